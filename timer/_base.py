@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from timer._task import TimerTask
 
 __all__ = [
-    "FOREIGN_WAIT_MS",
+    "POLL_MS",
     "InlineExecutor",
     "ShutsDown",
     "Submits",
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 #: How many milliseconds a driver waits at a time, if the timer does not define ``advance_until`` and ``wake``.
-FOREIGN_WAIT_MS = 200
+POLL_MS = 200
 
 
 class Submits(Protocol):
@@ -210,7 +210,7 @@ class Timer(ShutsDown, abc.ABC):
         Returns:
             True if a bucket expired.
         """
-        return not stopped() and self.advance_clock(FOREIGN_WAIT_MS)
+        return not stopped() and self.advance_clock(POLL_MS)
 
     def wake(self) -> None:  # nothing to do for a timer whose waits are short
         """Wake all threads that wait in :meth:`advance_clock` or :meth:`advance_until`."""

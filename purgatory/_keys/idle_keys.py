@@ -42,7 +42,7 @@ class IdleKeys:
         known: returns the number of keys that the purgatory knows.
     """
 
-    __slots__ = ("_due", "_forgotten", "_interval", "_known", "_limit", "_lock", "_noted")
+    __slots__ = ("_until_recount", "_forgotten", "_interval", "_known", "_limit", "_lock", "_noted")
 
     def __init__(self, interval: int, known: Callable[[], int]) -> None:
         self._interval = self._limit = interval
@@ -50,7 +50,7 @@ class IdleKeys:
         self._noted: deque[Watchers] = deque()
         self._lock = threading.Lock()  # guards taking an entry out of the queue, and the count
         self._forgotten = 0
-        self._due = 0  # the number of entries until the keys in use are counted again
+        self._until_recount = 0  # the number of entries until the keys in use are counted again
 
     @property
     def count(self) -> int:
@@ -105,9 +105,9 @@ class IdleKeys:
 
     def _forget(self, watchers: Watchers) -> bool:
         """Forget a key that was removed from the queue, unless it is in use. Returns whether it was forgotten."""
-        self._due -= 1  # not exact if two threads do this at once, and need not be
-        if self._due < 0:
-            self._due = RECOUNT
+        self._until_recount -= 1  # not exact if two threads do this at once, and need not be
+        if self._until_recount < 0:
+            self._until_recount = RECOUNT
             in_use = self._known() - len(self._noted) - 1
             self._limit = max(self._interval, in_use) if self._interval else 0
         watchers.idle = False  # before the entries are read, so that a key that becomes idle meanwhile is noted again

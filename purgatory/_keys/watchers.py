@@ -41,7 +41,7 @@ class Watchers(dict[Any, None]):
         """The operations in order of arrival: a copy, made in one atomic step."""
         return [*self.keys()]
 
-    def first_here(self, operations: list[Any]) -> list[Any]:
+    def with_first_key_here(self, operations: list[Any]) -> list[Any]:
         """Those of some operations that wait, and for which this is the first of their keys."""
         return [each for each in operations if each._op_state <= PARKED and each._op_watches[0] is self]
 

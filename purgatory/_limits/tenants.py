@@ -92,7 +92,7 @@ class TenantCapacity(Capacity):
         share: the part of the places that one tenant may hold, above 0 and up to 1.
     """
 
-    __slots__ = ("_kept", "_most", "_tenant_of", "_tenants")
+    __slots__ = ("_reserved", "_most", "_tenant_of", "_tenants")
 
     taken: _Taken  # type: ignore[assignment]  # its values are tenants, those of the base class are None
 
@@ -101,7 +101,7 @@ class TenantCapacity(Capacity):
         self.taken = _Taken(self._lock)
         self._tenant_of = tenant
         self._most = max(1, int(round(share * limit, 6)))  # 0.29 * 100 is less than 29
-        self._kept = max(1, limit // RESERVED_ONE_IN)
+        self._reserved = max(1, limit // RESERVED_ONE_IN)
         self._tenants: dict[Hashable, Tenant] = {}
 
     def take(self, operation: Any) -> None:
@@ -169,10 +169,10 @@ class TenantCapacity(Capacity):
         if tenant.parked >= self._most:
             return f"it holds its share of {self._most} of {self.limit} places; answer 'busy', or raise tenant_share"
         present = self.taken.present + (not tenant.parked)
-        if free <= self._kept and tenant.parked * present >= self.limit:
+        if free <= self._reserved and tenant.parked * present >= self.limit:
             return (
                 f"it holds {tenant.parked} of {self.limit} places, its fair part among {present} tenants, and the last "
-                f"{self._kept} are reserved for tenants with fewer places; answer 'busy', or raise max_parked"
+                f"{self._reserved} are reserved for tenants with fewer places; answer 'busy', or raise max_parked"
             )
         return None
 

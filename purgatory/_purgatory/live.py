@@ -66,4 +66,4 @@ def register(purgatory: DelayedOperationPurgatory[Any]) -> None:
         try:
             callback(purgatory)
         except Exception as error:  # noqa: BLE001  # contained: a monitor must not break the constructor
-            log.error("greeter_failed", purgatory=purgatory.name, error=repr(error), exc_info=error)
+            log.error("on_start_failed", purgatory=purgatory.name, error=repr(error), exc_info=error)

@@ -101,10 +101,10 @@ class Shards:
         """The operations that wait or are arriving, one key after the other. Each is yielded under its first key."""
         for watchers in self.walk():
             if len(watchers) < CHUNK:
-                yield from watchers.first_here(watchers.operations())
+                yield from watchers.with_first_key_here(watchers.operations())
             else:
                 for part in parts(watchers, CHUNK):
-                    yield from watchers.first_here(part)
+                    yield from watchers.with_first_key_here(part)
 
     def completing(self) -> int:
         """The number of operations that have an outcome, and whose hooks have not ended."""

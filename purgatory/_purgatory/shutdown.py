@@ -58,7 +58,7 @@ class Shutdown:
         slice_size: how many operations to settle before yielding.
 
     Attributes:
-        hurried: set it to end the wait of ``drain="wait"``. What is left is then expired.
+        ends_wait: set it to end the wait of ``drain="wait"``. What is left is then expired.
 
     Raises:
         InvalidSetting: ``drain`` or ``timeout_ms`` is not valid.
@@ -86,14 +86,14 @@ class Shutdown:
         self._all_answered = all_answered
         self._hooks_that_wait = hooks_that_wait
         self._slice_size = slice_size
-        self.hurried = False
+        self.ends_wait = False
 
     def run(self) -> Generator[float, None, ShutdownReport[Any]]:
         """Settle. Yields how many seconds the caller should sleep, and returns what happened to the operations."""
         started = time.monotonic()
         before = self._shards.totals()
         if self._drain == "wait":
-            yield from _until(lambda: self.hurried or self._is_empty(), started + self._timeout_s)
+            yield from _until(lambda: self.ends_wait or self._is_empty(), started + self._timeout_s)
         waited = self._shards.totals()
         cancelled: list[DelayedOperation] = []
         for number, operation in enumerate(self._open(), 1):

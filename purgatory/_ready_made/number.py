@@ -27,7 +27,7 @@ from timer._fork import new_rlock
 if TYPE_CHECKING:
     from purgatory._operations.operation import DelayedOperation
 
-__all__ = ["NO_KEY", "Number", "Numbers", "ThresholdWait", "an_exception", "check_int", "complete"]
+__all__ = ["NO_KEY", "Number", "Numbers", "ThresholdWait", "check_exception", "check_int", "complete"]
 
 #: The key of the number that has no key.
 NO_KEY: Final = None
@@ -257,13 +257,13 @@ class Numbers:
         if error is None:
             check_int("value", value)
         else:
-            an_exception(error)
+            check_exception(error)
         number = self.find(key)
         return 0 if number is None else complete(number.waiters(), value=value, error=error)
 
     def forget(self, key: Hashable, error: BaseException) -> int:
         """Forget a number and fail its waiters. Returns how many."""
-        an_exception(error)
+        check_exception(error)
         number = None if self.find(key) is None else self._numbers.pop(key, None)
         return 0 if number is None else number.end(error)
 
@@ -278,7 +278,7 @@ def check_int(setting: str, value: object) -> None:
         raise InvalidSetting(setting, value, "an int")
 
 
-def an_exception(error: object) -> None:
+def check_exception(error: object) -> None:
     """Raise ``InvalidSetting`` unless waiters can fail with an error. The threads that wait would find it too late."""
     if not isinstance(error, BaseException):
         raise InvalidSetting("error", error, "an exception, such as RuntimeError('closed')")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from purgatory._events.outcome import Outcome
 from purgatory._operations.operation import DelayedOperation
 from purgatory._purgatory.purgatory import DelayedOperationPurgatory
-from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, an_exception, check_int, complete
+from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, check_exception, check_int, complete
 from purgatory._support.errors import WaitDrained
 from timer._base import ShutsDown
 from timer._fork import call_after_fork, free_future
@@ -186,7 +186,7 @@ class ThresholdPurgatory(ShutsDown):
 
     def fail_all(self, error: BaseException) -> int:
         """Fail every waiter of every number with ``error``. The numbers stay. Returns how many."""
-        an_exception(error)
+        check_exception(error)
         return complete(self._purgatory.operations(), error=error)
 
     @property

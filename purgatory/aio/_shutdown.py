@@ -55,7 +55,7 @@ class AsyncShutdown:
         )
         self._waiters.closed = True
         if self._running is not None and drain == "expire":
-            self._running.hurried = True  # the first caller asked to wait, and this one no longer does
+            self._running.ends_wait = True  # the first caller asked to wait, and this one no longer does
         own_hooks = self._waiters.hooks_of(asyncio.current_task())
         self._hooks_that_wait += own_hooks
         try:

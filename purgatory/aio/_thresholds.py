@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from purgatory import DelayedOperation, Outcome, PurgatoryClosed, WaitCancelled
-from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, an_exception, check_int, complete
+from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, check_exception, check_int, complete
 from purgatory._ready_made.thresholds import error_of
 from purgatory.aio._purgatory import AsyncPurgatory
 from purgatory.aio._waits import Wakes
@@ -155,7 +155,7 @@ class AsyncThresholdPurgatory:
 
     def fail_all(self, error: BaseException) -> int:
         """Fail every wait for every number with ``error``. The numbers stay. Returns how many."""
-        an_exception(error)
+        check_exception(error)
         return complete(self._purgatory.operations(), error=error)
 
     @property

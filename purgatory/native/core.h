@@ -50,7 +50,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *known;            /* counts the keys that the purgatory knows */
     Watchers *oldest, *newest;  /* the queue. It owns a reference to the first, and each to the next */
-    Py_ssize_t interval, limit, noted, forgotten, due;
+    Py_ssize_t interval, limit, noted, forgotten, until_recount;
     Mutex mutex;
 } IdleKeys;
 

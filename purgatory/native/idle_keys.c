@@ -79,9 +79,9 @@ static int examine_oldest(IdleKeys *self)
 {
     lock_idle(self);
     Watchers *oldest = first_of_queue(self);
-    int recounts = oldest != NULL && --self->due < 0;
+    int recounts = oldest != NULL && --self->until_recount < 0;
     if (recounts)
-        self->due = RECOUNT;
+        self->until_recount = RECOUNT;
     Py_ssize_t noted = self->noted;
     unlock_idle(self);
     if (oldest == NULL)

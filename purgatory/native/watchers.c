@@ -142,7 +142,7 @@ static PyObject *watchers_after(Watchers *self, PyObject *const *args, Py_ssize_
     return list == NULL && !PyErr_Occurred() ? Py_NewRef(Py_None) : list;
 }
 
-static PyObject *watchers_first_here(Watchers *self, PyObject *operations)
+static PyObject *watchers_with_first_key_here(Watchers *self, PyObject *operations)
 {
     PyObject *list = PyList_New(0);
     for (Py_ssize_t i = 0; list != NULL && PyList_CheckExact(operations) && i < PyList_GET_SIZE(operations); i++) {
@@ -231,7 +231,7 @@ static PyMemberDef watchers_members[] = {
 
 static PyMethodDef watchers_methods[] = {
     {"operations", (PyCFunction)watchers_operations, METH_NOARGS, NULL},
-    {"first_here", (PyCFunction)watchers_first_here, METH_O, NULL},
+    {"with_first_key_here", (PyCFunction)watchers_with_first_key_here, METH_O, NULL},
     {"after", (PyCFunction)(void (*)(void))watchers_after, METH_FASTCALL, NULL},
     {"head", (PyCFunction)watchers_head, METH_O, NULL},
     {NULL}};

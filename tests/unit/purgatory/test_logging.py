@@ -175,8 +175,8 @@ def test_action_that_raises(logs):
     assert "ValueError('no')" == only(logs, "action_failed")["error"]
 
 
-def test_greeter_that_raises(logs, mock_timer):
-    """A greeter of new purgatories that raises does not keep them from being made."""
+def test_on_start_callback_that_raises(logs, mock_timer):
+    """A callback of ``on_start`` that raises does not keep them from being made."""
     stop = on_start(fail)
     try:
         with DelayedOperationPurgatory("greeted", timer=mock_timer):
@@ -184,10 +184,10 @@ def test_greeter_that_raises(logs, mock_timer):
     finally:
         stop()
 
-    assert "greeted" == only(logs, "greeter_failed")["purgatory"]
+    assert "greeted" == only(logs, "on_start_failed")["purgatory"]
 
 
-def test_greeter_that_raises_at_once_is_forgotten(logs, mock_timer):
+def test_on_start_callback_that_raises_at_once_is_forgotten(logs, mock_timer):
     """A function that raises for a purgatory that is there gets no later one: its caller has no way to end that."""
     met = []
 
