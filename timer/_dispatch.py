@@ -46,7 +46,7 @@ class Tally:
     """Counts of one :meth:`Batch.run` call. Only its thread uses them. The dispatcher adds them up afterwards.
 
     Attributes:
-        looked_at: the number of tasks that the call reached. It ran them, or they were cancelled before.
+        reached: the number of tasks that the call reached. It ran them, or they were cancelled before.
         fired: the number of these that were run.
         failed: the number of these that raised an exception.
         late_ns: the lateness as a histogram by powers of two of nanoseconds.
@@ -54,16 +54,16 @@ class Tally:
         late_max_ns: the greatest lateness.
     """
 
-    __slots__ = ("failed", "fired", "late_max_ns", "late_ns", "late_sum_ns", "looked_at")
+    __slots__ = ("failed", "fired", "late_max_ns", "late_ns", "late_sum_ns", "reached")
 
     def __init__(self) -> None:
-        self.looked_at = self.fired = self.failed = 0
+        self.reached = self.fired = self.failed = 0
         self.late_ns = [0] * POWERS
         self.late_sum_ns = self.late_max_ns = 0
 
     def add(self, other: Tally) -> None:
         """Add the counts of another call."""
-        self.looked_at += other.looked_at
+        self.reached += other.reached
         self.fired += other.fired
         self.failed += other.failed
         self.late_sum_ns += other.late_sum_ns
@@ -114,12 +114,12 @@ class Batch:
                 due.sort(key=lambda pair: pair[1]._deadline_ns)  # tasks of one deadline stay in order
                 self._tasks = iter(due)
             self._run(self._tasks if most is None else islice(self._tasks, most), tally)
-            more = tally.looked_at == most
+            more = tally.reached == most
         except BaseException:
             dispatcher.requeue(self._buckets)
             raise
         finally:
-            done = tally.looked_at if more else self._left
+            done = tally.reached if more else self._left
             self._left -= done
             dispatcher.end(tally, done, entry)
         return more
@@ -127,7 +127,7 @@ class Batch:
     def _run(self, tasks: Iterator[tuple[TimerTaskList, TimerTask]], tally: Tally) -> None:
         dispatcher = self._dispatcher
         for bucket, task in tasks:
-            tally.looked_at += 1
+            tally.reached += 1
             late_ns = dispatcher.clock() - task._deadline_ns
             if task._delay_ms < 0 and not task._rescheduled_by_ns:
                 late_ns += task._delay_ms * NS_PER_MS  # a task with a negative delay is due at the time of `add`

@@ -42,7 +42,7 @@ class IdleKeys:
         known: returns the number of keys that the purgatory knows.
     """
 
-    __slots__ = ("_until_recount", "_forgotten", "_interval", "_known", "_limit", "_lock", "_noted")
+    __slots__ = ("_forgotten", "_interval", "_known", "_limit", "_lock", "_noted", "_until_recount")
 
     def __init__(self, interval: int, known: Callable[[], int]) -> None:
         self._interval = self._limit = interval

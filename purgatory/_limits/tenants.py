@@ -92,7 +92,7 @@ class TenantCapacity(Capacity):
         share: the part of the places that one tenant may hold, above 0 and up to 1.
     """
 
-    __slots__ = ("_reserved", "_most", "_tenant_of", "_tenants")
+    __slots__ = ("_most", "_reserved", "_tenant_of", "_tenants")
 
     taken: _Taken  # type: ignore[assignment]  # its values are tenants, those of the base class are None
 

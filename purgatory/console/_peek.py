@@ -55,13 +55,13 @@ class Found:
 
     Attributes:
         keys: how many keys there are.
-        looked_at: how many of them this look walked.
+        visited: how many of them this look visited.
         hottest: keys and how many operations wait there, most first.
         oldest: the operations that have waited longest.
     """
 
     keys: int
-    looked_at: int
+    visited: int
     hottest: tuple[tuple[str, int], ...]
     oldest: tuple[Waiting, ...]
 
@@ -93,7 +93,7 @@ class Peek:
         if purgatory is None:
             return Found(0, 0, (), ())
         shards = purgatory._shards
-        stretch, looked_at = self._stretch(shards)
+        stretch, visited = self._stretch(shards)
         seen = {id(watchers): watchers for watchers in stretch}
         for key in self._hot:
             watchers = shards.find(key)
@@ -105,7 +105,7 @@ class Peek:
         oldest = self._oldest(seen.values())
         return Found(
             keys=shards.keys(),
-            looked_at=looked_at,
+            visited=visited,
             hottest=tuple((label(key), entries) for entries, key in hottest[:LEADERS] if entries),
             oldest=tuple(describe(operation, key, now_ns) for operation, key in oldest[:LEADERS]),
         )

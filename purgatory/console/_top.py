@@ -166,7 +166,7 @@ def _keys(seen: Json, most: int) -> Panel:
     hot = Text("hottest: ", "bright_black")
     hot.append(", ".join(f"{_middle(key['key'], 32)} {key['entries']:,}" for key in seen["hottest"][:4]), "none")
     if seen["sampled"]:
-        hot.append(f"  (sampled: {seen['looked_at']:,} of {seen['keys']:,} keys at a time)", "yellow")
+        hot.append(f"  (sampled: {seen['visited']:,} of {seen['keys']:,} keys at a time)", "yellow")
     return Panel(Group(table, hot), title=Text(seen["id"]), title_align="left", border_style="bright_black")
 
 

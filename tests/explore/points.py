@@ -29,7 +29,7 @@ FIELDS = _words(
 #: between two switches. A class's slot is in one of these three lists, and a test says so.
 GUARDED = _words(
     "extended _op_checks checks rejected _forgotten _until_recount _reschedules handed_over total _executor _restarts "
-    "_heartbeat_ns _observers _left _tasks _trying fired failed looked_at late_sum_ns late_max_ns late_ns"
+    "_heartbeat_ns _observers _left _tasks _trying fired failed reached late_sum_ns late_max_ns late_ns"
 )
 #: Fields that are never set again. Their objects may change, by the calls below.
 FIXED = _words(

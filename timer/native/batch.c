@@ -13,7 +13,7 @@ static PyObject *tally_add(Tally *self, PyObject *object)
         return NULL;
     }
     Tally *other = (Tally *)object;
-    sum_up(&self->looked_at, other->looked_at);
+    sum_up(&self->reached, other->reached);
     sum_up(&self->fired, other->fired);
     sum_up(&self->failed, other->failed);
     sum_up(&self->late_sum_ns, other->late_sum_ns);
@@ -49,7 +49,7 @@ static PyMethodDef tally_methods[] = {
     {"add", (PyCFunction)tally_add, METH_O, "add($self, other, /)\n--\n\n"},
     {NULL}};
 static PyMemberDef tally_members[] = {
-    {"looked_at", T_LONGLONG, offsetof(Tally, looked_at), READONLY, NULL},
+    {"reached", T_LONGLONG, offsetof(Tally, reached), READONLY, NULL},
     {"fired", T_LONGLONG, offsetof(Tally, fired), READONLY, NULL},
     {"failed", T_LONGLONG, offsetof(Tally, failed), READONLY, NULL},
     {"late_sum_ns", T_LONGLONG, offsetof(Tally, late_sum_ns), READONLY, NULL},
@@ -213,12 +213,12 @@ static int run_task(Batch *self, TimerEntry *task, Tally *tally, int64_t late_ns
 static int run_tasks(Batch *self, Tally *tally, Py_ssize_t most)
 {
     int failed = 0;
-    while (!failed && self->next < self->count && tally->looked_at < most) {
+    while (!failed && self->next < self->count && tally->reached < most) {
         int64_t now_ns, deadline_ns, delay_ms;
         if (now_of(self->clock, self->is_system_clock, &now_ns))
             return -1;
         Due due = self->tasks[self->next++];
-        tally->looked_at++;
+        tally->reached++;
         /* Unless it was cancelled or rescheduled meanwhile. */
         if (remove_entry(due.task, due.bucket, &deadline_ns, &delay_ms))
             failed = run_task(self, due.task, tally, lateness(now_ns, deadline_ns, delay_ms));
@@ -241,7 +241,7 @@ static int end_turn(Batch *self, Tally *tally, int more, PyObject *entry)
 {
     int had_failed = PyErr_Occurred() != NULL;
     Kept kept = keep_error();
-    Py_ssize_t done = more ? (Py_ssize_t)tally->looked_at : self->left;
+    Py_ssize_t done = more ? (Py_ssize_t)tally->reached : self->left;
     self->left -= done;
     if (!more)
         while (self->next < self->count)
@@ -271,7 +271,7 @@ static PyObject *batch_run(Batch *self, PyObject *const *args, Py_ssize_t count,
     Tally *tally = (Tally *)core.tally->tp_alloc(core.tally, 0);
     PyObject *entry = tally == NULL ? NULL : PyObject_CallMethodNoArgs(self->dispatcher, core.str_begin);
     int failed = entry == NULL || (self->tasks == NULL && gather(self)) ? -1 : run_tasks(self, tally, most);
-    int more = !failed && tally->looked_at == most;
+    int more = !failed && tally->reached == most;
     if (failed)
         requeue(self);
     if (tally != NULL)

@@ -75,7 +75,7 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    int64_t looked_at, fired, failed, late_sum_ns, late_max_ns;
+    int64_t reached, fired, failed, late_sum_ns, late_max_ns;
     int64_t late_ns[POWERS];
 } Tally;
 

@@ -189,7 +189,7 @@ function lists(current) {
     say(row.cells[4], number(checks));
   });
   $("sampled").hidden = !current.sampled;
-  say($("sampled"), `sampled: ${number(current.looked_at)} of ${number(current.keys)} keys at a time`);
+  say($("sampled"), `sampled: ${number(current.visited)} of ${number(current.keys)} keys at a time`);
   $("sampled").title = "So that a look costs the same however many keys there are, each walks a part of them and remembers the leaders.";
 }
 

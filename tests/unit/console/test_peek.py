@@ -32,7 +32,7 @@ def test_hottest_keys_come_first(fetch, mock_timer):
     seen = Peek(fetch).look(mock_timer.now_ns())
 
     assert (("hot", 5), ("cold", 1)) == seen.hottest
-    assert 2 == seen.keys == seen.looked_at
+    assert 2 == seen.keys == seen.visited
 
 
 def test_oldest_operations_come_first(fetch, mock_timer):
@@ -72,7 +72,7 @@ def test_look_is_bounded(fetch, mock_timer, monkeypatch):
     peek = Peek(fetch)
     looks = [peek.look(mock_timer.now_ns()) for _ in range(25)]
 
-    assert all(100 <= seen.looked_at < 200 for seen in looks)
+    assert all(100 <= seen.visited < 200 for seen in looks)
     assert 2001 == looks[0].keys
     assert ("hot", 3) == looks[-1].hottest[0]
 
