@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["SystemTimer"]
 
 #: How long a driver rests between two slices of tasks, so that other threads get the interpreter.
-REST_S: Final = 0.0001
+SLEEP_S: Final = 0.0001
 
 #: A time above this is converted to a float as if it were this. A delay may be any int, and a float has a limit.
 MOST_NS: Final = 10**300
@@ -238,7 +238,7 @@ class SystemTimer(Timer):
                     return True
                 if wheel.is_moving:
                     if not wheel.is_urgent():
-                        self._changed.wait(REST_S)
+                        self._changed.wait(SLEEP_S)
                 elif not may_sleep or (until_ns is not None and now_ns >= until_ns):
                     return False
                 else:

@@ -38,7 +38,7 @@ Drain = Literal["expire", "cancel", "wait"]
 ResultT = TypeVar("ResultT")
 
 #: The longest sleep between two tests whether the shutdown is over.
-LONGEST_REST_S: Final = 0.02
+LONGEST_SLEEP_S: Final = 0.02
 #: How many operations are settled before the generator yields.
 OPERATIONS_PER_STEP: Final = 512
 
@@ -151,18 +151,18 @@ def run_with_sleep(shutdown: Generator[float, None, ResultT]) -> ResultT:
     """Run a generator that yields how long to sleep. Returns what it returns."""
     while True:
         try:
-            rest_s = next(shutdown)
+            sleep_s = next(shutdown)
         except StopIteration as end:
             return end.value  # type: ignore[no-any-return]
-        time.sleep(rest_s)
+        time.sleep(sleep_s)
 
 
 def _until(condition: Callable[[], bool], deadline: float) -> Generator[float, None, None]:
     """Yield until the condition is true, or ``time.monotonic()`` has reached ``deadline``."""
-    rest_s = 0.0
+    sleep_s = 0.0
     while not condition() and time.monotonic() < deadline:
-        yield rest_s
-        rest_s = min(2 * rest_s + 0.0005, LONGEST_REST_S)
+        yield sleep_s
+        sleep_s = min(2 * sleep_s + 0.0005, LONGEST_SLEEP_S)
 
 
 def own_hooks(shards: Iterable[Shard]) -> frozenset[int]:

@@ -6,7 +6,7 @@ purgatories never have one. If no thread can be started, the purgatory's timer m
 :data:`TIMER_ROUND_MS`.
 
 The retrier never blocks on a lock. It tries each operation in turn, so one lock that is held for long delays no other
-operation. Between rounds it sleeps, from a quarter of a millisecond up to :data:`LONGEST_REST_S` while no lock becomes
+operation. Between rounds it sleeps, from a quarter of a millisecond up to :data:`LONGEST_SLEEP_S` while no lock becomes
 free.
 """
 
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Retrier"]
 
-SHORTEST_REST_S = 0.00025
-LONGEST_REST_S = 0.02
+SHORTEST_SLEEP_S = 0.00025
+LONGEST_SLEEP_S = 0.02
 #: How long the thread stays without work.
 IDLE_S = 5.0
 #: How long the timer waits before it makes a round.
@@ -149,13 +149,13 @@ class Retrier:
             log.error("retrier_not_started", retrier=self._name, error=repr(error))
 
     def _run(self) -> None:
-        rest_s = SHORTEST_REST_S
+        sleep_s = SHORTEST_SLEEP_S
         while True:
             with self._changed:
                 if not self._missed and not self._stopped:
                     self._trying = []
                     self._changed.wait(IDLE_S)
-                    rest_s = SHORTEST_REST_S
+                    sleep_s = SHORTEST_SLEEP_S
                 if self._stopped or not self._missed:
                     self._thread = None
                     self._trying = []
@@ -165,10 +165,10 @@ class Retrier:
                 self.check(operation)
             with self._changed:
                 if len(self._missed) < len(missed):
-                    rest_s = SHORTEST_REST_S
+                    sleep_s = SHORTEST_SLEEP_S
                 if self._missed and not self._stopped:
-                    self._changed.wait(rest_s)
-                    rest_s = min(2 * rest_s, LONGEST_REST_S)
+                    self._changed.wait(sleep_s)
+                    sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
 
     @staticmethod
     def check(operation: Any) -> None:

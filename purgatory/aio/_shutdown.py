@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from purgatory._purgatory.shutdown import LONGEST_REST_S, Drain, Shutdown
+from purgatory._purgatory.shutdown import LONGEST_SLEEP_S, Drain, Shutdown
 from purgatory._threads.retrier import Retrier
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["AsyncShutdown", "Drain"]
 
 #: How long a second caller sleeps between looks at whether the first has finished.
-_REST_S: Final = 0.005
+_SLEEP_S: Final = 0.005
 
 
 class AsyncShutdown:
@@ -61,7 +61,7 @@ class AsyncShutdown:
         try:
             while self._report is None:
                 if self._running is not None:
-                    await asyncio.sleep(_REST_S)
+                    await asyncio.sleep(_SLEEP_S)
                 else:
                     await self._run(shutdown)
         finally:
@@ -84,11 +84,11 @@ async def _go_on(shutdown: Shutdown) -> ShutdownReport[Any]:
     steps = shutdown.run()
     while True:
         try:
-            rest_s = next(steps)
+            sleep_s = next(steps)
         except StopIteration as end:
             report: ShutdownReport[Any] = end.value
             return report
-        await asyncio.sleep(rest_s)
+        await asyncio.sleep(sleep_s)
 
 
 def _retry(stuck: Sequence[DelayedOperation]) -> None:
@@ -97,4 +97,4 @@ def _retry(stuck: Sequence[DelayedOperation]) -> None:
         Retrier.check(operation)
     left = [operation for operation in stuck if operation.outcome is None]
     if left:
-        asyncio.get_running_loop().call_later(LONGEST_REST_S, _retry, left)
+        asyncio.get_running_loop().call_later(LONGEST_SLEEP_S, _retry, left)
