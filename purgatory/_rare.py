@@ -84,29 +84,32 @@ def _notify_parked(operation: Operation) -> None:
     observers.notify(observers.parked, operation)
 
 
-def _wait_for(operation: DelayedOperation | None = None) -> None:
-    """Wait before the next try to take a turn. With an operation that nothing expires, set its deadline."""
-    if operation is None:
-        time.sleep(_parking.RETRY_SLEEP_S)
-    else:
-        operation._deadline_ns = time.monotonic_ns() + operation._delay_ms * NS_PER_MS
+def _sleep_before_retry() -> None:
+    """Sleep while another thread has the turn, or forgets the key."""
+    time.sleep(_parking.RETRY_SLEEP_S)
+
+
+def _set_deadline(operation: DelayedOperation) -> None:
+    """Set the deadline of an operation that no timer expires."""
+    operation._deadline_ns = time.monotonic_ns() + operation._delay_ms * NS_PER_MS
 
 
 #: The delays of extend() calls for operations that are still being parked.
 _extensions: dict[DelayedOperation, int] = {}
 
 
-def _extension(operation: DelayedOperation, timer: Timer | None, delay_ms: int | None) -> bool:
-    """With a delay, keep it for the operation. With a timer, apply the delay that was kept. With neither, drop it.
+def _keep_extension(operation: DelayedOperation, delay_ms: int) -> None:
+    _extensions[operation] = checked_delay_ms(delay_ms)
 
-    Returns:
-        Whether a deadline was moved.
-    """
-    if delay_ms is not None:
-        _extensions[operation] = checked_delay_ms(delay_ms)
-        return False
+
+def _apply_extension(operation: DelayedOperation, timer: Timer) -> bool:
+    """Move the deadline by the delay that was kept. Returns whether it was moved."""
     kept = _extensions.pop(operation, None)
-    return timer is not None and kept is not None and timer.put_off(operation, kept)
+    return kept is not None and timer.put_off(operation, kept)
+
+
+def _drop_extension(operation: DelayedOperation) -> None:
+    _extensions.pop(operation, None)
 
 
 def _put_off(timer: Timer | None, operation: DelayedOperation, delay_ms: int) -> bool:
@@ -134,10 +137,13 @@ if CORE is not None:
         observer_failed=_observer_failed,
         notify_leaving=_notify_leaving,
         notify_parked=_notify_parked,
-        wait_for=_wait_for,
+        sleep_before_retry=_sleep_before_retry,
+        set_deadline=_set_deadline,
         find_place=_parking.find_place,
         put_off=_put_off,
-        extension=_extension,
+        keep_extension=_keep_extension,
+        apply_extension=_apply_extension,
+        drop_extension=_drop_extension,
         reject_own_hook=_reject_own_hook,
         reject_coroutine=reject_coroutine,
         reject_if_in_timer=_arguments.reject_if_in_timer,

@@ -45,7 +45,7 @@ class Log:
         self._plain = logging.getLogger(name)
 
     def debug(self, event: str, /, **fields: object) -> None:
-        """A detail."""
+        """What helps to find a mistake, and is not needed in production."""
         self._write(logging.DEBUG, event, fields)
 
     def info(self, event: str, /, **fields: object) -> None:

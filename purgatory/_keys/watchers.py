@@ -55,9 +55,11 @@ class Watchers(dict[Any, None]):
     def after(self, known: list[Any], most: int) -> list[Any] | None:
         """The operations behind the last of ``known`` that is still here, or the first ones if ``known`` is empty.
 
+        This implementation ignores ``most`` and returns all behind ``known``, because a dict cannot be read from a
+        position. Only the first ones are limited.
+
         Returns:
-            Up to ``most`` operations. In this implementation, all that are behind ``known``, because a dict cannot be
-            read from a position. None if none of ``known`` is here.
+            Up to ``most`` operations. None if none of ``known`` is here.
         """
         if not known:
             return self.head(most)

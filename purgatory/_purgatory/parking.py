@@ -275,7 +275,11 @@ def arrive(operation: DelayedOperation, home_shard: Shard, turn: ParkingTurn) ->
 
 
 def find_place(capacity: Capacity, operation: DelayedOperation) -> bool:
-    """Take a place. False if the operation has an outcome and needs none. After an exception it is new again."""
+    """Take a place for an operation that has to wait. If this raises, the operation is new again.
+
+    Returns:
+        False if the operation needs no place, because it has an outcome.
+    """
     try:
         capacity.take(operation)
     except (PurgatoryFull, InvalidTenant):

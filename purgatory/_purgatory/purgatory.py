@@ -190,7 +190,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
 
     @property
     def name(self) -> str:
-        """The purgatory's name."""
+        """The ``name`` that was given, which logs and metrics carry."""
         return self._name
 
     @property

@@ -139,7 +139,10 @@ class Shards:
 
 
 def parts(watchers: Watchers, most: int) -> Iterator[list[Any]]:
-    """The operations under a key in order of arrival, ``most`` at a time, and not many more than there are now."""
+    """The operations under a key in order of arrival, ``most`` at a time.
+
+    It ends after about as many as there were at the start.
+    """
     taken: list[list[Any]] = [[]]
     left = len(watchers)
     while left > 0:

@@ -97,19 +97,23 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwa
     if (!PyArg_ParseTuple(args, "O!O!", core.shard, &unparked, &PyTuple_Type, &outcomes))
         return NULL;
     const Name wanted[] = {{&core.admit, "admit"}, {&core.already_parked, "already_parked"},
+                           {&core.apply_extension, "apply_extension"},
                            {&core.check_lock, "check_lock"}, {&core.checked_delay_ms, "checked_delay_ms"},
                            {&core.checked_keys, "checked_keys"}, {&core.checked_limit, "checked_limit"},
                            {&core.checked_when_closed, "checked_when_closed"}, {&core.closed_error, "closed_error"},
-                           {&core.contain, "contain"}, {&core.each_once, "each_once"}, {&core.extension, "extension"},
+                           {&core.contain, "contain"},
+                           {&core.drop_extension, "drop_extension"}, {&core.each_once, "each_once"},
                            {&core.find_place, "find_place"}, {&core.forgotten_init, "forgotten_init"},
                            {&core.future, "future"}, {&core.hand_over, "hand_over"},
+                           {&core.keep_extension, "keep_extension"},
                            {&core.notify_leaving, "notify_leaving"}, {&core.notify_parked, "notify_parked"},
                            {&core.observer_failed, "observer_failed"}, {&core.put_off, "put_off"},
                            {&core.reject_coroutine, "reject_coroutine"},
                            {&core.reject_if_in_timer, "reject_if_in_timer"},
                            {&core.reject_own_hook, "reject_own_hook"}, {&core.retry, "retry"},
                            {&core.timer_closed, "timer_closed"}, {&core.unhashable, "unhashable"},
-                           {&core.wait_for, "wait_for"}, {&core.warn, "warn"}};
+                           {&core.set_deadline, "set_deadline"}, {&core.sleep_before_retry, "sleep_before_retry"},
+                           {&core.warn, "warn"}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         PyObject *function = kwargs == NULL ? NULL : PyDict_GetItemString(kwargs, wanted[i].text);
         if (function == NULL) {

@@ -91,10 +91,11 @@ static struct {
     Shard *unparked;
     PyObject *outcomes;
     /* from purgatory._rare */
-    PyObject *admit, *already_parked, *check_lock, *checked_delay_ms, *checked_keys, *checked_limit,
-        *checked_when_closed, *closed_error, *contain, *each_once, *extension, *find_place, *forgotten_init,
-        *hand_over, *notify_leaving, *notify_parked, *observer_failed, *put_off, *reject_coroutine,
-        *reject_if_in_timer, *reject_own_hook, *retry, *timer_closed, *unhashable, *wait_for, *warn;
+    PyObject *admit, *already_parked, *apply_extension, *check_lock, *checked_delay_ms, *checked_keys, *checked_limit,
+        *checked_when_closed, *closed_error, *contain, *drop_extension, *each_once, *find_place, *forgotten_init,
+        *hand_over, *keep_extension, *notify_leaving, *notify_parked, *observer_failed, *put_off, *reject_coroutine,
+        *reject_if_in_timer, *reject_own_hook, *retry, *set_deadline, *sleep_before_retry, *timer_closed, *unhashable,
+        *warn;
     PyObject *own_check; /* Operation.maybe_try_complete */
     PyObject *future; /* concurrent.futures.Future */
     PyObject *str_acquire, *str_add, *str_added_ns, *str_cancel, *str_cancelled, *str_cancelled_and_notified,

@@ -90,7 +90,7 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
         return NULL;
     /* While it is being parked, the parking thread applies the new deadline: see finish_parking(). */
     if (state_of(self) == ARRIVING && home_shard->timer != NULL && home_shard->timer != Py_None) {
-        if (done_call(PyObject_CallFunctionObjArgs(core.extension, self, Py_None, delay_ms, NULL)))
+        if (done_call(PyObject_CallFunctionObjArgs(core.keep_extension, self, delay_ms, NULL)))
             return NULL;
         lock_operation(self);
         int noted = self->state == ARRIVING && !flag_of(&self->overdue);
@@ -99,7 +99,7 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
         unlock_operation(self);
         if (noted)
             Py_RETURN_TRUE;
-        if (done_call(PyObject_CallFunctionObjArgs(core.extension, self, Py_None, Py_None, NULL)))
+        if (done_call(PyObject_CallOneArg(core.drop_extension, (PyObject *)self)))
             return NULL;
     }
     if (state_of(self) != PARKED || home_shard->timer == NULL || home_shard->timer == Py_None)

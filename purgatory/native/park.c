@@ -54,7 +54,7 @@ static int finish_parking(Operation *op)
         if (!extended)
             return settles;
         PyObject *timer = op->home_shard->timer;
-        int moved = truth_of_call(PyObject_CallFunctionObjArgs(core.extension, op, timer, Py_None, NULL));
+        int moved = truth_of_call(PyObject_CallFunctionObjArgs(core.apply_extension, op, timer, NULL));
         if (moved < 0)
             return -1;
         lock_shard(op->home_shard);
@@ -97,7 +97,7 @@ static int add_to_timer(Parking *self, Operation *op)
         int noted = core.timer->note(&op->entry);
         if (noted)
             return noted < 0 ? -1 : 0;
-        return done_call(PyObject_CallOneArg(core.wait_for, (PyObject *)op));
+        return done_call(PyObject_CallOneArg(core.set_deadline, (PyObject *)op));
     }
     return done_call(PyObject_CallMethodOneArg(self->timer, core.str_add, (PyObject *)op));
 }
@@ -196,7 +196,7 @@ static void drop_extension(Operation *op)
 {
     Kept kept = keep_error();
     set_flag(&op->extended, 0);
-    if (done_call(PyObject_CallFunctionObjArgs(core.extension, op, Py_None, Py_None, NULL)))
+    if (done_call(PyObject_CallOneArg(core.drop_extension, (PyObject *)op)))
         PyErr_WriteUnraisable((PyObject *)op);
     set_again(kept);
 }

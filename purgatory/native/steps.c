@@ -59,7 +59,7 @@ static int wait_for_turn(Operation *op)
         return done_call(PyObject_CallOneArg(core.reject_own_hook, (PyObject *)op)), -1;
     if (op->lock == NULL) {
         while (!take_turn(op, 0)) /* rare: an operation is seldom checked before it is parked, and never for long */
-            if (done_call(PyObject_CallNoArgs(core.wait_for)))
+            if (done_call(PyObject_CallNoArgs(core.sleep_before_retry)))
                 return -1;
         return 0;
     }
