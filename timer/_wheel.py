@@ -96,12 +96,14 @@ def spread(  # noqa: PLR0917  # plain values, because it is also written in C
     count = len(slots)
     for index in range(start, len(tasks)):
         task = tasks[index]
+        if task._bucket is not source:
+            source.pop(task, None)  # it is still here if a second __init__ has reset it
+            continue
         tick = (task._deadline_ns - origin_ns - 1) // tick_ns + 1
         target = due if tick <= hand else slots[tick // span % count]
-        if task._bucket is source:
-            if target is None or not (target is due or target.first <= tick < target.end):
-                return index
-            target.take(task, source)
+        if target is None or not (target is due or target.first <= tick < target.end):
+            return index
+        target.take(task, source)
     return len(tasks)
 
 

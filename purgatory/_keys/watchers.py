@@ -43,7 +43,9 @@ class Watchers(dict[Any, None]):
 
     def with_first_key_here(self, operations: list[Any]) -> list[Any]:
         """Those of some operations that wait, and for which this is the first of their keys."""
-        return [each for each in operations if each._op_state <= PARKED and each._op_watches[0] is self]
+        # After a second __init__ an operation has no watches.
+        waiting = [each for each in operations if each._op_state <= PARKED and each._op_watches]
+        return [each for each in waiting if each._op_watches[0] is self]
 
     def head(self, most: int) -> list[Any]:
         """The first ``most`` operations in order of arrival."""

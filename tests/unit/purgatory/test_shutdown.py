@@ -6,7 +6,7 @@ import time
 import attrs
 import pytest
 
-from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, PurgatoryClosed
+from purgatory import DelayedOperation, DelayedOperationPurgatory, InvalidSetting, Outcome, PurgatoryClosed
 from purgatory._purgatory.shards import Shards
 from tests.support import PATIENCE_S, Waiting, eventually, in_thread
 from timer import MockTimer, SystemTimer, SystemTimerReaper
@@ -414,3 +414,13 @@ def test_shutdowns_of_a_hook_and_of_another_thread_do_not_wait_for_each_other(mo
 
     assert [report] == reports
     assert 30_000 > report.elapsed_ms
+
+
+def test_a_second_init_of_a_parked_operation_does_not_end_a_shutdown_early(mock_timer):
+    """An operation that has forgotten its keys is left out, and the others are settled."""
+    purgatory = DelayedOperationPurgatory("test", timer=mock_timer)
+    operation, other = park(purgatory, "k"), park(purgatory, "k")
+    DelayedOperation.__init__(operation, 60_000)
+    report = purgatory.shutdown("cancel", timeout_ms=0)
+
+    assert other in report.cancelled

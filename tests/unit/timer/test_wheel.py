@@ -11,6 +11,7 @@ from timer import (
     ManualClock,
     SystemTimer,
     TimerConfigError,
+    TimerTask,
     TimingWheel,
     check_invariants,
 )
@@ -171,3 +172,15 @@ def test_next_tick_is_known_without_walking():
     assert new
     assert bucket.first - wheel.levels[bucket.level].span == wheel.next_tick()
     assert 20 * len(wheel.levels) > len(list(wheel.buckets()))
+
+
+def test_a_second_init_of_a_pending_task_stops_no_other_task(timer, clock):
+    """A task that has forgotten its bucket does not keep the bucket moving for ever."""
+    task, other = Ping(8), Ping(7)
+    timer.add(task)
+    timer.add(other)
+    TimerTask.__init__(task, 8)
+    clock.advance(20)
+    timer.advance_clock(0)
+
+    assert other.ran.is_set()
