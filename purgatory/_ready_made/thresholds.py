@@ -59,6 +59,8 @@ def error_of(waiter: ThresholdWait) -> BaseException | None:
         error = WaitDrained(waiter._op_home_shard.observers.name, f"the value reached {waiter.threshold}")
     elif waiter.outcome is Outcome.EXPIRED:
         error = TimeoutError(f"the value did not reach {waiter.threshold} within {waiter.delay_ms} ms")
+    elif error is None and waiter.value is None and waiter.is_completed:
+        error = RuntimeError("the waiter was completed by force_complete(), which gives it no value")
     return error
 
 

@@ -42,6 +42,20 @@ def test_value_reaches_some_thresholds(run):
     run(main)
 
 
+def test_wait_that_is_forced_to_complete_fails(run):
+    """There is no value to give it, so the task gets an error."""
+
+    async def main():
+        async with AsyncThresholdPurgatory("watermark") as watermark:
+            task = asyncio.create_task(watermark.wait(5, timeout_ms=60_000))
+            await until(lambda: watermark.num_waiting == 1)
+            watermark.purgatory.operations()[0].force_complete()
+            with pytest.raises(RuntimeError, match="force_complete"):
+                await task
+
+    run(main)
+
+
 def test_event_asks_only_the_waits_that_it_completes(run):
     """An event costs what it completes, not what waits: no other operation is checked."""
 

@@ -336,6 +336,16 @@ def test_check_in_the_middle_of_a_failure_takes_nothing_from_it(watermarks):
     assert error is future.exception(0)
 
 
+def test_waiter_that_is_forced_to_complete_fails(watermark):
+    """There is no value to give it, so its future gets an error."""
+    future = watermark.wait(5, 1_000)
+    (waiter,) = watermark.purgatory.operations()
+    assert waiter.force_complete()
+
+    assert "force_complete" in str(future.exception(0))
+    assert {} == watermark.purgatory.callback_errors
+
+
 def test_waiter_that_comes_while_its_number_is_forgotten_fails(watermarks, monkeypatch):
     """A thread that found the number just before it was forgotten does not wait forever."""
     watermarks.maybe_complete(1, key="a")
