@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from purgatory._events.outcome import OUTCOMES
@@ -22,7 +23,6 @@ from purgatory._support.errors import (
     AlreadyParked,
     InvalidOperation,
     PurgatoryClosed,
-    UnhashableKey,
     checked_int,
     unhashable,
 )
@@ -52,14 +52,6 @@ def _closed_error(name: str) -> NoReturn:
 def _reject_own_hook(operation: Operation) -> NoReturn:
     """The thread that parks the operation has its lock already."""
     raise InvalidOperation(operation, "one of its own hooks parks it, and would wait for itself")
-
-
-def _unhashable(keys: Sequence[Hashable]) -> UnhashableKey | None:
-    """The error for the first key that has no hash, or None if all have one and their own code raised."""
-    try:
-        return unhashable(keys)
-    except AssertionError:
-        return None
 
 
 def _contain(operation: Operation, hook: str, error: BaseException, keys: Sequence[Hashable] = ()) -> None:
@@ -130,7 +122,7 @@ if CORE is not None:
         already_parked=_already_parked,
         closed_error=_closed_error,
         each_once=_arguments.each_once,
-        unhashable=_unhashable,
+        unhashable=partial(unhashable, error=None),
         contain=_contain,
         retry=_retry,
         warn=warn_still_open,

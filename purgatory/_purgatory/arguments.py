@@ -78,8 +78,8 @@ def each_once(watch_keys: Sequence[Hashable]) -> Sequence[Hashable]:
         return keys
     try:
         keys = list(dict.fromkeys(keys))
-    except TypeError:
-        raise unhashable(watch_keys) from None
+    except TypeError as error:
+        raise unhashable(watch_keys, error) from None
     if not keys:
         raise NoKeys
     if kind is tuple and len(set(map(type, keys))) > 1:

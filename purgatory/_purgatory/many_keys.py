@@ -100,8 +100,8 @@ def _known_watchers(shards: Shards, keys: Sequence[Hashable]) -> list[Watchers]:
     """The watchers of those keys that are known, each once."""
     try:
         once = dict.fromkeys(keys)
-    except TypeError:
-        raise unhashable(keys) from None
+    except TypeError as error:
+        raise unhashable(keys, error) from None
     return [watchers for key in once if (watchers := shards.find(key)) is not None]
 
 

@@ -134,8 +134,8 @@ class Shards:
         """The number of the shard that a key belongs to. Raises ``UnhashableKey`` if the key has no hash."""
         try:
             return hash(key) % self._count
-        except TypeError:
-            raise unhashable([key]) from None
+        except TypeError as error:
+            raise unhashable([key], error) from None
 
 
 def parts(watchers: Watchers, most: int) -> Iterator[list[Any]]:

@@ -239,8 +239,8 @@ class Numbers:
         """The number of a key, or None if there is none."""
         try:
             return self._numbers.get(key)
-        except TypeError:
-            raise unhashable([key]) from None
+        except TypeError as error:
+            raise unhashable([key], error) from None
 
     def value(self, key: Hashable) -> int | None:
         """The highest value of a number so far. None before the first."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from timer._errors import reduced
 
@@ -35,6 +35,8 @@ __all__ = [
     "checked_int",
     "unhashable",
 ]
+
+ErrorT = TypeVar("ErrorT")
 
 
 class PurgatoryError(Exception):
@@ -274,11 +276,11 @@ def checked_int(setting: str, value: object, least: int, most: int | None = None
     return value
 
 
-def unhashable(keys: Iterable[object]) -> UnhashableKey:
-    """The error for the first key that is not hashable."""
+def unhashable(keys: Iterable[object], error: ErrorT) -> UnhashableKey | ErrorT:
+    """The error for the first key that is not hashable. ``error`` if all are, and a key's own code raised it."""
     for key in keys:
         try:
             hash(key)
         except TypeError:
             return UnhashableKey(key)
-    raise AssertionError("every key is hashable after all")
+    return error

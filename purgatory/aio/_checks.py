@@ -86,8 +86,8 @@ class Checks:
         """Ask the loop to check a key: once, however many threads ask, but each time if there is a limit."""
         try:
             asked = key in self._asked
-        except TypeError:
-            raise unhashable([key]) from None
+        except TypeError as error:
+            raise unhashable([key], error) from None
         if limit is not None:
             home.post(self._sweep, key, home, limit)
         elif not asked:

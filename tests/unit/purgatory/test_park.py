@@ -379,6 +379,25 @@ def test_unhashable_key_is_named(purgatory):
         assert ["b"] == caught.value.key
 
 
+def test_type_error_of_a_key_that_is_compared_is_not_hidden(purgatory):
+    """A key's own code may raise what a key without a hash raises."""
+
+    class Key:
+        def __hash__(self):
+            return 7
+
+        def __eq__(self, other):
+            raise TypeError("cannot be compared")
+
+    purgatory.try_complete_else_watch(Waiting(), [Key()])
+    for call in (
+        lambda: purgatory.try_complete_else_watch(Waiting(), [Key(), Key()]),
+        lambda: purgatory.check_and_complete_all([Key(), Key()]),
+    ):
+        with pytest.raises(TypeError, match="cannot be compared"):
+            call()
+
+
 @pytest.mark.parametrize("operation", [None, 5, object(), Waiting])
 def test_what_is_no_operation_is_refused(purgatory, operation):
     """Only delayed operations can be parked."""
