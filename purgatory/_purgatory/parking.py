@@ -155,7 +155,7 @@ class Parking:
             for key in keys[1:]:
                 if operation._op_state == ARRIVING:
                     self._shards.shard_for(key).watch(operation, key)
-            completed = operation._op_check_now(keys)
+            completed = operation._op_state == ARRIVING and operation._op_check_now(keys)
             if operation._op_state != ARRIVING:
                 return completed
             if self._timer is None:

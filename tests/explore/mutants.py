@@ -150,7 +150,7 @@ OURS = (
         "the operation is not checked again once it is watched",
         PARKING,
         """
-        completed = operation._op_check_now(keys)
+        completed = operation._op_state == ARRIVING and operation._op_check_now(keys)
         if operation._op_state != ARRIVING:
             return completed
         if self._timer is None:

@@ -90,7 +90,7 @@ MUTANTS = (
     Mutant(
         "an event between check and watch is seen by a second check",
         PARKING,
-        "            completed = operation._op_check_now(keys)\n            if",
+        "            completed = operation._op_state == ARRIVING and operation._op_check_now(keys)\n            if",
         "            if",
         T_PARK + "test_operation_is_checked_twice",
     ),

@@ -687,6 +687,20 @@ def test_refused_operation_is_as_it_was(mock_timer):
         assert refused.cancel()
 
 
+def test_operation_cancelled_while_it_is_watched_is_not_checked_again(purgatory):
+    """It is checked before it is watched, and has its outcome when the second check would come."""
+
+    class Key:
+        def __hash__(self):
+            operation.cancel()
+            return 3
+
+    operation = Waiting()
+    assert not purgatory.try_complete_else_watch(operation, ["k", Key()])
+
+    assert (1, Outcome.CANCELLED) == (operation.checks, operation.outcome)
+
+
 def test_operation_cancelled_while_there_is_no_place_for_it_is_not_refused(mock_timer):
     """A thread that cancels an operation while it looks for a place has it, and its parking call does not raise."""
     with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
