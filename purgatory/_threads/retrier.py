@@ -81,7 +81,7 @@ class Retrier:
             self._round = None
             missed = self._take()
         for operation in missed:
-            self.check(operation)
+            self._try(operation)
         with self._changed:
             if self._trying is missed:
                 self._trying = []
@@ -162,7 +162,7 @@ class Retrier:
                     return
                 missed = self._take()
             for operation in missed:
-                self.check(operation)
+                self._try(operation)
             with self._changed:
                 if len(self._missed) < len(missed):
                     sleep_s = SHORTEST_SLEEP_S
@@ -171,8 +171,8 @@ class Retrier:
                     sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
 
     @staticmethod
-    def check(operation: Any) -> None:
-        """Check once. What the user's lock or a hook raises is counted and logged.
+    def _try(operation: Any) -> None:
+        """Check once.
 
         If the user's lock is still taken, the check calls :meth:`retry` again. If another thread has the turn, that
         thread checks again, or passes the operation to the retrier if it is interrupted.

@@ -11,7 +11,6 @@ import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
 from purgatory._purgatory.shutdown import LONGEST_SLEEP_S, Drain, Shutdown
-from purgatory._threads.retrier import Retrier
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,8 +92,13 @@ async def _go_on(shutdown: Shutdown) -> ShutdownReport[Any]:
 
 def _retry(stuck: Sequence[DelayedOperation]) -> None:
     """Check stuck operations until their locks are free. The retrier has ended with the purgatory."""
-    for operation in stuck:
-        Retrier.check(operation)
-    left = [operation for operation in stuck if operation.outcome is None]
-    if left:
-        asyncio.get_running_loop().call_later(LONGEST_SLEEP_S, _retry, left)
+    try:
+        for operation in stuck:
+            try:
+                operation.maybe_try_complete()
+            except Exception as error:  # noqa: BLE001  # of the user's lock: the others are checked all the same
+                operation._op_home_shard.observers.contain(operation, "try_complete", error)
+    finally:
+        left = [operation for operation in stuck if operation.outcome is None]
+        if left:
+            asyncio.get_running_loop().call_later(LONGEST_SLEEP_S, _retry, left)

@@ -11,6 +11,7 @@ import pytest
 from purgatory import DelayedOperationPurgatory, InvalidOperation, InvalidSetting, Outcome, WrongLoop
 from purgatory.aio import AsyncOperation, AsyncPurgatory, LoopTimer
 from purgatory.aio._mailbox import Mailbox
+from purgatory.aio._shutdown import _retry
 from tests.support import Waiting, in_thread
 from tests.support.loops import until
 from timer import MockTimer, SystemTimer
@@ -378,6 +379,28 @@ def test_stuck_operation_whose_lock_raises_does_not_stop_the_others(run, opened)
             assert Outcome.EXPIRED is await tasks[1]
             bad.result = True
             assert Outcome.EXPIRED is await tasks[0]
+
+    run(main)
+
+
+def test_interrupt_while_stuck_operations_are_checked_is_raised(run):
+    """An interrupt ends the round of checks after a shutdown. The next round checks the operations that are left."""
+
+    class Stuck:
+        def __init__(self, *errors):
+            self.errors = list(errors)
+            self.outcome = None
+
+        def maybe_try_complete(self):
+            if self.errors:
+                raise self.errors.pop()
+            self.outcome = Outcome.EXPIRED
+
+    async def main():
+        operations = [Stuck(KeyboardInterrupt), Stuck()]
+        with pytest.raises(KeyboardInterrupt):
+            _retry(operations)
+        await until(lambda: all(operation.outcome for operation in operations))
 
     run(main)
 
