@@ -231,7 +231,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         Returns:
             True to exactly one caller. False if the operation had completed or was removed from its purgatory.
         """
-        return self._op_finish(FORCED)
+        return self._op_end(FORCED)
 
     def maybe_try_complete(self) -> bool:
         """Check the operation. If another thread is checking it, that thread checks again. Never blocks.
@@ -265,7 +265,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             True to exactly one caller, which must answer now. False if the operation is in no purgatory: it was not
             parked yet, it has completed, or it was removed before.
         """
-        return self._op_finish(CANCELLED)
+        return self._op_end(CANCELLED)
 
     def extend(self, delay_ms: int) -> bool:
         """Move the deadline to ``delay_ms`` from now, later or earlier than it was.
@@ -367,7 +367,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         ``keys`` are those that the operation is being parked under. Returns whether the check completed it.
         """
         if self._op_overdue and self._op_state != ARRIVING:
-            self._op_finish(EXPIRED)
+            self._op_end(EXPIRED)
             return False  # an expiry takes nothing that the event provided, so it does not count
         self._op_checks += 1
         try:
@@ -439,7 +439,7 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     # -- completing
 
-    def _op_finish(self, outcome: int) -> bool:
+    def _op_end(self, outcome: int) -> bool:
         """Give the operation its outcome and do all that follows from it. False if it has an outcome already."""
         completion = Completion(_HOOKS[outcome])
         try:

@@ -117,7 +117,7 @@ KAFKAS = (
         self._op_overdue = self._op_overdue or TIME_IS_UP
         self.maybe_try_complete()
         """,
-        "self._op_finish(EXPIRED)",
+        "self._op_end(EXPIRED)",
         "check_vs_expire",
         1,
     ),

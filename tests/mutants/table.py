@@ -163,7 +163,7 @@ MUTANTS = (
         "expiry and `try_complete` never overlap",
         OPERATION,
         "        self._op_overdue = self._op_overdue or TIME_IS_UP\n        self.maybe_try_complete()",
-        "        self._op_finish(EXPIRED)",
+        "        self._op_end(EXPIRED)",
         T_OPERATION + "test_expiry_never_overlaps_a_check",
     ),
     Mutant(
