@@ -38,7 +38,7 @@ __all__: list[str] = []
 
 
 def _forgotten_init(operation: object) -> NoReturn:
-    raise InvalidOperation(operation, "its __init__ does not call super().__init__(delay_ms)")
+    raise InvalidOperation(operation, _arguments.NO_INIT)
 
 
 def _already_parked(operation: object) -> NoReturn:
@@ -51,7 +51,7 @@ def _closed_error(name: str) -> NoReturn:
 
 def _reject_own_hook(operation: Operation) -> NoReturn:
     """The thread that parks the operation has its lock already."""
-    raise InvalidOperation(operation, "one of its own hooks parks it, and would wait for itself")
+    raise InvalidOperation(operation, _arguments.OWN_HOOK)
 
 
 def _contain(operation: Operation, hook: str, error: BaseException, keys: Sequence[Hashable] = ()) -> None:

@@ -166,7 +166,7 @@ class TimingWheel:
 
     def find(self, deadline_ns: int) -> TimerTaskList | None:
         """The bucket for a deadline, if there is one."""
-        tick = (deadline_ns - self._start_ns - 1) // self._tick_ns + 1  # due_tick(), without a call
+        tick = self.due_tick(deadline_ns)
         ahead = tick - self.hand
         if ahead > 0:
             for level in self._levels:

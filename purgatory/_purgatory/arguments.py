@@ -20,6 +20,10 @@ __all__ = ["admit", "check_ready", "each_once", "not_an_operation", "reject_if_i
 _warned: set[tuple[str, ...]] = set()
 MOST_WARNED: Final = 64
 
+#: Why an operation is rejected.
+NO_INIT: Final = "its __init__ does not call super().__init__(delay_ms)"
+OWN_HOOK: Final = "one of its own hooks parks it, and would wait for itself"
+
 #: Types that need no further check whether they are a sequence of keys.
 PLAIN: Final = frozenset({list, tuple})
 
@@ -30,7 +34,7 @@ def check_ready(operation: DelayedOperation, timer: Timer | None) -> None:
         if operation._op_home_shard is not UNPARKED:
             raise AlreadyParked(operation)
     except AttributeError:
-        raise InvalidOperation(operation, "its __init__ does not call super().__init__(delay_ms)") from None
+        raise InvalidOperation(operation, NO_INIT) from None
     if timer is not None and operation._bucket is not None:
         reject_if_in_timer(operation)
 
@@ -110,7 +114,7 @@ def _warn_one_key(watch_keys: Sequence[Hashable]) -> None:
 def reject_own_hook(operation: DelayedOperation) -> None:
     """Reject parking an operation from one of its own hooks: the thread would wait for itself."""
     if id(operation) in map(id, hooks_on_this_stack()):
-        raise InvalidOperation(operation, "one of its own hooks parks it, and would wait for itself")
+        raise InvalidOperation(operation, OWN_HOOK)
 
 
 def reject_if_in_timer(operation: DelayedOperation) -> None:
