@@ -72,11 +72,11 @@ def check_keys(parking: Parking, keys: Iterable[Hashable], limit: int | None) ->
     if limit is not None:
         checked_int("limit", limit, 1)
     given = checked_keys(keys)
-    rows = _known_watchers(parking._shards, given)
+    known = _known_watchers(parking._shards, given)
     completed = 0
     begun: Operation | None = None
     try:
-        for operation in _in_order(rows, all_at_once=limit is None):
+        for operation in _in_order(known, all_at_once=limit is None):
             if operation._op_state > PARKED:
                 continue
             begun = operation
@@ -89,7 +89,7 @@ def check_keys(parking: Parking, keys: Iterable[Hashable], limit: int | None) ->
             completed += begun is not None and begun._op_state == SATISFIED
             RestOfCheck.hand_over(parking, given, limit - completed)
             raise
-        for watchers in rows:
+        for watchers in known:
             for operation in watchers.operations():
                 operation._op_retry()
         raise
@@ -105,10 +105,10 @@ def _known_watchers(shards: Shards, keys: Sequence[Hashable]) -> list[Watchers]:
     return [watchers for key in once if (watchers := shards.find(key)) is not None]
 
 
-def _in_order(rows: list[Watchers], *, all_at_once: bool) -> Iterator[Operation]:
+def _in_order(known: list[Watchers], *, all_at_once: bool) -> Iterator[Operation]:
     """The operations under the keys, each once. A key's are read when it is reached, all at once or in chunks."""
     seen: set[Operation] = set()
-    for watchers in rows:
+    for watchers in known:
         if all_at_once:
             fresh = [operation for operation in watchers.operations() if operation not in seen]
             seen.update(fresh)

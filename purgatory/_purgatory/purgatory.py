@@ -29,7 +29,7 @@ from purgatory._limits.tenants import capacity_of
 from purgatory._operations.operation_type import OperationT
 from purgatory._purgatory.live import register
 from purgatory._purgatory.parking import Parking
-from purgatory._purgatory.shards import CHUNK, Shards, parts
+from purgatory._purgatory.shards import CHUNK, Shards, operations_in_chunks
 from purgatory._purgatory.shutdown import Drain, Shutdown, own_hooks, run_with_sleep
 from purgatory._purgatory.take_snapshot import overdue_ms, take_snapshot
 from purgatory._support.errors import InvalidSetting, checked_int
@@ -62,7 +62,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         reaper_enabled: drive the timer from a thread, unless it is driven already. If False, call
             :meth:`advance_clock`.
         timer_enabled: if False, operations do not expire.
-        shards: how many parts the watch lists are split in. A part is made when the first of its keys is used.
+        shards: how many shards the watch lists are split in. A shard is made when the first of its keys is used.
         max_parked: reject more parked operations than this.
         tenant: returns the tenant of an operation, for limits by tenant within ``max_parked``. Called once for each
             operation that has to wait.
@@ -295,7 +295,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         watchers = self._shards.find(key)
         if watchers is None:
             return []
-        return [each for part in parts(watchers, CHUNK) for each in part if each._op_state <= PARKED]
+        return [each for chunk in operations_in_chunks(watchers, CHUNK) for each in chunk if each._op_state <= PARKED]
 
     def snapshot(self, *, largest: int = 10) -> PurgatorySnapshot:
         """The purgatory as it is now, as a frozen value. Visits every key, one shard after the other.

@@ -6,7 +6,7 @@ an unknown key makes nothing.
 Reading changes nothing and blocks no other thread for long. A shard's lock is taken to read its counters, one shard
 after the other. So each number is exact for its own moment, but two numbers can be of different moments.
 
-Operations are listed in parts, so that other threads run in between. The next part is found by the last operation of
+Operations are listed in chunks, so that other threads run in between. The next chunk is found by the last operation of
 those before it that still waits under the key. All operations behind that one are new, because operations are in order
 of arrival. So an operation that waits all the time is listed, and none is listed twice.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from purgatory._keys.watchers import Watchers
     from purgatory._operations.operation import DelayedOperation
 
-__all__ = ["CHUNK", "Shards", "parts"]
+__all__ = ["CHUNK", "Shards", "operations_in_chunks"]
 
 #: How many keys, or operations of one key, are read before another thread may run.
 CHUNK: Final = 2048
@@ -82,8 +82,8 @@ class Shards:
         for shard in self:
             yield from shard.watchers()
 
-    def chunks(self) -> Iterator[list[Watchers]]:
-        """The same, at most :data:`CHUNK` keys at a time."""
+    def keys_in_chunks(self) -> Iterator[list[Watchers]]:
+        """The watchers of every key, at most :data:`CHUNK` at a time."""
         for shard in self:
             watchers = shard.watchers()
             for start in range(0, len(watchers), CHUNK):
@@ -103,8 +103,8 @@ class Shards:
             if len(watchers) < CHUNK:
                 yield from watchers.with_first_key_here(watchers.operations())
             else:
-                for part in parts(watchers, CHUNK):
-                    yield from watchers.with_first_key_here(part)
+                for chunk in operations_in_chunks(watchers, CHUNK):
+                    yield from watchers.with_first_key_here(chunk)
 
     def completing(self) -> int:
         """The number of operations that have an outcome, and whose hooks have not ended."""
@@ -138,7 +138,7 @@ class Shards:
             raise unhashable([key], error) from None
 
 
-def parts(watchers: Watchers, most: int) -> Iterator[list[Any]]:
+def operations_in_chunks(watchers: Watchers, most: int) -> Iterator[list[Any]]:
     """The operations under a key in order of arrival, ``most`` at a time.
 
     It ends after about as many as there were at the start.
@@ -146,12 +146,12 @@ def parts(watchers: Watchers, most: int) -> Iterator[list[Any]]:
     taken: list[list[Any]] = [[]]
     left = len(watchers)
     while left > 0:
-        part = watchers.after(taken[-1], most)
-        if part is None:  # none of the last part still waits here, so follow the part before it
+        chunk = watchers.after(taken[-1], most)
+        if chunk is None:  # none of the last chunk still waits here, so follow the chunk before it
             taken.pop()
         else:
-            yield part
-            taken.append(part)
-            left = left - len(part) if len(part) >= most else 0
-    while taken:  # freed one part at a time, so that other threads run in between
+            yield chunk
+            taken.append(chunk)
+            left = left - len(chunk) if len(chunk) >= most else 0
+    while taken:  # freed one chunk at a time, so that other threads run in between
         taken.pop()

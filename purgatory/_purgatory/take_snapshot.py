@@ -48,7 +48,7 @@ def take_snapshot(
     known = keys = least = 0
     sizes: list[tuple[int, Hashable]] = []
     oldest_ns: int | None = None
-    for chunk in shards.chunks():
+    for chunk in shards.keys_in_chunks():
         in_use, since_ns, large = visit(chunk, least)
         known += len(chunk)
         keys += in_use

@@ -75,7 +75,7 @@ class ThresholdPurgatory(ShutsDown):
         timer: expires the waiters. The default is a timer of the purgatory's own, with a thread.
         value: the first value of the number without a key. None: it has no value yet.
         reaper_enabled: drive the timer from a thread. If False, call ``purgatory.advance_clock``.
-        shards: how many parts the watch lists are split in. Use more for many keys and threads.
+        shards: how many shards the watch lists are split in. Use more for many keys and threads.
 
     >>> with ThresholdPurgatory("high-watermark") as watermark:
     ...     third = watermark.wait(3, timeout_ms=5_000)

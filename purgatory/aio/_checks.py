@@ -30,7 +30,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from purgatory._purgatory.many_keys import checked_keys
-from purgatory._purgatory.shards import parts
+from purgatory._purgatory.shards import operations_in_chunks
 from purgatory._support.errors import checked_int, unhashable
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Checks:
     def under(self, key: Hashable) -> Iterator[Operation]:
         """The operations that wait under a key now. Parking checks those that arrive meanwhile."""
         watchers = self._purgatory._shards.find(key)
-        return iter(()) if watchers is None else chain.from_iterable(parts(watchers, self._size))
+        return iter(()) if watchers is None else chain.from_iterable(operations_in_chunks(watchers, self._size))
 
     def end(self, sweep: _Sweep) -> None:
         """A sweep has ended."""

@@ -88,13 +88,13 @@ class Peek:
         self._old: list[tuple[weakref.ref[DelayedOperation], Hashable]] = []
 
     def look(self, now_ns: int) -> Found:
-        """Walk a stretch of the keys. ``now_ns`` on the clock of the purgatory's timer."""
+        """Walk a chunk of the keys. ``now_ns`` on the clock of the purgatory's timer."""
         purgatory = self._purgatory()
         if purgatory is None:
             return Found(0, 0, (), ())
         shards = purgatory._shards
-        stretch, visited = self._stretch(shards)
-        seen = {id(watchers): watchers for watchers in stretch}
+        chunk, visited = self._next_chunk(shards)
+        seen = {id(watchers): watchers for watchers in chunk}
         for key in self._hot:
             watchers = shards.find(key)
             if watchers is not None:
@@ -138,15 +138,15 @@ class Peek:
             "idle_keys": purgatory._idle_keys.count,
         }
 
-    def _stretch(self, shards: Shards) -> tuple[list[Watchers], int]:
-        stretch: list[Watchers] = []
-        row = list(shards)
-        for _ in row:
-            stretch += row[self._next_shard].watchers()
-            self._next_shard = (self._next_shard + 1) % len(row)
-            if len(stretch) >= KEYS_A_LOOK:
+    def _next_chunk(self, shards: Shards) -> tuple[list[Watchers], int]:
+        chunk: list[Watchers] = []
+        all_shards = list(shards)
+        for _ in all_shards:
+            chunk += all_shards[self._next_shard].watchers()
+            self._next_shard = (self._next_shard + 1) % len(all_shards)
+            if len(chunk) >= KEYS_A_LOOK:
                 break
-        return stretch, len(stretch)
+        return chunk, len(chunk)
 
     def _oldest(self, seen: Iterable[Watchers]) -> list[tuple[DelayedOperation, Hashable]]:
         found: dict[DelayedOperation, Hashable] = {}

@@ -37,12 +37,12 @@ static int add_size(PyObject *list, Py_ssize_t size, PyObject *key)
     return failed ? -1 : 0;
 }
 
-/* visit(stretch, least) -> (keys in use, since when the oldest operation is parked or None, [(size, key), ...]) */
+/* visit(chunk, least) -> (keys in use, since when the oldest operation is parked or None, [(size, key), ...]) */
 static PyObject *visit_watchers(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t number)
 {
     Py_ssize_t least = number == 2 && PyList_CheckExact(args[0]) ? PyLong_AsSsize_t(args[1]) : -1, in_use = 0;
     if (least < 0) {
-        PyErr_SetString(PyExc_TypeError, "visit(stretch, least) takes a list of watchers and an int");
+        PyErr_SetString(PyExc_TypeError, "visit(chunk, least) takes a list of watchers and an int");
         return NULL;
     }
     int64_t oldest_ns = INT64_MAX, since_ns;

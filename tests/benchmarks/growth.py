@@ -54,7 +54,7 @@ def by_population(sizes: tuple[int, ...] = ()) -> Table:
                 }
                 for name, call in rows.items():
                     cells.setdefault(f"{name}, ms", []).append(_best_ms(call))
-                step_ms = _longest_step_ms(visit(chunk, 0) for chunk in own._shards.chunks())  # noqa: SLF001
+                step_ms = _longest_step_ms(visit(chunk, 0) for chunk in own._shards.keys_in_chunks())  # noqa: SLF001
                 cells.setdefault("snapshot(): the longest step, ms", []).append(step_ms)
                 cells.setdefault("the collector's pause, ms", []).append(_best_ms(gc.collect, 1))
             own.shutdown("cancel")

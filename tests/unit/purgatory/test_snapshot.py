@@ -124,7 +124,7 @@ def test_snapshot_visits_keys_in_stretches(mock_timer, monkeypatch):
         mock_timer.advance_clock(7)
         purgatory.cancel_for_key(5)
 
-        assert [3, 3, 3, 3, 1] == [len(chunk) for chunk in purgatory._shards.chunks()]
+        assert [3, 3, 3, 3, 1] == [len(chunk) for chunk in purgatory._shards.keys_in_chunks()]
         snapshot = purgatory.snapshot(largest=3)
         assert (9, 12, 1, 21) == (snapshot.parked, snapshot.keys, snapshot.idle_keys, snapshot.watched)
         assert (("shared 0", 6), ("shared 1", 4), ("shared 2", 2)) == snapshot.largest_keys

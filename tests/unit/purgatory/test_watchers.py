@@ -409,7 +409,7 @@ def test_a_listing_copies_few_operations_in_one_step(purgatory):
     operations = [Waiting() for _ in range(5_000)]
     for operation in operations:
         purgatory.try_complete_else_watch(operation, ["k"])
-    listed = list(shards.parts(purgatory._shards.find("k"), 2_048))
+    listed = list(shards.operations_in_chunks(purgatory._shards.find("k"), 2_048))
 
     assert [2_048, 2_048, 904] == [len(part) for part in listed]
     assert operations == [operation for part in listed for operation in part]
@@ -428,7 +428,7 @@ def test_what_a_listing_cannot_follow_is_rejected(purgatory):
 
 
 def test_a_listing_misses_none_that_stays_whoever_comes_and_goes(purgatory, monkeypatch):
-    """A listing in parts, while others under the key come and go, gives each operation that stays once and in order."""
+    """A listing in chunks, while others under the key come and go, gives each operation that stays once, in order."""
     monkeypatch.setattr(shards, "CHUNK", 4)
     stable = [Waiting() for _ in range(50)]
     for operation in stable:
