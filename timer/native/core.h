@@ -54,7 +54,7 @@ typedef struct {
 /* The buckets that the threads of one lane found last. */
 typedef struct {
     TimerBucket *known[PLACES]; /* owned, by deadline. Some may be closed */
-    Py_ssize_t moves;           /* how many tasks were rescheduled */
+    Py_ssize_t reschedules;     /* how many tasks were rescheduled */
     Mutex mutex;                /* guards both. Taken before the mutex of an entry */
 #ifdef Py_GIL_DISABLED
     char apart[APART];

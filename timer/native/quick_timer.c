@@ -208,7 +208,7 @@ static int move_quickly(QuickTimer *self, TimerEntry *task, int64_t deadline_ns)
     TimerBucket *target = find_bucket(self, cache, deadline_ns, &forgotten);
     int moves = target != NULL && move_entry(task, FROM_SAME_TIMER, NULL, target, 0, &deadline_ns) == 1;
     if (moves)
-        poke_size(&cache->moves, cache->moves + 1);
+        poke_size(&cache->reschedules, cache->reschedules + 1);
     unlock_cache(cache);
     Py_XDECREF(forgotten);
     return moves;
@@ -275,13 +275,13 @@ static PyObject *quick_free_mutexes(QuickTimer *self, PyObject *buckets)
 }
 
 /* The sum over all lanes. */
-static PyObject *quick_get_moves(QuickTimer *self, void *closure)
+static PyObject *quick_get_reschedules(QuickTimer *self, void *closure)
 {
     (void)closure;
-    Py_ssize_t moves = 0;
+    Py_ssize_t sum = 0;
     for (int index = 0; index < LANES; index++)
-        moves += __atomic_load_n(&self->caches[index].moves, __ATOMIC_RELAXED);
-    return PyLong_FromSsize_t(moves);
+        sum += __atomic_load_n(&self->caches[index].reschedules, __ATOMIC_RELAXED);
+    return PyLong_FromSsize_t(sum);
 }
 
 static int quick_traverse(QuickTimer *self, visitproc visit, void *arg)
@@ -335,7 +335,7 @@ static PyMethodDef quick_methods[] = {
     {"_free_mutexes", (PyCFunction)quick_free_mutexes, METH_O, NULL},
     {NULL}};
 
-static PyGetSetDef quick_getset[] = {{"_quick_reschedules", (getter)quick_get_moves, NULL, NULL, NULL}, {NULL}};
+static PyGetSetDef quick_getset[] = {{"_quick_reschedules", (getter)quick_get_reschedules, NULL, NULL, NULL}, {NULL}};
 
 static PyType_Slot quick_slots[] = {
     {Py_tp_traverse, quick_traverse}, {Py_tp_clear, quick_clear}, {Py_tp_dealloc, quick_dealloc},
