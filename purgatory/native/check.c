@@ -171,14 +171,14 @@ static PyObject *parking_check(Parking *self, PyObject *const *args, Py_ssize_t 
         || is_uninitialized(self))
         return NULL;
     PyObject *key = given[0];
+    Py_ssize_t limit = number_of_limit(given[1]), completed = 0;
+    if (limit < 0)
+        return NULL;
     Watchers *watchers = watchers_of(self, key);
     if (watchers == NULL && PyErr_Occurred())
         return NULL;
-    Py_ssize_t limit = number_of_limit(given[1]), completed = 0;
-    int failed = limit < 0;
-    if (!failed && watchers != NULL)
-        failed = check_watchers(watchers, limit, NULL, &completed);
-    if (failed && limit >= 0 && limit != PY_SSIZE_T_MAX) {
+    int failed = watchers != NULL && check_watchers(watchers, limit, NULL, &completed);
+    if (failed && limit != PY_SSIZE_T_MAX) {
         Kept kept = keep_error();
         PyObject *keys = PyTuple_Pack(1, key);
         set_again(kept);

@@ -21,8 +21,7 @@ static int operation_init(Operation *self, PyObject *args, PyObject *kwargs)
     if (core.timer->init(&self->entry, delay_ms))
         return -1;
     if (is_first && lock != Py_None) { /* a second __init__ keeps the lock, which a thread may hold */
-        if (!(PyObject_HasAttr(lock, core.str_acquire) && PyObject_HasAttr(lock, core.str_release))
-            && done_call(PyObject_CallOneArg(core.check_lock, lock)))
+        if (done_call(PyObject_CallOneArg(core.check_lock, lock)))
             return -1;
         self->lock = Py_NewRef(lock);
     }

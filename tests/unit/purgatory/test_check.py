@@ -341,8 +341,9 @@ def test_limited_check_looks_at_hardly_more_than_it_completes(purgatory):
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5, "1"])
 def test_limit_is_checked(purgatory, limit):
     """A limit that makes no sense is rejected, whether or not anybody waits."""
-    with pytest.raises(InvalidSetting, match="limit"):
-        purgatory.check_and_complete("nobody", limit=limit)
+    for key in ("nobody", []):
+        with pytest.raises(InvalidSetting, match="limit"):
+            purgatory.check_and_complete(key, limit=limit)
 
 
 def test_limited_check_of_an_unknown_key_completes_nothing(purgatory):

@@ -35,7 +35,13 @@ def test_operation_is_abstract():
     assert Least(5).try_complete()
 
 
-@pytest.mark.parametrize("lock", [5, "lock", object(), type("Half", (), {"acquire": print})()])
+class NotCalled:
+    """Has the names of a lock's methods, and no methods."""
+
+    acquire = release = 1
+
+
+@pytest.mark.parametrize("lock", [5, "lock", object(), type("Half", (), {"acquire": print})(), NotCalled()])
 def test_what_is_no_lock_is_refused(lock):
     """An object that is not a lock is found when the operation is made."""
     with pytest.raises(InvalidSetting, match="acquire"):
