@@ -371,8 +371,11 @@ class DelayedOperation(TimerTask, abc.ABC):
             return False  # an expiry takes nothing that the event provided, so it does not count
         self._op_checks += 1
         try:
-            if not self.try_complete():
+            answer = self.try_complete()
+            if not answer:
                 return False
+            if answer is not True:
+                reject_coroutine(self, answer)
         except Exception as error:  # noqa: BLE001  # contained: the operation stays as it is
             self._op_home_shard.observers.contain(self, "try_complete", error, keys)
             return False

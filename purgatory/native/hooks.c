@@ -58,6 +58,15 @@ static inline unsigned int version_of(PyTypeObject *type)
     return __atomic_load_n(&type->tp_version_tag, __ATOMIC_RELAXED);
 }
 
+/* The answer of a hook, or NULL with an error if it is a coroutine, which nothing would await. Takes over the
+ * reference. */
+static inline PyObject *plain_answer(Operation *op, PyObject *answer)
+{
+    if (answer != NULL && PyCoro_CheckExact(answer))
+        Py_SETREF(answer, PyObject_CallFunctionObjArgs(core.reject_coroutine, op, answer, NULL));
+    return answer;
+}
+
 /* try_complete(): 1, 0, or -1 with an error. */
 static inline int call_try_complete(Operation *op)
 {
@@ -68,5 +77,5 @@ static inline int call_try_complete(Operation *op)
             if (version != 0 && version == version_of(type))
                 return ready_made[i].function(op);
         }
-    return truth_of_call(call_hook(op, core.str_try_complete));
+    return truth_of_call(plain_answer(op, call_hook(op, core.str_try_complete)));
 }

@@ -209,10 +209,7 @@ static int end(Operation *op, PyObject *error)
  * interrupted. */
 static int run_hook(Operation *op, PyObject *name, PyObject **error)
 {
-    PyObject *answer = call_hook_in_context(op, name);
-    if (answer != NULL && PyCoro_CheckExact(answer))
-        Py_SETREF(answer, PyObject_CallFunctionObjArgs(core.reject_coroutine, op, answer, NULL));
-    if (done_call(answer) == 0)
+    if (done_call(plain_answer(op, call_hook_in_context(op, name))) == 0)
         return 0;
     int contained = is_contained(), failed = -1;
     PyObject *raised = take_error();

@@ -691,6 +691,24 @@ def test_true_without_completing_is_warned_of_once(purgatory, logs):
     assert "force_complete" in warning["advice"]
 
 
+def test_check_that_returns_a_coroutine_has_failed(purgatory):
+    """Nothing would await it. Its function hides behind a decorator, so it is found when it is called."""
+
+    def hide(function):
+        return lambda operation: function(operation)
+
+    class Hidden(DelayedOperation):
+        @hide
+        async def try_complete(self):
+            return self.force_complete()
+
+    operation = Hidden(1000)
+    assert not purgatory.try_complete_else_watch(operation, ["k"])
+    assert not operation.maybe_try_complete()
+    assert {"try_complete": 3} == purgatory.callback_errors
+    assert 1 == purgatory.parked
+
+
 # -- putting off
 
 
