@@ -133,7 +133,8 @@ class Retrier:
 
     def _ask_timer(self, why: RuntimeError) -> None:
         """Let the timer make a round. Called without the lock, because a log handler may call back."""
-        if throttle.admit("retrier_not_started", self._name) is not None:
+        is_logged = throttle.admit("retrier_not_started", self._name) is not None
+        if is_logged:
             log.error("retrier_not_started", retrier=self._name, error=repr(why))
         if self._timer is None:
             return
@@ -146,7 +147,8 @@ class Retrier:
         except Exception as error:  # noqa: BLE001  # full, or shut down: the operations stay for the next round
             with self._changed:
                 self._round = None
-            log.error("retrier_not_started", retrier=self._name, error=repr(error))
+            if is_logged:
+                log.error("retrier_not_started", retrier=self._name, error=repr(error))
 
     def _run(self) -> None:
         sleep_s = SHORTEST_SLEEP_S

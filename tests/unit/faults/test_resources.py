@@ -102,6 +102,24 @@ def test_the_retrier_logs_without_its_lock(monkeypatch, mock_timer):
         assert [("retrier_not_started", 0)] == logged
 
 
+def test_a_retrier_that_nothing_can_run_is_not_logged_at_every_check(monkeypatch):
+    """There is no thread for it, and no room in the timer: two lines a second say so."""
+    lock, logged = threading.Lock(), []
+    with (
+        SystemTimer(max_pending=1) as timer,
+        DelayedOperationPurgatory("logged rarely", timer=timer, reaper_enabled=False) as purgatory,
+    ):
+        purgatory.try_complete_else_watch(Waiting(lock=lock), ["k"])
+        log = SimpleNamespace(error=lambda event, **fields: logged.append(event))
+        monkeypatch.setattr("purgatory._threads.retrier.log", log)
+        monkeypatch.setattr(threading.Thread, "start", start_all_but_retriers)
+        with lock:
+            for _ in range(100):
+                purgatory.check_and_complete("k")
+
+    assert 2 <= len(logged) < 50
+
+
 def test_the_timer_stands_in_for_a_retrier_that_cannot_start(monkeypatch, mock_timer):
     """A check misses the user's lock while no thread is to be had: the timer makes it up, as often as it takes."""
     lock = threading.RLock()
