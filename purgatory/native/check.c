@@ -4,41 +4,41 @@
 typedef struct {
     Operation *few[FEW], **all;
     Py_ssize_t room, count;
-} Row;
+} Listed;
 
 /* Make room for `more` operations. 0, or -1 with an error. */
-static int make_room(Row *row, Py_ssize_t more)
+static int make_room(Listed *listed, Py_ssize_t more)
 {
-    Operation **known = row->all == row->few ? NULL : row->all, **larger = known;
-    if (PyMem_Resize(larger, Operation *, row->count + more) == NULL) {
+    Operation **known = listed->all == listed->few ? NULL : listed->all, **larger = known;
+    if (PyMem_Resize(larger, Operation *, listed->count + more) == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     if (known == NULL)
-        memcpy(larger, row->few, sizeof row->few);
-    row->all = larger;
-    row->room = row->count + more;
+        memcpy(larger, listed->few, sizeof listed->few);
+    listed->all = larger;
+    listed->room = listed->count + more;
     return 0;
 }
 
 /* Take up to `most` further operations: how many, or -1 with an error. They follow the last one taken that is still in
  * the list: new operations are added at its end, so all after that one are new, and all before it were taken. */
-static Py_ssize_t take_further(Watchers *watchers, Row *row, Py_ssize_t most)
+static Py_ssize_t take_further(Watchers *watchers, Listed *listed, Py_ssize_t most)
 {
     for (Py_ssize_t taken = 0;;) {
         Link *link = NULL;
         lock_shard(watchers->home_shard);
-        for (Py_ssize_t last = row->count; last > 0 && link == NULL; last--)
-            link = link_in(watchers, row->all[last - 1]);
-        for (link = link == NULL ? watchers->head : link->after; link != NULL && taken < most && row->count < row->room;
-             link = link->after, taken++)
-            row->all[row->count++] = (Operation *)Py_NewRef(link->operation);
-        Py_ssize_t rest = watchers->count - row->count; /* an estimate: some of the row were removed */
+        for (Py_ssize_t last = listed->count; last > 0 && link == NULL; last--)
+            link = link_in(watchers, listed->all[last - 1]);
+        link = link == NULL ? watchers->head : link->after;
+        for (; link != NULL && taken < most && listed->count < listed->room; link = link->after, taken++)
+            listed->all[listed->count++] = (Operation *)Py_NewRef(link->operation);
+        Py_ssize_t rest = watchers->count - listed->count; /* an estimate: some of those listed were removed */
         unlock_shard(watchers->home_shard);
         if (link == NULL || taken == most)
             return taken;
         rest = rest < FEW ? FEW : rest;
-        if (make_room(row, rest < most - taken ? rest : most - taken))
+        if (make_room(listed, rest < most - taken ? rest : most - taken))
             return -1;
     }
 }
@@ -98,34 +98,34 @@ static int is_to_be_checked(Operation *op, Met *met)
  * each as long as all before it. Operations in `met` are skipped. `met` is NULL for a check of one key. */
 static int check_watchers(Watchers *watchers, Py_ssize_t limit, Met *met, Py_ssize_t *completed)
 {
-    Row row;
-    row.all = row.few;
-    row.room = FEW;
-    row.count = 0;
+    Listed listed;
+    listed.all = listed.few;
+    listed.room = FEW;
+    listed.count = 0;
     Py_ssize_t at = 0, most = limit == PY_SSIZE_T_MAX ? limit : FEW;
     int failed = 0;
     while (*completed < limit && !failed) {
-        if (at == row.count) {
-            Py_ssize_t further = at > 0 && limit == PY_SSIZE_T_MAX ? 0 : take_further(watchers, &row, most);
+        if (at == listed.count) {
+            Py_ssize_t further = at > 0 && limit == PY_SSIZE_T_MAX ? 0 : take_further(watchers, &listed, most);
             failed = further < 0;
             if (further <= 0)
                 break;
-            most = row.count;
+            most = listed.count;
         }
-        Operation *op = row.all[at++];
+        Operation *op = listed.all[at++];
         int done = is_to_be_checked(op, met);
         int checks = done > 0;
         done = checks ? check_as_defined(op) : done;
         failed = done < 0;
         *completed += done > 0 || (checks && failed && state_of(op) == SATISFIED); /* a hook may have raised */
     }
-    for (Py_ssize_t i = 0; i < row.count; i++) {
-        if (failed && met == NULL && limit == PY_SSIZE_T_MAX && state_of(row.all[i]) <= PARKED)
-            retry(row.all[i]); /* this thread is interrupted */
-        Py_DECREF(row.all[i]);
+    for (Py_ssize_t i = 0; i < listed.count; i++) {
+        if (failed && met == NULL && limit == PY_SSIZE_T_MAX && state_of(listed.all[i]) <= PARKED)
+            retry(listed.all[i]); /* this thread is interrupted */
+        Py_DECREF(listed.all[i]);
     }
-    if (row.all != row.few)
-        PyMem_Free(row.all);
+    if (listed.all != listed.few)
+        PyMem_Free(listed.all);
     return failed ? -1 : 0;
 }
 

@@ -79,8 +79,8 @@ typedef struct {
     PyObject_HEAD
     PyObject *name, *shards, *timer, *observers, *capacity, *admitted;
     PyTypeObject *seen[TYPES]; /* borrowed from `admitted`, which only grows: the first types */
-    Shard **row;      /* owned: the shards by number, each NULL until it is made. NULL before the first one */
-    Py_ssize_t count; /* the length of the row */
+    Shard **by_number; /* owned: the shards, each NULL until it is made. NULL before the first one */
+    Py_ssize_t count;  /* the greatest number of shards */
     char closed, native_timer, keep_context;
 } Parking;
 

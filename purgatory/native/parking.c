@@ -33,8 +33,8 @@ static int parking_traverse(Parking *self, visitproc visit, void *arg)
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->name);
     Py_VISIT(self->shards);
-    for (Py_ssize_t i = 0; self->row != NULL && i < self->count; i++)
-        Py_VISIT((PyObject *)self->row[i]);
+    for (Py_ssize_t i = 0; self->by_number != NULL && i < self->count; i++)
+        Py_VISIT((PyObject *)self->by_number[i]);
     Py_VISIT(self->timer);
     Py_VISIT(self->observers);
     Py_VISIT(self->capacity);
@@ -50,13 +50,13 @@ static int parking_clear(Parking *self)
     Py_CLEAR(self->capacity);
     memset(self->seen, 0, sizeof self->seen);
     Py_CLEAR(self->admitted);
-    Shard **row = self->row;
+    Shard **by_number = self->by_number;
     Py_ssize_t count = self->count;
-    self->row = NULL;
+    self->by_number = NULL;
     self->count = 0;
-    for (Py_ssize_t i = 0; row != NULL && i < count; i++)
-        Py_XDECREF(row[i]);
-    PyMem_Free(row);
+    for (Py_ssize_t i = 0; by_number != NULL && i < count; i++)
+        Py_XDECREF(by_number[i]);
+    PyMem_Free(by_number);
     return 0;
 }
 

@@ -14,21 +14,21 @@ static inline Py_ssize_t number_of_shard(Parking *self, PyObject *key)
 /* The shard with a number, borrowed. NULL without an error if it was not made yet. A shard is made once and stays. */
 static inline Shard *shard_numbered(Parking *self, Py_ssize_t number)
 {
-    Shard **row = __atomic_load_n(&self->row, __ATOMIC_ACQUIRE);
-    return row == NULL ? NULL : __atomic_load_n(&row[number], __ATOMIC_ACQUIRE);
+    Shard **by_number = __atomic_load_n(&self->by_number, __ATOMIC_ACQUIRE);
+    return by_number == NULL ? NULL : __atomic_load_n(&by_number[number], __ATOMIC_ACQUIRE);
 }
 
 /* The same, made if there is none yet. NULL with an error. */
 static Shard *make_shard(Parking *self, Py_ssize_t number)
 {
-    Shard **row = __atomic_load_n(&self->row, __ATOMIC_ACQUIRE), **none = NULL;
-    if (row == NULL) {
-        row = PyMem_Calloc((size_t)self->count, sizeof *row);
-        if (row == NULL)
+    Shard **by_number = __atomic_load_n(&self->by_number, __ATOMIC_ACQUIRE), **none = NULL;
+    if (by_number == NULL) {
+        by_number = PyMem_Calloc((size_t)self->count, sizeof *by_number);
+        if (by_number == NULL)
             return (Shard *)PyErr_NoMemory();
-        if (!__atomic_compare_exchange_n(&self->row, &none, row, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
-            PyMem_Free(row); /* another thread was faster */
-            row = none;
+        if (!__atomic_compare_exchange_n(&self->by_number, &none, by_number, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+            PyMem_Free(by_number); /* another thread was faster */
+            by_number = none;
         }
     }
     PyObject *given = PyLong_FromSsize_t(number), *made = NULL;
@@ -40,7 +40,7 @@ static Shard *make_shard(Parking *self, Py_ssize_t number)
         Py_CLEAR(made);
     }
     if (made != NULL) /* `shards` makes each one once, so another thread can only have set the same one */
-        Py_XDECREF(__atomic_exchange_n(&row[number], (Shard *)made, __ATOMIC_ACQ_REL));
+        Py_XDECREF(__atomic_exchange_n(&by_number[number], (Shard *)made, __ATOMIC_ACQ_REL));
     return (Shard *)made;
 }
 
