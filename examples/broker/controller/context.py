@@ -25,6 +25,8 @@ Replica = tuple["Key", int]
 
 @attrs.define(eq=False)
 class Wait:
+    """The wait for more in-sync replicas of some partition, after a crash of all."""
+
     is_over: bool = False
 
 

@@ -198,7 +198,7 @@ class Controller:
         """Reject a registration by another machine with this node's id. Raises OSError."""
         try:
             folder_id = BrokerInfo.read(self.info.node_id, data).folder_id
-        except (ValueError, TypeError):
+        except ValueError:
             return  # written by another tool
         if folder_id != self.info.folder_id:
             raise OSError(

@@ -87,14 +87,14 @@ def _messages(data: bytes, most: int | None) -> Steps[list[_Message]]:
                 found.append((timestamp, key, value))
                 if len(found) % RECORDS_PER_STEP == 0:
                     yield
-            elif most is not None:
-                plain = decompress(method, value or b"")
-                most -= len(plain)
-                if most < 0:
-                    raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE, "the messages unpack to too many bytes")
-                found += yield from _messages(plain, None)
-            else:
+                continue
+            if most is None:
                 raise BrokerError(ErrorCode.INVALID_RECORD, "a compressed message inside another")
+            plain = decompress(method, value or b"")
+            most -= len(plain)
+            if most < 0:
+                raise BrokerError(ErrorCode.MESSAGE_TOO_LARGE, "the messages unpack to too many bytes")
+            found += yield from _messages(plain, None)
     except struct.error as error:
         raise BrokerError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
     return found
