@@ -5,7 +5,7 @@ document.querySelector("button").onclick = () => {
   root.dataset.theme = now === "dark" ? "light" : "dark";
 };
 for (const svg of document.querySelectorAll("figure svg")) {
-  const told = svg.parentNode.querySelector("output");
+  const output = svg.parentNode.querySelector("output");
   const marks = [...svg.querySelectorAll("title")].map((title) => title.parentNode);
   if (!marks.length) continue;
   let at = -1;
@@ -13,7 +13,7 @@ for (const svg of document.querySelectorAll("figure svg")) {
     marks[at]?.classList.remove("on");
     at = to;
     marks[at]?.classList.add("on");
-    told.textContent = at < 0 ? "" : marks[at].querySelector("title").textContent.split("\n").join("   ");
+    output.textContent = at < 0 ? "" : marks[at].querySelector("title").textContent.split("\n").join("   ");
   };
   svg.tabIndex = 0;
   svg.onkeydown = (event) => {
