@@ -37,6 +37,10 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from purgatory._purgatory.shutdown import Shutdown
+from purgatory._support.errors import InvalidSetting
+from purgatory.aio._waiters import Waiters
+
 if TYPE_CHECKING:
     from purgatory.aio._purgatory import AsyncPurgatory
     from purgatory.aio._shutdown import Drain
@@ -83,20 +87,32 @@ def drain_on_signals(
         shutdown calls it, too.
 
     Raises:
+        InvalidSetting: an argument cannot work.
         NoRunningLoop: no asyncio loop runs here.
         WrongLoop: the purgatory belongs to another loop.
     """
+    if not isinstance(getattr(purgatory, "_waiters", None), Waiters):
+        raise InvalidSetting("purgatory", purgatory, "an AsyncPurgatory")
 
     def undo() -> None:
         _wishes.pop(purgatory, None)
         _step_aside()
 
     wanted = purgatory not in _wishes and not purgatory.is_closed
+    if wanted:
+        _check(purgatory, signals, drain, timeout_ms)
     if wanted and threading.current_thread() is threading.main_thread():
         loop = purgatory._waiters.here().loop
         heard = frozenset(number for number in map(int, signals) if _step_in_front(number))
         _wishes[purgatory] = _Wish(loop, heard, drain, timeout_ms)
     return undo
+
+
+def _check(purgatory: AsyncPurgatory[Any], signals: object, drain: Drain, timeout_ms: int) -> None:
+    """Check the arguments now. A mistake that shows only at the signal would leave every waiter unanswered."""
+    if not isinstance(signals, Sequence) or not all(number in signal.valid_signals() for number in signals):
+        raise InvalidSetting("signals", signals, "a list of signals, such as [signal.SIGTERM]")
+    Shutdown(purgatory.name, purgatory.purgatory._shards, drain, timeout_ms)
 
 
 def forget(purgatory: AsyncPurgatory[Any]) -> None:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from purgatory import NoRunningLoop, Outcome
+from purgatory import InvalidSetting, NoRunningLoop, Outcome
 from purgatory.aio import AsyncPurgatory, drain_on_signals
 from tests.support import Waiting, in_thread
 from tests.support.loops import until
@@ -231,3 +231,23 @@ def test_loop_off_the_main_thread_is_left_alone(passed_on):
     assert threading.current_thread() is threading.main_thread()
     in_thread(lambda: asyncio.run(main()))
     assert mine is signal.getsignal(NUMBER)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"signals": 15}, {"signals": ["x"]}, {"signals": [0]}, {"drain": "now"}, {"timeout_ms": -1}]
+)
+def test_wrong_argument_raises_before_the_signal(run, wrong):
+    """A wrong argument raises at once, because an error at the signal would leave every waiter unanswered."""
+
+    async def main():
+        async with AsyncPurgatory("test") as purgatory:
+            with pytest.raises(InvalidSetting, match=f"{next(iter(wrong))} must be"):
+                drain_on_signals(purgatory, **wrong)
+
+    run(main)
+
+
+def test_something_else_than_a_purgatory_raises():
+    """What is not an AsyncPurgatory raises an error that says so."""
+    with pytest.raises(InvalidSetting, match="purgatory must be an AsyncPurgatory, got 5"):
+        drain_on_signals(5)
