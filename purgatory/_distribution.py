@@ -12,8 +12,6 @@ from typing import Final
 
 import timer
 
-__all__ = ["NAME", "VERSION", "MissingExtra", "missing"]
-
 #: The name of the distribution,
 NAME: Final = "delayed-operation-purgatory"
 #: and its version.

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from typing import Self
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
-__all__ = ["Served", "WsgiServer", "check_token", "host_of", "hosts_for", "listen", "same"]
-
 _MOST_PORT: Final = 65_535
 #: How long a client may take to send its request, or to take the answer.
 _PATIENCE_S: Final = 30.0

@@ -19,8 +19,6 @@ from typing import Any, Final
 
 from timer._fork import new_lock
 
-__all__ = ["Log", "Throttle", "log", "log_callback_error", "printable", "throttle"]
-
 
 def printable(value: object) -> object:
     """The value, or a text in its place if its own ``repr`` raises."""

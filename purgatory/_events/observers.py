@@ -18,8 +18,6 @@ from timer._fork import new_rlock
 if TYPE_CHECKING:
     from purgatory._events.outcome import Outcome
 
-__all__ = ["Observer", "ObserverMethods", "Observers"]
-
 
 class Observer:
     """Is notified of each operation that is parked, and of its outcome. Subclass it and define the methods you need.

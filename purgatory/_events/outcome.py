@@ -5,8 +5,6 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-__all__ = ["Outcome"]
-
 # Small integers, because every step compares them. The table of steps heads purgatory._operations.operation.
 NEW: Final = 0
 ARRIVING: Final = 1

@@ -9,8 +9,6 @@ from purgatory._events.log import log, throttle
 from purgatory._support.errors import PurgatoryFull
 from timer._fork import new_rlock
 
-__all__ = ["Capacity", "Tenant"]
-
 
 class Tenant:
     """The number of places of one tenant, and of its rejected operations. Guarded by the lock."""

@@ -44,8 +44,6 @@ from purgatory._limits.capacity import Capacity, Tenant
 from purgatory._support.errors import InvalidSetting, InvalidTenant, PurgatoryFull
 from purgatory._support.label import label
 
-__all__ = ["TenantCapacity", "capacity_of"]
-
 #: How many tenants without a place are remembered in any case, with their numbers of rejections.
 REMEMBERED: Final = 1000
 

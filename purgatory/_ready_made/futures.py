@@ -35,8 +35,6 @@ else:
 
     FutureT = TypeVar("FutureT", bound="Future[Any]")
 
-__all__ = ["DelayedFuture", "DelayedFuturePurgatory"]
-
 
 class FuturesWait(Operation, Generic[FutureT]):
     """The data and the check of a :class:`DelayedFuture`. The native implementation replaces this class.

@@ -27,8 +27,6 @@ from timer._fork import new_rlock
 if TYPE_CHECKING:
     from purgatory._operations.operation import DelayedOperation
 
-__all__ = ["NO_KEY", "Number", "Numbers", "ThresholdWait", "check_exception", "check_int", "complete"]
-
 #: The key of the number that has no key.
 NO_KEY: Final = None
 

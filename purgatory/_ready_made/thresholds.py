@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from purgatory._purgatory.snapshot import PurgatorySnapshot, ShutdownReport
     from timer import Timer
 
-__all__ = ["KeyedThresholdPurgatory", "ThresholdPurgatory", "error_of"]
-
 
 class ThresholdWaiter(ThresholdWait, DelayedOperation):
     """Waits until a number has reached a threshold, and then completes a future.

@@ -7,8 +7,6 @@ from typing import Any, Final
 from timer._edition import CORE as TIMERS
 from timer._edition import native
 
-__all__ = ["CORE", "native_class"]
-
 #: The native types. None if the pure implementation runs.
 CORE: Final = None if TIMERS is None else native("purgatory._core")
 

@@ -14,28 +14,6 @@ from timer._errors import reduced
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-__all__ = [
-    "AddressUnusable",
-    "AlreadyParked",
-    "InvalidAction",
-    "InvalidOperation",
-    "InvalidSetting",
-    "InvalidTenant",
-    "NoKeys",
-    "NoRunningLoop",
-    "PurgatoryClosed",
-    "PurgatoryError",
-    "PurgatoryFull",
-    "ReservedName",
-    "UnhashableKey",
-    "WaitCancelled",
-    "WaitDrained",
-    "WatchKeysType",
-    "WrongLoop",
-    "checked_int",
-    "unhashable",
-]
-
 ErrorT = TypeVar("ErrorT")
 
 

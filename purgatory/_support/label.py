@@ -22,8 +22,6 @@ import re
 from numbers import Number
 from typing import Any, Final
 
-__all__ = ["LONGEST", "label"]
-
 #: The greatest length of a label.
 LONGEST: Final = 120
 

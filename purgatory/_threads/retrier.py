@@ -22,8 +22,6 @@ from timer import TimerTask
 if TYPE_CHECKING:
     from timer import Timer
 
-__all__ = ["Retrier"]
-
 SHORTEST_SLEEP_S = 0.00025
 LONGEST_SLEEP_S = 0.02
 #: How long the thread stays without work.

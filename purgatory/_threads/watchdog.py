@@ -32,8 +32,6 @@ from purgatory._support.errors import InvalidSetting
 from timer import TimerTask
 from timer._fork import call_after_fork, new_event, new_lock
 
-__all__ = ["Watchdog", "hooks_on_this_stack", "slow_callback_ms", "slow_callbacks", "unwatch", "watch"]
-
 HOOKS: Final = frozenset({"try_complete", "on_complete", "on_expiration", "run"})
 #: Each thread has a frame of this function on its stack. It is not a hook.
 _THREADS_OWN: Final[CodeType] = threading.Thread.run.__code__

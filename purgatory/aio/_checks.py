@@ -39,8 +39,6 @@ if TYPE_CHECKING:
     from purgatory.aio._mailbox import Mailbox
     from purgatory.aio._waiters import Waiters
 
-__all__ = ["Checks"]
-
 
 class Checks:
     """The checks of one purgatory."""

@@ -27,8 +27,6 @@ from purgatory import DelayedOperation, InvalidOperation, Outcome
 if TYPE_CHECKING:
     from purgatory.aio._waiters import Waiters
 
-__all__ = ["AsyncOperation", "Hooked", "has_async_hooks"]
-
 _HOOKS = ("on_complete", "on_expiration")
 
 

@@ -23,8 +23,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Mailbox"]
-
 
 class Mailbox:
     """Calls that any thread may ask one loop to make, in the order of the requests.

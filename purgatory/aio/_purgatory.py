@@ -32,7 +32,7 @@ from purgatory._operations.operation_type import OperationT
 from purgatory._support.errors import checked_int
 from purgatory._threads.watchdog import watch
 from purgatory.aio._checks import Checks
-from purgatory.aio._shutdown import AsyncShutdown, Drain
+from purgatory.aio._shutdown import AsyncShutdown
 from purgatory.aio._signals import forget
 from purgatory.aio._timer import LoopTimer
 from purgatory.aio._waiters import Waiters
@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from purgatory._purgatory.settings import Settings
-
-__all__ = ["AsyncPurgatory"]
+    from purgatory._purgatory.shutdown import Drain
 
 ResultT = TypeVar("ResultT")
 BeneathT = TypeVar("BeneathT", bound=DelayedOperation)

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from purgatory import DelayedOperation, DelayedOperationPurgatory, ShutdownReport
     from purgatory.aio._waiters import Waiters
 
-__all__ = ["AsyncShutdown", "Drain"]
-
 #: How long a second caller sleeps between looks at whether the first has finished.
 _SLEEP_S: Final = 0.005
 

@@ -42,10 +42,8 @@ from purgatory._support.errors import InvalidSetting
 from purgatory.aio._waiters import Waiters
 
 if TYPE_CHECKING:
+    from purgatory._purgatory.shutdown import Drain
     from purgatory.aio._purgatory import AsyncPurgatory
-    from purgatory.aio._shutdown import Drain
-
-__all__ = ["drain_on_signals"]
 
 
 @attrs.frozen

@@ -24,11 +24,9 @@ if TYPE_CHECKING:
     from typing import Self
 
     from purgatory import PurgatorySnapshot, ShutdownReport
+    from purgatory._purgatory.shutdown import Drain
     from purgatory.aio._mailbox import Mailbox
-    from purgatory.aio._shutdown import Drain
     from timer import Timer
-
-__all__ = ["AsyncThresholdPurgatory"]
 
 
 class AwaitedThreshold(Wakes, ThresholdWait, DelayedOperation):

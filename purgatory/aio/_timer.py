@@ -39,8 +39,6 @@ from timer import NS_PER_MS, Clock, SystemTimer, TimerTask
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["LoopTimer"]
-
 #: A time that never comes, and one that is always past.
 _NEVER, _NOW = 1 << 127, -1
 

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 
     _Entry: TypeAlias = "asyncio.Future[Outcome] | Hooked | _Started"
 
-__all__ = ["Waiters"]
-
 
 class _Started:
     """The entry of an operation with plain hooks that no task awaits."""

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from purgatory.aio._mailbox import Mailbox
     from purgatory.aio._purgatory import AsyncPurgatory
 
-__all__ = ["Taking", "Until", "Wait", "Wakes", "result_of", "taking", "until"]
-
 ResultT = TypeVar("ResultT")
 WaitT = TypeVar("WaitT", bound="Wait")
 

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import ASGIApp
 
-__all__ = ["app", "make_app"]
-
 #: The number of pages that may be open at once. Each holds a connection.
 _MOST_WATCHERS: Final = 64
 #: Seconds until a stream of events ends. The page then connects again. A stopping server waits for open responses, and

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from starlette.responses import Response
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["Guard"]
-
 _COOKIE: Final = "purgatory_console"
 _HEADERS: Final = {
     "Content-Security-Policy": (

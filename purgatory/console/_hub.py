@@ -20,8 +20,6 @@ from timer._fork import call_after_fork, new_event, new_lock
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Hub"]
-
 #: Seconds between two looks while a page is open.
 WATCHED_S: Final = 0.5
 #: Seconds between two notes while no page is open.

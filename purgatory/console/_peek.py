@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from purgatory._keys.watchers import Watchers
     from purgatory._purgatory.shards import Shards
 
-__all__ = ["KEYS_A_LOOK", "Found", "Peek", "Waiting", "describe", "first_open"]
-
 #: Keys walked in one look. It takes about 7 ms, twice per second, and only while a page is open.
 KEYS_A_LOOK: Final = 2_500
 #: How many leaders are shown, and how many candidates are kept for it.

@@ -17,8 +17,6 @@ from purgatory.console._hub import Hub
 if TYPE_CHECKING:
     import socket
 
-__all__ = ["ConsoleServer", "serve"]
-
 
 class ConsoleServer(Served):
     """A running console. A context manager that closes on leaving.

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory, Totals
     from timer import Driver, Timer, TimerStatistics
 
-__all__ = ["OUTCOMES", "Sampler"]
-
 OUTCOMES: Final = ("immediate", "satisfied", "expired", "cancelled", "forced")
 #: Over how long lateness is judged, and how far apart its counts are kept.
 _WINDOW_S: Final = 60.0

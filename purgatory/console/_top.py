@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console, ConsoleOptions, RenderableType
 
-__all__ = ["OUTCOMES", "screen", "span"]
-
 OUTCOMES: Final = {
     "immediate": "blue",
     "satisfied": "green",

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     #: second: 32), as an array or as bytes
     Lines: TypeAlias = tuple[list[Group], *tuple[array[int] | bytes, ...]]
 
-__all__ = ["DRAINED", "Buffer", "Ledger", "Numbers", "Recorder", "Rows", "part_of"]
-
 #: What stands in a row in the place of the outcome of an operation that a shutdown expired before its deadline.
 DRAINED: Final = "drained"
 

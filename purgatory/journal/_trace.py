@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["Trace"]
-
 _WIDTH: Final = 10
 _UNEXPLAINED: Final = frozenset(OUTCOMES[3:])  # cancelled, forced
 

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
     from purgatory import DelayedOperationPurgatory
 
-__all__ = ["Attached"]
-
 ObserverT = TypeVar("ObserverT", bound=purgatory.Observer)
 
 

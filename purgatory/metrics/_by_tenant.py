@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory
     from purgatory._limits.capacity import Tenant
 
-__all__ = ["MOST_TENANTS", "ByTenant"]
-
 #: Tenants of one purgatory that get a series of their own.
 MOST_TENANTS: Final = 50
 #: What all further tenants are counted under.

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
     from purgatory import DelayedOperation, DelayedOperationPurgatory
 
-__all__ = ["MOST_TYPES", "ByType"]
-
 #: Types of one purgatory that get a series of their own.
 MOST_TYPES: Final = 50
 #: What all further types are counted under.

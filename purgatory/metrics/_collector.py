@@ -52,8 +52,6 @@ if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory
     from timer import Driver, Timer
 
-__all__ = ["PurgatoryCollector", "register", "unregister"]
-
 _PREFIX: Final = "purgatory_"
 _KIND: Final = {family.name: family.kind for family in FAMILIES}
 _NOTHING: Final[Observed] = ((), 0)

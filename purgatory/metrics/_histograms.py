@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from purgatory import DelayedOperation
 
-__all__ = ["FOLD_AT", "CallbackTime", "Observed", "ParkedTime", "PowerHistogram", "cumulated"]
-
 #: How many observations wait to be folded before an observer folds them.
 FOLD_AT: Final = 4096
 

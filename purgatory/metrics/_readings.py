@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from purgatory.metrics._histograms import CallbackTime, ParkedTime
     from timer import Driver, Timer
 
-__all__ = ["FAMILIES", "Family", "Kind", "Of", "Reading", "Series", "encodable", "read_purgatory", "read_timer"]
-
 _NS: Final = 1_000_000_000
 
 #: A family's name and an outcome (or none).

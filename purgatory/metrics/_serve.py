@@ -12,8 +12,6 @@ from purgatory.metrics._collector import register
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["MetricsServer", "app", "serve"]
-
 
 class MetricsServer(WsgiServer):
     """A running server of ``/metrics``. A context manager that closes on leaving.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from purgatory import DelayedOperationPurgatory
 
-__all__ = ["instrument"]
-
 
 def instrument(tracer_provider: TracerProvider | None = None, *, keys: bool = True) -> Callable[[], None]:
     """Make spans of the waits in every live purgatory, from now on, and in each that is made later. From any thread.

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     from purgatory import DelayedOperation
 
-__all__ = ["Spans"]
-
 #: How many operations may have ended before their parking thread reported them as parked.
 MOST_ENDS: Final = 1_000
 #: How many keys of an operation are named.

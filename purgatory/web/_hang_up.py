@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from purgatory import DelayedOperation
 
-__all__ = ["HungUp", "is_gone", "is_gone_by_now", "listen", "unless_hung_up"]
-
 ResultT = TypeVar("ResultT")
 
 _CLIENT_CLOSED_REQUEST = 499  # no standard defines it, but proxies log it

@@ -36,8 +36,6 @@ from purgatory.web._hang_up import HungUp, is_gone, is_gone_by_now, listen
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-__all__ = ["LongPolls", "Unavailable"]
-
 ResultT = TypeVar("ResultT")
 
 
