@@ -14,7 +14,7 @@ from purgatory._threads.watchdog import hooks_on_this_stack
 if TYPE_CHECKING:
     from timer import Timer
 
-__all__ = ["admit", "check_ready", "each_once", "not_an_operation", "reject_if_in_timer", "reject_own_hook"]
+__all__ = ["admit", "check_ready", "each_once", "not_an_operation", "reject_own_hook"]
 
 #: Type combinations already warned about, and the greatest number that is kept.
 _warned: set[tuple[str, ...]] = set()
@@ -22,6 +22,7 @@ MOST_WARNED: Final = 64
 
 #: Why an operation is rejected.
 NO_INIT: Final = "its __init__ does not call super().__init__(delay_ms)"
+IN_TIMER: Final = "it was added to a timer; the purgatory adds it and sets its deadline"
 OWN_HOOK: Final = "one of its own hooks parks it, and would wait for itself"
 
 #: Types that need no further check whether they are a sequence of keys.
@@ -36,7 +37,9 @@ def check_ready(operation: DelayedOperation, timer: Timer | None) -> None:
     except AttributeError:
         raise InvalidOperation(operation, NO_INIT) from None
     if timer is not None and operation._bucket is not None:
-        reject_if_in_timer(operation)
+        if operation._op_home_shard is not UNPARKED:  # another thread has just parked it
+            raise AlreadyParked(operation)
+        raise InvalidOperation(operation, IN_TIMER)
 
 
 def admit(admitted: set[type], operation: object) -> None:
@@ -115,11 +118,3 @@ def reject_own_hook(operation: DelayedOperation) -> None:
     """Reject parking an operation from one of its own hooks: the thread would wait for itself."""
     if id(operation) in map(id, hooks_on_this_stack()):
         raise InvalidOperation(operation, OWN_HOOK)
-
-
-def reject_if_in_timer(operation: DelayedOperation) -> None:
-    """Reject an operation that its user added to a timer, or that another thread has just parked."""
-    if operation.is_pending:
-        if operation._op_home_shard is not UNPARKED:
-            raise AlreadyParked(operation)
-        raise InvalidOperation(operation, "it was added to a timer; the purgatory adds it and sets its deadline")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from purgatory._purgatory.parking import Parking
     from purgatory._purgatory.shards import Shards
 
-__all__ = ["RestOfCheck", "check_keys", "checked_keys"]
+__all__ = ["RestOfCheck", "check_keys", "checked_keys", "hand_over"]
 
 #: How many operations a check with a limit copies from a key at first.
 FIRST_CHUNK: Final = 16
@@ -51,13 +51,13 @@ class RestOfCheck:
         """Make the rest of the check. Called by the retrier."""
         self._parking.check_and_complete_all(self.keys, self._limit)
 
-    @classmethod
-    def hand_over(cls, parking: Parking, keys: Sequence[Hashable], limit: int) -> None:
-        """Pass the rest of a check to the retrier, if there is any."""
-        if limit > 0 and keys:
-            rest = cls(parking, keys, limit)
-            if rest._op_home_shard.retrier is not None:
-                rest._op_home_shard.retrier.retry(rest)
+
+def hand_over(parking: Parking, keys: Sequence[Hashable], limit: int) -> None:
+    """Pass the rest of a check with a limit to the retrier, if there is any."""
+    if limit > 0 and keys:
+        rest = RestOfCheck(parking, keys, limit)
+        if rest._op_home_shard.retrier is not None:
+            rest._op_home_shard.retrier.retry(rest)
 
 
 def checked_keys(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:
@@ -87,7 +87,7 @@ def check_keys(parking: Parking, keys: Iterable[Hashable], limit: int | None) ->
     except BaseException:
         if limit is not None:
             completed += begun is not None and begun._op_state == SATISFIED
-            RestOfCheck.hand_over(parking, given, limit - completed)
+            hand_over(parking, given, limit - completed)
             raise
         for watchers in known:
             for operation in watchers.operations():

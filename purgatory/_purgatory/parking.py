@@ -159,7 +159,7 @@ class Parking:
             if operation._op_state != ARRIVING:
                 return completed
             if self._timer is None:
-                operation._deadline_ns = time.monotonic_ns() + operation._delay_ms * NS_PER_MS
+                set_deadline(operation)
             else:
                 self._timer.add(operation)
             operation._op_finish_parking(turn)
@@ -272,6 +272,11 @@ def arrive(operation: DelayedOperation, home_shard: Shard, turn: ParkingTurn) ->
         reject_own_hook(operation)
         time.sleep(RETRY_SLEEP_S)  # another thread checks the operation
     return True
+
+
+def set_deadline(operation: DelayedOperation) -> None:
+    """Set the deadline of an operation that no timer expires."""
+    operation._deadline_ns = time.monotonic_ns() + operation._delay_ms * NS_PER_MS
 
 
 def find_place(capacity: Capacity, operation: DelayedOperation) -> bool:

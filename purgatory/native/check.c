@@ -149,7 +149,7 @@ static Py_ssize_t number_of_limit(PyObject *limit)
     long long number = PyLong_CheckExact(limit) ? PyLong_AsLongLongAndOverflow(limit, &overflow) : 0;
     if (overflow > 0 || number > PY_SSIZE_T_MAX)
         return PY_SSIZE_T_MAX;
-    if (number < 1 && done_call(PyObject_CallOneArg(core.checked_limit, limit)))
+    if (number < 1 && done_call(PyObject_CallFunction(core.checked_int, "sOi", "limit", limit, 1)))
         return -1;
     return (Py_ssize_t)number;
 }

@@ -41,7 +41,7 @@
  * They are taken in this order: operation, shard. The mutex of the idle keys is taken alone. Under a mutex nothing is
  * allocated, freed or called. References are given up after it is released.
  *
- * Rare paths are Python: rejections, contained errors, retries. purgatory._rare passes these functions to `bind`. */
+ * Rare paths are Python: rejections, contained errors, retries. `bind` takes these functions from purgatory._rare. */
 #include "purgatory/native/core.h"
 
 #include "purgatory/native/stack.c"
@@ -90,40 +90,27 @@ static PurgatoryCore for_others = {
 
 static PyMethodDef reset_operation = {"_op_reset", (PyCFunction)operation_reset, METH_NOARGS, NULL};
 
-/* bind(unparked, outcomes, **functions): take the functions that stay in Python. purgatory._rare calls it once. */
-static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *args, PyObject *kwargs)
+/* bind(module): take what stays in Python from purgatory._rare, which calls it once. */
+static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *given)
 {
-    PyObject *unparked, *outcomes;
-    if (!PyArg_ParseTuple(args, "O!O!", core.shard, &unparked, &PyTuple_Type, &outcomes))
-        return NULL;
-    const Name wanted[] = {{&core.admit, "admit"}, {&core.already_parked, "already_parked"},
-                           {&core.apply_extension, "apply_extension"},
-                           {&core.check_lock, "check_lock"}, {&core.checked_delay_ms, "checked_delay_ms"},
-                           {&core.checked_keys, "checked_keys"}, {&core.checked_limit, "checked_limit"},
-                           {&core.checked_when_closed, "checked_when_closed"}, {&core.closed_error, "closed_error"},
-                           {&core.contain, "contain"},
-                           {&core.drop_extension, "drop_extension"}, {&core.each_once, "each_once"},
-                           {&core.find_place, "find_place"}, {&core.forgotten_init, "forgotten_init"},
-                           {&core.future, "future"}, {&core.hand_over, "hand_over"},
-                           {&core.keep_extension, "keep_extension"},
-                           {&core.notify_leaving, "notify_leaving"}, {&core.notify_parked, "notify_parked"},
-                           {&core.observer_failed, "observer_failed"}, {&core.put_off, "put_off"},
-                           {&core.reject_coroutine, "reject_coroutine"},
-                           {&core.reject_if_in_timer, "reject_if_in_timer"},
-                           {&core.reject_own_hook, "reject_own_hook"}, {&core.retry, "retry"},
-                           {&core.timer_closed, "timer_closed"}, {&core.unhashable, "unhashable"},
-                           {&core.set_deadline, "set_deadline"}, {&core.sleep_before_retry, "sleep_before_retry"},
-                           {&core.warn, "warn"}};
+    const Name wanted[] = {{(PyObject **)&core.unparked, "UNPARKED"}, {&core.outcomes, "OUTCOMES"},
+                           {&core.admit, "admit"}, {&core.already_parked, "AlreadyParked"},
+                           {&core.check_lock, "check_lock"}, {&core.check_ready, "check_ready"},
+                           {&core.checked_delay_ms, "checked_delay_ms"}, {&core.checked_int, "checked_int"},
+                           {&core.checked_keys, "checked_keys"}, {&core.checked_when_closed, "checked_when_closed"},
+                           {&core.closed_error, "PurgatoryClosed"}, {&core.each_once, "each_once"},
+                           {&core.find_place, "find_place"}, {&core.future, "Future"},
+                           {&core.hand_over, "hand_over"}, {&core.invalid_operation, "InvalidOperation"},
+                           {&core.no_init, "NO_INIT"}, {&core.own_hook, "OWN_HOOK"}, {&core.reject_coroutine, "reject_coroutine"},
+                           {&core.retry_sleep_s, "RETRY_SLEEP_S"}, {&core.set_deadline, "set_deadline"},
+                           {&core.sleep, "sleep"}, {&core.timer_closed, "TimerClosed"},
+                           {&core.unhashable, "unhashable"}, {&core.warn, "warn_still_open"}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
-        PyObject *function = kwargs == NULL ? NULL : PyDict_GetItemString(kwargs, wanted[i].text);
-        if (function == NULL) {
-            PyErr_Format(PyExc_TypeError, "bind() needs %s", wanted[i].text);
+        PyObject *found = PyObject_GetAttrString(given, wanted[i].text);
+        if (found == NULL)
             return NULL;
-        }
-        Py_XSETREF(*wanted[i].place, Py_NewRef(function));
+        Py_XSETREF(*wanted[i].place, found);
     }
-    Py_XSETREF(core.unparked, (Shard *)Py_NewRef(unparked));
-    Py_XSETREF(core.outcomes, Py_NewRef(outcomes));
     Py_RETURN_NONE;
 }
 
@@ -141,12 +128,15 @@ static int make_all_names(void)
 {
     const Name names[] = {{&core.str_acquire, "acquire"}, {&core.str_add, "add"}, {&core.str_added_ns, "added_ns"},
                           {&core.str_cancel, "cancel"}, {&core.str_cancelled, "CANCELLED"},
-                          {&core.str_cancelled_and_notified, "CANCELLED_AND_NOTIFIED"}, {&core.str_done, "done"},
+                          {&core.str_cancelled_and_notified, "CANCELLED_AND_NOTIFIED"}, {&core.str_contain, "contain"},
+                          {&core.str_contain_observer, "_contain_observer"}, {&core.str_done, "done"},
                           {&core.str_error, "error"}, {&core.str_finished, "FINISHED"},
                           {&core.str_force_complete, "force_complete"},
-                          {&core.str_maybe_try_complete, "maybe_try_complete"}, {&core.str_numbered, "shard_at"},
+                          {&core.str_maybe_try_complete, "maybe_try_complete"}, {&core.str_notify, "notify"},
+                          {&core.str_numbered, "shard_at"},
                           {&core.str_on_complete, "on_complete"}, {&core.str_on_expiration, "on_expiration"},
-                          {&core.str_pending, "PENDING"}, {&core.str_pop, "pop"}, {&core.str_release, "release"},
+                          {&core.str_pending, "PENDING"}, {&core.str_pop, "pop"}, {&core.str_put_off, "put_off"},
+                          {&core.str_release, "release"}, {&core.str_retry, "retry"},
                           {&core.str_running, "RUNNING"}, {&core.str_state, "_state"}, {&core.str_taken, "taken"},
                           {&core.str_try_complete, "try_complete"}, {&core.str_value, "value"}};
     return make_names(names, sizeof names / sizeof *names);
@@ -164,7 +154,8 @@ static int fill(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "timer._core and purgatory._core were not built together");
         return -1;
     }
-    if (make_all_names())
+    core.extensions = PyDict_New();
+    if (core.extensions == NULL || make_all_names())
         return -1;
     if (make_type(module, &methods_spec, NULL, &core.observer_methods)
         || make_type(module, &watchers_spec, NULL, &core.watchers)
@@ -191,7 +182,7 @@ static int fill(PyObject *module)
 }
 
 static PyMethodDef functions[] = {
-    {"bind", (PyCFunction)(void (*)(void))bind, METH_VARARGS | METH_KEYWORDS, NULL},
+    {"bind", bind, METH_O, NULL},
     {"visit", (PyCFunction)(void (*)(void))visit_watchers, METH_FASTCALL, NULL},
     {NULL}};
 

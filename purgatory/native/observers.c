@@ -60,6 +60,16 @@ static inline ObserverMethods *observers_of(Operation *op)
     return (ObserverMethods *)home_of(op)->observers;
 }
 
+/* Notify the observers that an operation is parked (which: 0) or leaves (1). 0, or -1 with an error. */
+static int notify(Operation *op, Py_ssize_t which)
+{
+    PyObject *observers = (PyObject *)observers_of(op), *callables = methods_get(observers, (void *)which);
+    int failed = callables == NULL
+                 || done_call(PyObject_CallMethodObjArgs(observers, core.str_notify, callables, op, NULL));
+    Py_XDECREF(callables);
+    return failed ? -1 : 0;
+}
+
 /* Notify the observers that an operation has ended. `error` is borrowed, or NULL. 0, or -1 with an error. */
 static int notify_finished(Operation *op, PyObject *error)
 {
@@ -75,7 +85,8 @@ static int notify_finished(Operation *op, PyObject *error)
         failed = done_call(PyObject_Vectorcall(finished, given + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL));
         if (failed && is_contained()) {
             PyObject *raised = take_error();
-            failed = done_call(PyObject_CallFunctionObjArgs(core.observer_failed, op, finished, raised, NULL));
+            failed = done_call(PyObject_CallMethodObjArgs((PyObject *)methods, core.str_contain_observer, op, finished,
+                                                          raised, NULL));
             Py_DECREF(raised);
         }
     }

@@ -89,7 +89,10 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
         return NULL;
     /* While it is being parked, the parking thread applies the new deadline: see finish_parking(). */
     if (state_of(self) == ARRIVING && home_shard->timer != NULL && home_shard->timer != Py_None) {
-        if (done_call(PyObject_CallFunctionObjArgs(core.keep_extension, self, delay_ms, NULL)))
+        PyObject *checked = PyObject_CallOneArg(core.checked_delay_ms, delay_ms);
+        int failed = checked == NULL || PyDict_SetItem(core.extensions, (PyObject *)self, checked);
+        Py_XDECREF(checked);
+        if (failed)
             return NULL;
         lock_operation(self);
         int noted = self->state == ARRIVING && !flag_of(&self->overdue);
@@ -98,7 +101,7 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
         unlock_operation(self);
         if (noted)
             Py_RETURN_TRUE;
-        if (done_call(PyObject_CallOneArg(core.drop_extension, (PyObject *)self)))
+        if (done_call(PyObject_CallMethodObjArgs(core.extensions, core.str_pop, self, Py_None, NULL)))
             return NULL;
     }
     if (state_of(self) != PARKED || home_shard->timer == NULL || home_shard->timer == Py_None)
@@ -106,7 +109,7 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
     else if (home_shard->native_timer)
         moved = core.timer->put_off(home_shard->timer, &self->entry, delay_ms);
     else
-        moved = truth_of_call(PyObject_CallFunctionObjArgs(core.put_off, home_shard->timer, self, delay_ms, NULL));
+        moved = truth_of_call(PyObject_CallMethodObjArgs(home_shard->timer, core.str_put_off, self, delay_ms, NULL));
     if (moved < 0)
         return NULL;
     if (!moved)

@@ -14,7 +14,7 @@ static int arrive(Operation *op, Shard *home_shard)
     }
     unlock_operation(op);
     if (!is_new && is_parked_before) /* another thread parked it first */
-        return done_call(PyObject_CallOneArg(core.already_parked, (PyObject *)op)) ? -1 : 0;
+        return raise_made(PyObject_CallOneArg(core.already_parked, (PyObject *)op)), -1;
     return is_new;
 }
 
@@ -35,6 +35,24 @@ static PyObject *operation_reset(Operation *self, PyObject *Py_UNUSED(none))
     return PyBool_FromLong(turns);
 }
 
+/* Take the delay that extend() kept, as a new reference: None if there is none, or NULL with an error. */
+static PyObject *take_extension(Operation *op)
+{
+    return PyObject_CallMethodObjArgs(core.extensions, core.str_pop, op, Py_None, NULL);
+}
+
+/* Move the deadline by the delay that extend() kept: 1 if it was moved, 0, or -1 with an error. */
+static int apply_extension(Operation *op)
+{
+    PyObject *delay_ms = take_extension(op);
+    int moved = delay_ms == NULL ? -1 : 0;
+    if (moved == 0 && delay_ms != Py_None)
+        moved = truth_of_call(
+            PyObject_CallMethodObjArgs(op->home_shard->timer, core.str_put_off, op, delay_ms, NULL));
+    Py_XDECREF(delay_ms);
+    return moved;
+}
+
 /* The step from arriving to parked: 1, 0 if it has an outcome already, or -1 with an error. */
 static int finish_parking(Operation *op)
 {
@@ -53,8 +71,7 @@ static int finish_parking(Operation *op)
         unlock_operation(op);
         if (!extended)
             return settles;
-        PyObject *timer = op->home_shard->timer;
-        int moved = truth_of_call(PyObject_CallFunctionObjArgs(core.apply_extension, op, timer, NULL));
+        int moved = apply_extension(op);
         if (moved < 0)
             return -1;
         lock_shard(op->home_shard);
@@ -175,7 +192,9 @@ static int check_and_watch(Parking *self, Operation *op, Shard *home_shard, PyOb
 static int cancel_when_closed(Parking *self, Operation *op)
 {
     int ours = truth_of_call(PyObject_CallMethodNoArgs((PyObject *)op, core.str_cancel));
-    return ours < 0 || (ours && done_call(PyObject_CallOneArg(core.closed_error, self->name))) ? -1 : 0;
+    if (ours > 0)
+        raise_made(PyObject_CallOneArg(core.closed_error, self->name));
+    return ours == 0 ? 0 : -1;
 }
 
 /* Add the operation to the timer, and take the step to parked: 1, 0 if it has an outcome, or -1 with an error. */
@@ -196,7 +215,7 @@ static void drop_extension(Operation *op)
 {
     Kept kept = keep_error();
     set_flag(&op->extended, 0);
-    if (done_call(PyObject_CallOneArg(core.drop_extension, (PyObject *)op)))
+    if (done_call(take_extension(op)))
         PyErr_WriteUnraisable((PyObject *)op);
     set_again(kept);
 }
@@ -341,13 +360,13 @@ static int reject(Parking *self, PyObject *given)
 {
     Operation *op = (Operation *)given;
     if (is_closed(self))
-        return done_call(PyObject_CallOneArg(core.closed_error, self->name)), -1;
+        return raise_made(PyObject_CallOneArg(core.closed_error, self->name)), -1;
     if (!IS_OPERATION(given) || op->entry.delay_ms == TIMER_UNSET) /* DelayedOperation.register() lets in anything */
-        return done_call(PyObject_CallOneArg(core.forgotten_init, given)), -1;
-    if (op->home_shard != NULL)
-        return done_call(PyObject_CallOneArg(core.already_parked, given)), -1;
-    int is_in_timer = __atomic_load_n(&op->entry.bucket, __ATOMIC_RELAXED) != NULL;
-    return is_in_timer && self->timer != Py_None ? done_call(PyObject_CallOneArg(core.reject_if_in_timer, given)) : 0;
+        return raise_made(PyObject_CallFunctionObjArgs(core.invalid_operation, given, core.no_init, NULL)), -1;
+    if (op->home_shard == NULL
+        && (self->timer == Py_None || __atomic_load_n(&op->entry.bucket, __ATOMIC_RELAXED) == NULL))
+        return 0;
+    return done_call(PyObject_CallFunctionObjArgs(core.check_ready, given, self->timer, NULL));
 }
 
 /* Take the turn of an operation and park it: 1 if this call completed it, 0, or -1 with an error. `keys` is NULL if
@@ -366,7 +385,7 @@ static int park(Parking *self, Operation *op, Shard *home_shard, PyObject *key, 
         completed = -1;
     if (completed >= 0 && arrived) {
         if (state_of(op) != IMMEDIATE && any(&((ObserverMethods *)self->observers)->any_parked)
-            && done_call(PyObject_CallOneArg(core.notify_parked, (PyObject *)op)))
+            && notify(op, 0))
             completed = -1;
         else if (flag_of(&op->recheck) && state_of(op) <= PARKED && check_as_defined(op) < 0)
             completed = -1;

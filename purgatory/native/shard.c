@@ -60,7 +60,7 @@ static int watch(Shard *self, PyObject *key, Operation *op, Link *link)
         if (put_under(watchers, link, op))
             return 0;
         /* Another thread is forgetting the key, in C. It is removed in a moment. */
-        if (done_call(PyObject_CallNoArgs(core.sleep_before_retry)))
+        if (done_call(PyObject_CallOneArg(core.sleep, core.retry_sleep_s)))
             return -1;
     }
 }

@@ -56,10 +56,10 @@ static int wait_for_turn(Operation *op)
     if (holder_of(op) == my_number() && state_of(op) > PARKED) /* one of its last hooks parks it */
         return 1;
     if (holder_of(op) == my_number()) /* one of its own hooks parks it, and would wait for itself */
-        return done_call(PyObject_CallOneArg(core.reject_own_hook, (PyObject *)op)), -1;
+        return raise_made(PyObject_CallFunctionObjArgs(core.invalid_operation, op, core.own_hook, NULL)), -1;
     if (op->lock == NULL) {
         while (!take_turn(op, 0)) /* rare: an operation is seldom checked before it is parked, and never for long */
-            if (done_call(PyObject_CallNoArgs(core.sleep_before_retry)))
+            if (done_call(PyObject_CallOneArg(core.sleep, core.retry_sleep_s)))
                 return -1;
         return 0;
     }
@@ -188,7 +188,7 @@ static int decide(Operation *op, int outcome, PyObject **deferred)
         if (op->home_shard != NULL)
             remove_from_keys(op, deferred);
     }
-    if (any(&observers_of(op)->any_leaving) && done_call(PyObject_CallOneArg(core.notify_leaving, (PyObject *)op)))
+    if (any(&observers_of(op)->any_leaving) && notify(op, 1))
         defer_error(deferred);
     return 1;
 }
@@ -214,7 +214,8 @@ static int run_hook(Operation *op, PyObject *name, PyObject **error)
     int contained = is_contained(), failed = -1;
     PyObject *raised = take_error();
     if (contained) {
-        failed = done_call(PyObject_CallFunctionObjArgs(core.contain, op, name, raised, NULL));
+        failed = done_call(
+            PyObject_CallMethodObjArgs(home_of(op)->observers, core.str_contain, op, name, raised, NULL));
         if (failed && PyErr_ExceptionMatches(PyExc_RecursionError)) {
             PyErr_Clear(); /* the stack is exhausted, so it is not counted */
             failed = 0;
@@ -249,7 +250,7 @@ static int retry(Operation *op)
     if (home_shard->retrier == NULL || home_shard->retrier == Py_None)
         return 0;
     Kept kept = keep_error();
-    int failed = done_call(PyObject_CallFunctionObjArgs(core.retry, home_shard->retrier, op, NULL));
+    int failed = done_call(PyObject_CallMethodOneArg(home_shard->retrier, core.str_retry, (PyObject *)op));
     if (failed && PyErr_ExceptionMatches(PyExc_RecursionError))
         PyErr_Clear(); /* the stack is exhausted, so the check is not repeated */
     else if (failed)
