@@ -9,7 +9,7 @@ from purgatory.journal import Journal, Trace
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.journal.records.errors import JournalDamaged, JournalFormat
 from purgatory.journal.records.folder import open_name
-from purgatory.journal.records.parquet import write_table
+from purgatory.journal.records.parquet import write_groups
 from purgatory.pipeline.cli import main
 from purgatory.pipeline.rows import gen
 from purgatory.pipeline.rows.completeness import IncompleteJournal, check_streamable
@@ -124,7 +124,7 @@ def test_an_old_trace_is_loaded_as_of_one_purgatory_and_not_streamed(spark, trac
     check_streamable(folder)
     table = pq.read_table(segments[1]).replace_schema_metadata({"purgatory.version": "1"})
     with segments[1].open("wb") as file:
-        write_table(table, file)
+        write_groups([table], table.schema, file)
     rows = load(spark, str(folder), TRACE).groupBy("purgatory").count().collect()
     assert {"": 100, "produce": 200} == {row["purgatory"]: row["count"] for row in rows}
     assert replayed(over(folder)) == replayed(over(folder, spark))

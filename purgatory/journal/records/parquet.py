@@ -47,6 +47,9 @@ _MARK: Final = _CRC.encode() + b"\x18\x08"
 """The entry as it lies in a footer, up to its digits: its name, and what says that a text of eight bytes follows."""
 _DIGITS: Final = 8
 _CHUNK: Final = 1 << 20
+_GROUP: Final = 1 << 18
+_GROUP_BYTES: Final = 1 << 26
+"""Rows and bytes of a group of rows in a sealed file. Arrow cannot read a group with more than 2 GB of keys."""
 _ASCENDING: Final = ("seq", "created", "finished", "ts")
 """Columns whose neighbours differ by little. Stored as differences they take a quarter of the space."""
 
@@ -116,42 +119,55 @@ def _buffer(values: array[int], kind: Any) -> Any:
 
 
 def write(path: Path, schema: Schema, frames: Iterable[Batch]) -> None:
-    """Write frames to a Parquet file and make it durable."""
-    import pyarrow as pa  # noqa: PLC0415
-
-    dropped = 0
+    """Write frames to a Parquet file and make it durable. One group of rows is in memory at a time."""
+    dropped: list[int] = []
 
     def parts() -> Iterator[pa.RecordBatch]:
-        nonlocal dropped
         for batch in frames:
-            dropped += batch.dropped
+            dropped.append(batch.dropped)
             yield to_arrow(batch)
 
-    table = pa.Table.from_batches(parts(), arrow_schema(schema))
     with path.open("wb") as file:
-        write_table(table, file, dropped)
+        write_groups(grouped(parts(), _GROUP), arrow_schema(schema), file, dropped)
         file.flush()
         os.fsync(file.fileno())
 
 
-def write_table(table: pa.Table, file: BinaryIO, dropped: int = 0) -> None:
-    """A table of a schema's columns as a sealed segment: compressed, with checksums of its pages and of all of it."""
+def grouped(parts: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """The same rows in tables of at least so many rows, or of `_GROUP_BYTES`: an operation may have 1,000 keys."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    held: list[pa.RecordBatch] = []
+    count = size = 0
+    for part in parts:
+        held.append(part)
+        count, size = count + len(part), size + part.nbytes
+        if count >= rows or size >= _GROUP_BYTES:
+            yield pa.Table.from_batches(held)
+            held, count, size = [], 0, 0
+    if held:
+        yield pa.Table.from_batches(held)
+
+
+def write_groups(tables: Iterable[pa.Table], schema: pa.Schema, file: BinaryIO, dropped: Iterable[int] = ()) -> None:
+    """Tables of a schema's columns as a sealed segment: compressed, with checksums of its pages and of all of it."""
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     sink = pa.BufferOutputStream()
-    packed = [name for name in _ASCENDING if name in table.schema.names]
+    packed = [name for name in _ASCENDING if name in schema.names]
     with pq.ParquetWriter(
         sink,
-        table.schema,
+        schema,
         compression="zstd",
         coerce_timestamps="us",
         write_page_checksum=True,
-        use_dictionary=[path for path in _paths(table.schema) if path not in packed],
+        use_dictionary=[path for path in _paths(schema) if path not in packed],
         column_encoding=dict.fromkeys(packed, "DELTA_BINARY_PACKED"),
     ) as writer:
-        writer.write_table(table, row_group_size=1 << 18)
-        told = {DROPPED: str(dropped)} if dropped else {}
+        for table in tables:
+            writer.write_table(table, row_group_size=_GROUP)
+        told = {DROPPED: str(sum(dropped))} if any(dropped) else {}
         writer.add_key_value_metadata({**told, _CRC: "0" * _DIGITS})
     data = memoryview(sink.getvalue())
     place = _digits_in(data)
@@ -283,7 +299,7 @@ def read_arrow(path: Path, schema: Schema, after: int = -1, upto: int = _NO_END)
         if one_purgatory(schema, version) and "purgatory" in known:
             known.remove("purgatory")  # the default of a missing column is given, which is no name
         groups = [n for n in range(file.num_row_groups) if _overlaps(file.metadata.row_group(n), after, upto)]
-        for batch in file.iter_batches(batch_size=BATCH, row_groups=groups, columns=known) if groups else ():
+        for batch in in_groups(file, groups, known):
             if batch.schema.equals(target):
                 yield batch
                 continue
@@ -294,6 +310,14 @@ def read_arrow(path: Path, schema: Schema, after: int = -1, upto: int = _NO_END)
                 for f in target
             ]
             yield pa.RecordBatch.from_arrays(arrays, names=target.names)
+
+
+def in_groups(
+    file: pq.ParquetFile, groups: Iterable[int], columns: list[str] | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The record batches of some groups of rows. None spans two groups, because it could then be of any size."""
+    for group in groups:
+        yield from file.iter_batches(batch_size=BATCH, row_groups=[group], columns=columns)
 
 
 def _overlaps(group: Any, after: int, upto: int) -> bool:

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from purgatory.journal.records import EVENT, FLUSH, JOURNAL, KEEP_KEYS_MS, OPERATION, OUTCOMES, TRACE, Schema
 from purgatory.journal.records.folder import sealed_name
-from purgatory.journal.records.parquet import arrow_schema, write_table
+from purgatory.journal.records.parquet import arrow_schema, write_groups
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -235,7 +235,7 @@ def write(folder: Path, table: pa.Table, schema: Schema, files: int = 8, first: 
         name = sealed_name(schema, first + start, last, parquet=True)
         temporary = folder / f".tmp-{name}"
         with temporary.open("wb") as file:
-            write_table(part, file)
+            write_groups([part], part.schema, file)
         os.utime(temporary, (now + number, now + number))  # a file source reads in order of modification
         temporary.rename(folder / name)
     return first + len(table)

@@ -17,7 +17,7 @@ from purgatory.journal.cli import main
 from purgatory.journal.records import TRACE, VERSION
 from purgatory.journal.records.folder import END, End, dropped, end, open_name, sealed_name, tip
 from purgatory.journal.records.frames import HEAD_BYTES, Batch, decode, encode, frame_at, packed
-from purgatory.journal.records.parquet import to_arrow, write, write_table
+from purgatory.journal.records.parquet import to_arrow, write, write_groups
 from purgatory.journal.segments import seal
 from purgatory.journal.summary import records_of
 
@@ -223,6 +223,7 @@ def test_rows_are_missed_though_no_segment_is_left_that_has_any(tmp_path, write)
         *("", "{", "[]", "null", "\xff", "[" * 100_000, '{"next": 7}', '{"next": null, "dropped": 0}'),
         *('{"next": 1e999, "dropped": 0}', '{"next": "7", "dropped": 0}', '{"next": -7, "dropped": 0}'),
         *('{"next": 7, "dropped": -1}', '{"next": 7.5, "dropped": 0}', '{"next": true, "dropped": 0}'),
+        *(f'{{"next": {2**63}, "dropped": 0}}',),
     ],
 )
 def test_of_an_end_that_is_not_whole_nothing_is_believed(tmp_path, small, text):
@@ -435,7 +436,7 @@ def test_a_segment_of_a_newer_version_is_refused(tmp_path, sealed, capsys):
     table = pq.read_table(sealed)
     newer = table.replace_schema_metadata({"purgatory.version": str(VERSION + 1)})
     with sealed.open("wb") as file:
-        write_table(newer, file)
+        write_groups([newer], newer.schema, file)
     with pytest.raises(JournalFormat, match=f"{sealed.name}.*version {VERSION + 1}.*upgrade the reader"):
         list(read(tmp_path))
     assert 2 == main(["verify", str(tmp_path)])
@@ -461,7 +462,7 @@ def test_an_old_trace_is_of_one_purgatory(tmp_path):
     assert {""} == {row.purgatory for row in decode(data, frame_at(data, 0)).rows()}
     table = pa.Table.from_batches([to_arrow(batch)]).replace_schema_metadata({"purgatory.version": "1"})
     with (tmp_path / sealed_name(TRACE, 0, 1, parquet=True)).open("wb") as file:
-        write_table(table, file)
+        write_groups([table], table.schema, file)
     assert [("", "op-1"), ("", None)] == [(row.purgatory, row.operation) for row in read(tmp_path)]
 
 

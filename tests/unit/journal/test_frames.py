@@ -3,16 +3,19 @@ import zlib
 from array import array
 from itertools import product
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from purgatory.journal import verify
 from purgatory.journal._serve import from_rows
 from purgatory.journal.records import JOURNAL
 from purgatory.journal.records.errors import JournalFormat
 from purgatory.journal.records.folder import open_name
 from purgatory.journal.records.frames import HEAD_BYTES, Batch, decode, encode, frame_at, packed, scan
 from purgatory.journal.records.ranges import read_range
+from purgatory.journal.segments import seal
 
 
 def batch(first=0, rows=3, checks=None):
@@ -105,6 +108,20 @@ def test_many_small_frames_are_read_as_one_batch(tmp_path):
     (tmp_path / open_name(0)).write_bytes(b"".join(frames))
     (part,) = read_range(tmp_path, JOURNAL, 9, 289)
     assert [*range(10, 150), *range(153, 290)] == part.column("seq").to_pylist()
+
+
+@pytest.mark.parametrize("form", ["open", "sealed"])
+def test_operations_with_many_keys_are_not_held_all_at_once(tmp_path, form):
+    """A row of 1,000 keys is 8 bytes in a frame and 12 KB in Arrow, which cannot hold 2 GB of keys in one batch."""
+    groups = [["fetch", "Fetch", None, [f"orders-{n}" for n in range(1_000)], "", "satisfied", None, None]]
+    data = b"".join(encode(attrs.evolve(batch(first, 2_000), groups=groups)) for first in range(0, 16_000, 2_000))
+    (tmp_path / open_name(0)).write_bytes(data)
+    if form == "sealed":
+        seal(tmp_path / open_name(0))
+    parts = list(read_range(tmp_path, JOURNAL, 0, 16_000))
+    assert max(part.nbytes for part in parts) < 128 << 20
+    assert list(range(1, 16_000)) == [seq for part in parts for seq in part.column("seq").to_pylist()]
+    assert (16_000, True) == (verify(tmp_path).rows, verify(tmp_path).sound)
 
 
 def test_what_looks_like_half_a_character_is_another_name():
