@@ -31,10 +31,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from purgatory._events.log import Log
 from purgatory.journal._options import JournalStats, Options
-from purgatory.journal.records.errors import JournalClosed
-from purgatory.journal.records.folder import end, open_name
+from purgatory.journal.records.errors import JournalClosed, JournalMissing
+from purgatory.journal.records.folder import check_kind, end, open_name
 from purgatory.journal.records.frames import Batch, encode
-from purgatory.journal.segments import FOLDER_MODE, FolderLock, check_schema, recover, sync_folder
+from purgatory.journal.segments import FOLDER_MODE, FolderLock, recover, sync_folder
 from purgatory.journal.segments.open_segment import OpenSegment
 from purgatory.journal.segments.sealer import Sealer
 from timer._fork import call_after_fork, new_condition, new_event, new_lock
@@ -73,7 +73,8 @@ class FolderWriter:
         unsealed: list[Path] = []
         self._lock = FolderLock(folder)
         try:
-            check_schema(folder, schema)
+            with contextlib.suppress(JournalMissing):  # a new folder
+                check_kind(folder, schema)
             self._next = recover(folder, unsealed)
         except BaseException:
             self._lock.release()
@@ -143,7 +144,10 @@ class FolderWriter:
             return False
 
     def close(self, timeout_s: float = 30.0) -> JournalStats:
-        """Write the remaining rows, seal the last segment and release the folder. Calling it again does nothing."""
+        """Write the remaining rows, seal the last segment and release the folder. Calling it again does nothing.
+
+        If that takes longer than the time given, the folder stays locked until it is done.
+        """
         if self._is_copy:
             return self.stats()
         if not self._closing:
@@ -152,8 +156,6 @@ class FolderWriter:
             with self._room:
                 self._room.notify_all()
         self._thread.join(timeout_s)
-        self._sealer.shutdown()
-        self._lock.release()
         return self.stats()
 
     def after_fork(self) -> None:
@@ -166,12 +168,13 @@ class FolderWriter:
         self._buffer.start_over()
 
     def stats(self) -> JournalStats:
-        """The counters now."""
+        """The counters now. Rows that were put after the end are never written, and so they are dropped."""
+        buffered = 0 if self._is_copy else len(self._buffer) + self._held_rows
         with self._counting:
             return JournalStats(
                 self._written,
-                self._dropped,
-                0 if self._is_copy else len(self._buffer) + self._held_rows,
+                self._dropped + (buffered if self._ended else 0),
+                0 if self._ended else buffered,
                 self._write_errors,
                 self._sealer.errors,
                 self._sealer.sealed,
@@ -189,6 +192,8 @@ class FolderWriter:
             self._ended = True
             while self._flushes:
                 self._flushes.popleft().set_result(False)
+            self._sealer.shutdown()
+            self._lock.release()
 
     def _write_until_closed(self) -> None:
         pause = interval = self.options.interval_ms / 1000
@@ -306,7 +311,7 @@ class FolderWriter:
         if rest:
             _log.error("journal.rows_lost", folder=str(self.folder), rows=rest)
             self.count_dropped(rest)
-        self._sealer.submit(self._end)  # not if close() has given up waiting
+        self._sealer.submit(self._end)
         with contextlib.suppress(OSError):
             sync_folder(self.folder)
 

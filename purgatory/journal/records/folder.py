@@ -78,7 +78,7 @@ def end(folder: Path) -> End:
         numbers = told["next"], told["dropped"]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return End()
-    return End(*numbers) if all(type(number) is int and number >= 0 for number in numbers) else End()
+    return End(*numbers) if all(type(number) is int and 0 <= number < 2**62 for number in numbers) else End()
 
 
 def open_name(first: int) -> str:
@@ -186,7 +186,7 @@ def check_kind(folder: Path, schema: Schema) -> None:
         else:
             found = segment.path.name.lstrip("_").partition("-")[0]
         if found != schema.name:
-            message = f"{folder} holds a {found}, not a {schema.name}"
+            message = f"{folder} holds a {found}, not a {schema.name}: give each its own folder"
             raise JournalFormat(message)
 
 

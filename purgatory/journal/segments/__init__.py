@@ -17,13 +17,11 @@ from typing import TYPE_CHECKING, Final
 
 from purgatory.journal.records import parquet as _parquet
 from purgatory.journal.records.errors import JournalFormat, JournalLocked
-from purgatory.journal.records.folder import END, SEALED, end, list_segments, open_name, sealed_name
+from purgatory.journal.records.folder import END, end, list_segments, open_name, sealed_name
 from purgatory.journal.records.frames import decode, scan
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from purgatory.journal.records import Schema
 
 
 FOLDER_MODE: Final = 0o750
@@ -108,7 +106,8 @@ def recover(folder: Path, unsealed: list[Path] | None = None) -> int:
 
     Args:
         folder: whose lock the caller has.
-        unsealed: where given, open segments that the disk has no room to seal are noted here, and stay as they are.
+        unsealed: where given, open segments that cannot be sealed (the disk is full) are noted here, and stay as they
+            are.
     """
     for path in folder.glob(".tmp-*"):
         path.unlink()
@@ -121,8 +120,8 @@ def recover(folder: Path, unsealed: list[Path] | None = None) -> int:
         elif segment.is_open:
             try:
                 seal(segment.path)
-            except OSError:
-                if unsealed is None:
+            except Exception as error:
+                if unsealed is None or isinstance(error, JournalFormat):
                     raise
                 unsealed.append(segment.path)
                 following = max([following, *(frame.last + 1 for frame in scan(segment.path.read_bytes()))])
@@ -138,13 +137,15 @@ class FolderLock:
 
     def __init__(self, folder: Path) -> None:
         (folder / ".lock").touch(FILE_MODE)
-        self._file = (folder / ".lock").open("a+", encoding="ascii")
+        self._file = (folder / ".lock").open("a+", encoding="ascii", errors="replace")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            self._file.seek(0)
-            holder = self._file.read().strip() or "unknown"
-            self._file.close()
+        except OSError as error:
+            with self._file:
+                self._file.seek(0)
+                holder = self._file.read().strip() or "unknown"
+            if not isinstance(error, BlockingIOError):  # a file system without locks
+                raise
             raise JournalLocked(folder, holder) from None
         with contextlib.suppress(OSError):  # on a full disk: only the message to another writer needs the number
             self._file.truncate(0)
@@ -155,16 +156,3 @@ class FolderLock:
         """Release the lock for the next writer."""
         with contextlib.suppress(OSError):
             self._file.close()
-
-
-def check_schema(folder: Path, schema: Schema) -> None:
-    """Reject a journal and a trace in one folder.
-
-    Raises:
-        JournalFormat: the folder already holds the other kind.
-    """
-    for path in folder.iterdir():
-        match = SEALED.fullmatch(path.name)
-        if match and match[1] != schema.name:
-            message = f"{folder} holds a {match[1]}, not a {schema.name}: give each its own folder"
-            raise JournalFormat(message)

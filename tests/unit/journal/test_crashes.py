@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from purgatory.journal import Journal, JournalDamaged, read, segments, verify
+from purgatory.journal import Journal, JournalDamaged, JournalLocked, read, segments, verify
 from purgatory.journal.records.folder import END, End, dropped, end, list_segments, open_name
 from purgatory.journal.segments import recover, seal
 
@@ -301,8 +301,8 @@ def test_a_half_written_end_is_taken_away(tmp_path, write, monkeypatch):
     assert [".end", ".lock"] == sorted(path.name for path in tmp_path.glob(".*"))
 
 
-def test_a_writer_that_was_given_up_leaves_no_end(tmp_path, operation, outcome, write):
-    """Closing a journal whose disk hangs returns. A later result of that disk says nothing about the next journal's."""
+def test_a_writer_that_was_given_up_keeps_its_folder_until_its_rows_are_written(tmp_path, operation, outcome, write):
+    """Closing a journal whose disk hangs returns. A second writer would lose rows while the first may still write."""
     hang, hangs = threading.Event(), threading.Event()
 
     class Hanging(FullDisk):
@@ -317,11 +317,13 @@ def test_a_writer_that_was_given_up_leaves_no_end(tmp_path, operation, outcome, 
         journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
     assert hangs.wait(30)
     journal._writer.close(0.05)
-    write(tmp_path, 10)
-    assert End(10) == end(tmp_path)
+    with pytest.raises(JournalLocked):
+        write(tmp_path, 10)
     hang.set()
     journal._writer._thread.join(30)
-    assert (End(10), 10, True) == (end(tmp_path), verify(tmp_path).rows, verify(tmp_path).sound)
+    assert (End(50), 50) == (end(tmp_path), journal.stats().written)
+    write(tmp_path, 10)
+    assert (End(60), 60, True) == (end(tmp_path), verify(tmp_path).rows, verify(tmp_path).sound)
 
 
 def test_a_first_frame_that_cannot_be_cut_off_costs_none_of_those_that_follow(tmp_path, operation, outcome):
@@ -402,6 +404,23 @@ def test_journal_starts_on_a_full_disk(tmp_path, write, operation, outcome, no_r
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="needs root, to mount a small file system")
+def test_journal_starts_beside_a_segment_that_cannot_be_sealed(tmp_path, operation, outcome, write, monkeypatch):
+    """Whatever hinders the sealing of an earlier writer's segment, the service starts and its numbers go on."""
+    write(tmp_path, 10, parquet=False)
+    (sealed,) = tmp_path.glob("_journal-*")
+    sealed.rename(tmp_path / open_name(0))
+    (tmp_path / END).unlink()
+
+    def too_large(*_, **__):
+        raise ValueError("array cannot contain more than 2147483646 bytes")
+
+    monkeypatch.setattr(segments, "seal", too_large)
+    with Journal(tmp_path) as journal:
+        journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+        assert journal.flush()
+    assert list(range(11)) == [row.seq for row in read(tmp_path)]
+
+
 def test_real_full_file_system(tmp_path, operation, outcome):
     """On a file system of 64 KiB the journal fills it, counts the rest, and what is there is sound."""
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], check=False).returncode:

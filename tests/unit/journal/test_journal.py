@@ -1,7 +1,9 @@
+import errno
 import os
 import threading
 import time
 from array import array
+from unittest.mock import Mock
 
 import pytest
 
@@ -22,7 +24,7 @@ from purgatory.journal import (
 from purgatory.journal._options import open_file
 from purgatory.journal.cli import main
 from purgatory.journal.records import JOURNAL, Schema
-from purgatory.journal.records.folder import END, dropped
+from purgatory.journal.records.folder import END, dropped, open_name
 from purgatory.journal.records.frames import Batch, decode, encode, scan
 from tests.support import Waiting
 from timer import MockTimer
@@ -121,15 +123,37 @@ def test_trace_and_journal_do_not_mix(tmp_path, write):
     write(tmp_path, 1)
 
 
+def test_a_journal_does_not_continue_the_open_segment_of_a_trace(tmp_path):
+    """A trace whose writer was killed before its first sealing is still a trace."""
+    with Trace(tmp_path / "whole", parquet=False) as trace:
+        trace.event("produce", "orders", 3)
+    (sealed,) = (tmp_path / "whole").glob("_trace-*")
+    (tmp_path / "killed").mkdir()
+    sealed.rename(tmp_path / "killed" / open_name(0))
+    with pytest.raises(JournalFormat, match="holds a trace, not a journal: give each its own folder"):
+        Journal(tmp_path / "killed")
+    with Trace(tmp_path / "killed") as trace:
+        trace.event("produce", "orders", 4)
+    assert [(3,), (4,)] == [row.levels for row in read(tmp_path / "killed")]
+
+
+def test_a_folder_without_locks_is_an_error_of_its_own(tmp_path, monkeypatch):
+    """Only a lock that another writer holds means another writer. Some network file systems have no locks."""
+    monkeypatch.setattr("fcntl.flock", Mock(side_effect=OSError(errno.ENOLCK, "No locks available")))
+    with pytest.raises(OSError, match="No locks available"):
+        Journal(tmp_path)
+
+
 def test_closed_journal_refuses_a_flush_and_a_late_observer_harms_nobody(tmp_path, operation, outcome):
-    """After close() an observer's call is harmless, flush() raises, and close() may be called again."""
+    """After close() an observer's call is harmless and counted, flush() raises, and close() may be called again."""
     journal = Journal(tmp_path)
     observer = journal.observer("fetch")
     journal.close()
     observer.finished(operation(), outcome.SATISFIED, None)
     with pytest.raises(JournalClosed):
         journal.flush()
-    assert 0 == journal.close().written
+    stats = journal.close()
+    assert (0, 1, 0) == (stats.written, stats.dropped, stats.buffered)
 
 
 def test_operation_without_numbers_is_counted_and_the_next_is_written(tmp_path, operation, outcome):
