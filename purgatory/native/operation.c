@@ -128,7 +128,8 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
 
 static PyObject *operation_retry(Operation *self, PyObject *Py_UNUSED(none))
 {
-    retry(self);
+    if (retry(self))
+        return NULL;
     Py_RETURN_NONE;
 }
 

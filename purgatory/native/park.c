@@ -150,14 +150,14 @@ static int report_check(Operation *op, int answer, PyObject *key, PyObject *keys
 /* Give the operation a place, if places are counted, and watch it under its keys: 1, 0 if it got an outcome, or -1 with
  * an error. */
 static int place_and_watch(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys,
-                           int *has_place)
+                           int *may_have_place)
 {
+    *may_have_place = 1; /* first: an interrupt may come when the place is taken */
     if (self->capacity != Py_None) {
         int found = truth_of_call(PyObject_CallFunctionObjArgs(core.find_place, self->capacity, op, NULL));
         if (found != 1)
             return found;
     }
-    *has_place = 1;
     if (self->keep_context) { /* before another thread can find the operation */
         PyObject *context = PyContext_CopyCurrent();
         if (context == NULL)
@@ -171,7 +171,7 @@ static int place_and_watch(Parking *self, Operation *op, Shard *home_shard, PyOb
 
 /* Check the operation, watch it, and check it again: 1 if one of these checks completed it, 0, or -1 with an error. */
 static int check_and_watch(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys,
-                           int *has_place)
+                           int *may_have_place)
 {
     for (;;) {
         count_check(op);
@@ -179,9 +179,9 @@ static int check_and_watch(Parking *self, Operation *op, Shard *home_shard, PyOb
         int completed = answer > 0 && state_of(op) == IMMEDIATE;
         if ((answer < 0 || (answer > 0 && state_of(op) == ARRIVING)) && report_check(op, answer, key, keys))
             return -1;
-        if (state_of(op) != ARRIVING || *has_place)
+        if (state_of(op) != ARRIVING || *may_have_place)
             return completed;
-        int watched = place_and_watch(self, op, home_shard, key, keys, has_place);
+        int watched = place_and_watch(self, op, home_shard, key, keys, may_have_place);
         if (watched <= 0)
             return watched;
     }
@@ -224,15 +224,15 @@ static void drop_extension(Operation *op)
  * operation, 0, or -1 with an error. */
 static int park_with_turn(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys)
 {
-    int has_place = 0;
-    int completed = check_and_watch(self, op, home_shard, key, keys, &has_place);
+    int may_have_place = 0;
+    int completed = check_and_watch(self, op, home_shard, key, keys, &may_have_place);
     int settled = completed < 0 || state_of(op) != ARRIVING ? 0 : start_waiting(self, op);
     int failed = completed < 0 || settled < 0;
     if (failed) /* it is not in the purgatory, unless it has completed */
         cancel_for_error(op);
     if (flag_of(&op->extended))
         drop_extension(op);
-    if (has_place && settled <= 0) {
+    if (may_have_place && settled <= 0 && op->home_shard != NULL) { /* NULL: it got no place, and is new again */
         PyObject *deferred = NULL;
         Kept kept = keep_error();
         core.timer->withdraw(&op->entry);

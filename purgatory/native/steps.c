@@ -244,13 +244,23 @@ static int force(Operation *op)
     return raise_deferred(deferred) || failed ? -1 : 1;
 }
 
+/* Let the retrier repeat the check. An error that is set stays set. If this thread is interrupted meanwhile, the retrier
+ * gets the operation all the same, and that error is set in its place: -1. Otherwise 0. */
 static int retry(Operation *op)
 {
-    Shard *home_shard = home_of(op);
-    if (home_shard->retrier == NULL || home_shard->retrier == Py_None)
+    PyObject *retrier = home_of(op)->retrier;
+    if (retrier == NULL || retrier == Py_None)
         return 0;
     Kept kept = keep_error();
-    int failed = done_call(PyObject_CallMethodOneArg(home_shard->retrier, core.str_retry, (PyObject *)op));
+    int failed = done_call(PyObject_CallMethodOneArg(retrier, core.str_retry, (PyObject *)op));
+    if (failed && !is_contained()) {
+        drop_kept(kept);
+        kept = keep_error();
+        if (done_call(PyObject_CallMethodOneArg(retrier, core.str_retry, (PyObject *)op)))
+            PyErr_WriteUnraisable((PyObject *)op);
+        set_again(kept);
+        return -1;
+    }
     if (failed && PyErr_ExceptionMatches(PyExc_RecursionError))
         PyErr_Clear(); /* the stack is exhausted, so the check is not repeated */
     else if (failed)
@@ -276,8 +286,8 @@ static int begin_check(Operation *op)
         set_holder(op, my_number());
         __atomic_store_n(&op->recheck, 0, __ATOMIC_SEQ_CST);
     }
-    else
-        retry(op);
+    else if (retry(op))
+        held = -1;
     return held;
 }
 

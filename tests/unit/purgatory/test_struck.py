@@ -4,6 +4,8 @@ import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, Observer, Outcome, PurgatoryFull
 from purgatory._keys.idle_keys import IdleKeys
+from purgatory._limits.capacity import Capacity
+from purgatory._threads.retrier import Retrier
 from tests.support import Waiting, eventually, in_thread
 
 
@@ -230,6 +232,46 @@ def test_check_whose_lock_fails_is_made_up(purgatory, word):
         operation.maybe_try_complete()
 
     assert eventually(lambda: operation.checks >= (3 if word == "acquire" else 4))
+
+
+def interrupted_once(monkeypatch, kind, name, *, first):
+    """Let one call of a method raise ``Interrupted``, before it begins or after it ends."""
+    method = getattr(kind, name)
+
+    def strike(self, operation):
+        monkeypatch.setattr(kind, name, method)
+        if not first:
+            method(self, operation)
+        raise Interrupted
+
+    monkeypatch.setattr(kind, name, strike)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_check_whose_retry_is_interrupted_is_repeated(purgatory, monkeypatch, first):
+    """A check that finds the lock taken, and is interrupted while it calls the retrier, raises and is repeated."""
+    lock = Lock()
+    operation = Waiting(lock=lock)
+    purgatory.try_complete_else_watch(operation, ["k"])
+    operation.ready = lock.held = True
+    interrupted_once(monkeypatch, Retrier, "retry", first=first)
+    with pytest.raises(Interrupted):
+        purgatory.check_and_complete("k")
+    lock.held = False
+
+    assert eventually(lambda: operation.outcome is Outcome.SATISFIED)
+
+
+def test_operation_whose_parker_is_interrupted_with_a_place_gives_it_back(mock_timer, monkeypatch):
+    """An interrupt that comes after a place was taken leaves no place taken."""
+    with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
+        operation = Waiting()
+        interrupted_once(monkeypatch, Capacity, "take", first=False)
+        with pytest.raises(Interrupted):
+            purgatory.try_complete_else_watch(operation, ["k"])
+
+        assert Outcome.CANCELLED is operation.outcome
+        assert not purgatory.try_complete_else_watch(Waiting(), ["k"])
 
 
 @pytest.mark.interpreted
