@@ -1,13 +1,9 @@
 """The retrier: a background thread that repeats checks.
 
 Two kinds of checks reach it. Both are rare: a check that found a user's lock taken (``lock=``), and a check whose
-thread was interrupted. The thread starts with the first such check and ends when none has come for a while, so most
-purgatories never have one. If no thread can be started, the purgatory's timer makes one round every
-:data:`TIMER_ROUND_MS`.
-
-The retrier never blocks on a lock. It tries each operation in turn, so one lock that is held for long delays no other
-operation. Between rounds it sleeps, from a quarter of a millisecond up to :data:`LONGEST_SLEEP_S` while no lock becomes
-free.
+thread was interrupted. The thread starts with the first such check and ends when none has come for a while. If no
+thread can be started, the purgatory's timer makes the rounds. A round tries each operation once and never blocks, so a
+lock that is held for long delays no other operation.
 """
 
 from __future__ import annotations
@@ -30,20 +26,7 @@ IDLE_S = 5.0
 TIMER_ROUND_MS = 20
 
 
-class _Round(TimerTask):
-    """One round, made by the timer."""
-
-    __slots__ = ("_retrier",)
-
-    def __init__(self, retrier: Retrier) -> None:
-        super().__init__(TIMER_ROUND_MS)
-        self._retrier = retrier
-
-    def run(self) -> None:
-        self._retrier.run_once()
-
-
-class Retrier:
+class Retrier(TimerTask):
     """Repeats checks on a thread that exists only while there are any.
 
     Args:
@@ -51,57 +34,60 @@ class Retrier:
         timer: makes the rounds if no thread can be started.
     """
 
-    __slots__ = ("_changed", "_missed", "_name", "_round", "_stopped", "_thread", "_timer", "_trying")
+    __slots__ = ("_changed", "_lock", "_missed", "_name", "_stopped", "_thread", "_timer")
 
     def __init__(self, name: str, timer: Timer | None = None) -> None:
+        super().__init__(TIMER_ROUND_MS)
         self._name = name
-        self._changed = threading.Condition(threading.Lock())
-        self._missed: dict[Any, None] = {}
-        self._trying: list[Any] = []  # the operations of the current round, removed from _missed
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._missed: dict[Any, int] = {}  # the operations, each with the number of its missed checks. Empty at the end
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._timer = timer
-        self._round: _Round | None = None  # while the timer has it
 
     def retry(self, operation: Any) -> None:
         """Check the operation, and repeat that until its lock can be taken."""
-        with self._changed:
+        with self._lock:
             if self._stopped:
                 return
-            self._missed[operation] = None
+            self._missed[operation] = self._missed.get(operation, 0) + 1
             error = self._wake()
         if error is not None:
             self._ask_timer(error)
 
-    def run_once(self) -> None:
-        """Make one round, because no thread could be started. Called by the timer."""
-        with self._changed:
-            self._round = None
-            missed = self._take()
-        for operation in missed:
-            self._try(operation)
-        with self._changed:
-            if self._trying is missed:
-                self._trying = []
+    def run(self) -> None:
+        """Make one round: try each operation once. Called by the thread, or by the timer."""
+        with self._lock:
+            missed = list(self._missed.items())
+        for operation, misses in missed:
+            try:
+                operation.maybe_try_complete()  # calls retry() again if the user's lock is still taken
+            except BaseException as error:  # noqa: BLE001  # no caller waits for this thread, and it must go on
+                with contextlib.suppress(BaseException):  # a log handler that raises must not end it either
+                    operation._op_home_shard.observers.contain(operation, "try_complete", error)
+            with self._lock:
+                if self._missed.get(operation) == misses:
+                    del self._missed[operation]
 
     def waiting(self) -> list[Any]:
         """The operations to try again, and those that are being tried. Some may have completed meanwhile."""
-        with self._changed:
-            return [*self._missed, *self._trying]
+        with self._lock:
+            return list(self._missed)
 
     def after_fork(self) -> None:
         """In a forked child: make a new lock, and leave the checks to the parent.
 
         The child has no such thread, and a lock that a check waits for may be held by another thread that it lacks.
         """
-        self._changed = threading.Condition(threading.Lock())
-        self._thread = self._round = None
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._thread = None
         self._missed.clear()
-        self._trying = []
 
     def stop(self) -> None:
         """End the thread, and wait for it unless it is the caller. Checks that were not repeated yet are dropped."""
-        with self._changed:
+        with self._lock:
             self._stopped = True
             self._missed.clear()
             self._changed.notify_all()
@@ -109,15 +95,9 @@ class Retrier:
         if thread is not None and thread is not threading.current_thread() and thread.is_alive():
             thread.join()
 
-    def _take(self) -> list[Any]:
-        """Remove and return the operations of the next round. A check that misses the lock adds its operation again."""
-        self._trying = missed = list(self._missed)
-        self._missed.clear()
-        return missed
-
     def _wake(self) -> RuntimeError | None:
         """Wake or start the thread. Returns why it cannot be started. The lock is held."""
-        if self._thread is not None and self._thread.is_alive():  # in a forked child it is not
+        if self._thread is not None and self._thread.is_alive():
             self._changed.notify_all()
             return None
         # Assigned before start(): if start() is interrupted, stop() still finds the thread.
@@ -134,51 +114,29 @@ class Retrier:
         is_logged = throttle.admit("retrier_not_started", self._name) is not None
         if is_logged:
             log.error("retrier_not_started", retrier=self._name, error=repr(why))
-        if self._timer is None:
+        if self._timer is None or self.is_pending:
             return
-        with self._changed:
-            if self._round is not None:
-                return
-            self._round = timer_round = _Round(self)
         try:
-            self._timer.add(timer_round)
+            self._timer.add(self)
         except Exception as error:  # noqa: BLE001  # full, or shut down: the operations stay for the next round
-            with self._changed:
-                self._round = None
             if is_logged:
                 log.error("retrier_not_started", retrier=self._name, error=repr(error))
 
     def _run(self) -> None:
         sleep_s = SHORTEST_SLEEP_S
         while True:
-            with self._changed:
+            with self._lock:
                 if not self._missed and not self._stopped:
-                    self._trying = []
                     self._changed.wait(IDLE_S)
                     sleep_s = SHORTEST_SLEEP_S
-                if self._stopped or not self._missed:
+                if not self._missed:
                     self._thread = None
-                    self._trying = []
                     return
-                missed = self._take()
-            for operation in missed:
-                self._try(operation)
-            with self._changed:
-                if len(self._missed) < len(missed):
+                before = len(self._missed)
+            self.run()
+            with self._lock:
+                if len(self._missed) < before:
                     sleep_s = SHORTEST_SLEEP_S
-                if self._missed and not self._stopped:
+                if self._missed:
                     self._changed.wait(sleep_s)
                     sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)
-
-    @staticmethod
-    def _try(operation: Any) -> None:
-        """Check once.
-
-        If the user's lock is still taken, the check calls :meth:`retry` again. If another thread has the turn, that
-        thread checks again, or passes the operation to the retrier if it is interrupted.
-        """
-        try:
-            operation.maybe_try_complete()
-        except BaseException as error:  # noqa: BLE001  # no caller waits for this thread, and it must go on
-            with contextlib.suppress(BaseException):  # a log handler that raises must not end it either
-                operation._op_home_shard.observers.contain(operation, "try_complete", error)

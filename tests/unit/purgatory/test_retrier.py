@@ -1,10 +1,11 @@
 """The retrier: tries again what was missed, on a thread that comes and goes."""
 
+import sys
 import threading
 
 import pytest
 
-from tests.support import Waiting, eventually, in_thread
+from tests.support import PATIENCE_S, Waiting, eventually, in_thread
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -103,3 +104,28 @@ def test_shutdown_ends_the_retrier(threaded):
     threaded.shutdown("cancel")
 
     assert [] == retriers()
+
+
+def test_interrupt_at_a_missed_check_leaves_the_retriers_lock_free(threaded):
+    """A signal handler may raise right after the lock was taken. No Python code lies between that and its release."""
+
+    def strike(frame, event, _):
+        if frame.f_code.co_name == "__enter__" and frame.f_back.f_code.co_name == "retry" and event == "return":
+            raise KeyboardInterrupt
+        return strike
+
+    lock = threading.Lock()
+    threaded.try_complete_else_watch(Waiting(lock=lock), ["k"])
+    before = sys.gettrace()
+    with lock:
+        sys.settrace(strike)
+        try:
+            threaded.check_and_complete("k")
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        free = threaded._retrier._changed.acquire(timeout=PATIENCE_S)
+        threaded._retrier._changed.release()
+
+    assert free
