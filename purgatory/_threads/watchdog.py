@@ -1,14 +1,12 @@
 """A watchdog that detects hooks and timer tasks that run too long, and logs where they hang.
 
-A hook that blocks delays every expiry, or every thread that waits for the operation's lock. Timing each call would cost
-time per operation, and would report a hook that hangs only after it has ended. So a thread samples the stacks of all
-threads (``sys._current_frames``) four times per threshold and looks for frames of the user's hooks. A frame that is
-found in several samples has run at least as long as the samples are apart. It is logged once, while it runs. If a slow
-hook runs inside another, the innermost slow one is reported.
+Timing each call would cost time per operation, and would report a hook that hangs only after it has ended. So a thread
+samples the stacks of all threads (``sys._current_frames``) four times per threshold and looks for frames of the user's
+hooks. A frame that is found in several samples has run at least as long as the samples are apart. It is logged once,
+while it runs. If a slow hook runs inside another, the innermost slow one is reported.
 
-Between two samples the watchdog keeps the frames of hooks that were running, to recognize them by identity. So the
-locals of such a call live until the next sample. Rejected: comparing ``id(frame)``, because the next call of the same
-hook may get the same id.
+Between two samples the watchdog keeps the frames of hooks that were running, to recognize them by identity. Rejected:
+comparing ``id(frame)``, because the next call of the same hook may get the same id.
 
 **Without a global lock** (free-threaded CPython) the frames of a running thread must not be read, because the thread
 may free them at that moment. So the watchdog does not run there, and logs ``watchdog_unavailable`` once.
@@ -18,13 +16,14 @@ The thread starts with the first purgatory. It ends with the last one, or when t
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
 import traceback
 import weakref
 from collections import Counter
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Final
 
 from purgatory._events.log import log
@@ -33,8 +32,6 @@ from timer import TimerTask
 from timer._fork import call_after_fork, new_event, new_lock
 
 HOOKS: Final = frozenset({"try_complete", "on_complete", "on_expiration", "run"})
-#: Each thread has a frame of this function on its stack. It is not a hook.
-_THREADS_OWN: Final[CodeType] = threading.Thread.run.__code__
 #: How many of the innermost frames of a stack are logged.
 _DEPTH: Final = 25
 
@@ -50,41 +47,32 @@ class Watchdog:
         self._lock = new_lock()
         self._purgatories: weakref.WeakSet[object] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
-        self._rest = new_event()
+        self._rest = new_event()  # set to end the thread
         self._counts: Counter[tuple[str | None, str]] = Counter()
-        # By thread id: its frames of hooks, the innermost first, when each was first seen, and whether it was reported.
-        self._seen: dict[int, list[tuple[FrameType, float, bool]]] = {}
-        self._logged = False  # whether watchdog_unavailable was logged
+        self._since: dict[FrameType, float] = {}  # when each hook was first seen. Infinite if it was reported
+        self._is_unavailable = False
         self.threshold_ms = threshold_ms
         call_after_fork(self)
 
     def watch(self, purgatory: object) -> None:
         """Watch the hooks of a purgatory."""
-        with self._lock:
-            self._purgatories.add(purgatory)
-            problem = self._start()
-        _log_problem(problem)
+        self._purgatories.add(purgatory)
+        self._adjust()
+
+    def unwatch(self, purgatory: object) -> None:
+        """Watch a purgatory no longer. After the last one the thread ends. A second call has no effect."""
+        self._purgatories.discard(purgatory)
+        self._adjust()
 
     def set_threshold(self, threshold_ms: float | None) -> None:
         """Set how long a hook may run. None ends the thread."""
-        with self._lock:
-            self.threshold_ms = threshold_ms
-            thread = self._stop() if threshold_ms is None else None
-            problem = self._start() if self._purgatories else None
-        _log_problem(problem)
-        _join(thread)
+        self.threshold_ms = threshold_ms
+        self._adjust()
 
     def after_fork(self) -> None:
         """Forget the thread, which a forked child does not have."""
         self._thread = None
-        self._seen.clear()
-
-    def unwatch(self, purgatory: object) -> None:
-        """Watch a purgatory no longer. After the last one the thread ends. A second call has no effect."""
-        with self._lock:
-            self._purgatories.discard(purgatory)
-            thread = None if self._purgatories else self._stop()
-        _join(thread)
+        self._since = {}
 
     def counts(self) -> dict[tuple[str | None, str], int]:
         """The number of slow calls, by purgatory and hook. The purgatory is None for a plain timer task."""
@@ -95,60 +83,52 @@ class Watchdog:
         """Take one sample. Called by the thread. ``now`` is ``time.monotonic()``."""
         if self.threshold_ms is None:
             return
-        threshold_s = self.threshold_ms / 1000
-        me = threading.get_ident()
-        seen: dict[int, list[tuple[FrameType, float, bool]]] = {}
+        since: dict[FrameType, float] = {}
         for ident, top in sys._current_frames().items():
-            if ident == me:
-                continue
-            before = self._seen.get(ident, ())
-            running = [self._known(frame, before, now) for frame in _hooks(top)]
-            slow = [place for place, (_, since, _) in enumerate(running) if now - since >= threshold_s]
-            # Report the innermost slow one. The slow ones around it wait for it, and are not reported later either.
-            fresh = slow[:1] if slow and not running[slow[0]][2] else []
-            for place in fresh:
-                self._report(running[place][0], now - running[place][1], ident)
-            if running:
-                seen[ident] = [
-                    (frame, since, reported or (bool(fresh) and place in slow))
-                    for place, (frame, since, reported) in enumerate(running)
-                ]
-        self._seen = seen
+            hooks = _hooks(top)
+            since |= {frame: self._since.get(frame, now) for frame in hooks}
+            slow = [frame for frame in hooks if (now - since[frame]) * 1000 >= self.threshold_ms]
+            if slow:
+                self._report(slow[0], hooks[slow[0]], now - since[slow[0]], ident)
+                since.update(dict.fromkeys(slow, math.inf))  # the others wait for it, and are not reported later either
+        self._since = since
 
-    def _start(self) -> str | BaseException | None:
-        """Start the thread if it is needed and does not run. The lock is held.
+    def _is_needed(self) -> bool:
+        return bool(self._purgatories) and self.threshold_ms is not None
 
-        Returns:
-            What prevents it, for the caller to log without the lock, because a log handler may call back.
+    def _adjust(self) -> None:
+        """Start the thread if it is needed, and end it if not.
+
+        Logs and waits without the lock, because a log handler may call the watchdog.
         """
-        if self.threshold_ms is None or (self._thread is not None and self._thread.is_alive()):
-            return None
-        if not frames_may_be_read():
-            was_logged, self._logged = self._logged, True
-            return None if was_logged else "threads' frames can't be read without a global lock"
+        ended = failure = None
+        is_unavailable = False
+        with self._lock:
+            if not self._is_needed():
+                ended, self._thread = self._thread, None
+                self._rest.set()
+            elif self._thread is None and not self._is_unavailable:
+                self._is_unavailable = is_unavailable = not frames_may_be_read()
+                failure = None if is_unavailable else self._start()
+        if is_unavailable:
+            log.warning("watchdog_unavailable", reason="threads' frames can't be read without a global lock")
+        if failure is not None:
+            log.error("watchdog_not_started", error=repr(failure))
+        if ended is not None and ended is not threading.current_thread():  # a log handler that the watchdog called
+            ended.join()
+
+    def _start(self) -> RuntimeError | None:
+        """Start the thread. Returns why it cannot be started: a purgatory works without it. The lock is held."""
         self._rest = new_event()
         thread = threading.Thread(target=self._run, args=(self._rest,), name="purgatory-watchdog", daemon=True)
         try:
             thread.start()
-        except RuntimeError as error:  # the process has no more threads: a purgatory works without the watchdog
+        except RuntimeError as error:  # the process has no more threads
             return error
         self._thread = thread
         return None
 
-    def _stop(self) -> threading.Thread | None:
-        """Ask the thread to end. Returns the thread to wait for, without the lock. The lock is held."""
-        thread, self._thread = self._thread, None
-        self._rest.set()
-        return thread
-
-    @staticmethod
-    def _known(
-        frame: FrameType, before: list[tuple[FrameType, float, bool]] | tuple[()], now: float
-    ) -> tuple[FrameType, float, bool]:
-        return next((known for known in before if known[0] is frame), (frame, now, False))
-
-    def _report(self, frame: FrameType, elapsed_s: float, ident: int) -> None:
-        task = frame.f_locals[frame.f_code.co_varnames[0]]
+    def _report(self, frame: FrameType, task: TimerTask, elapsed_s: float, ident: int) -> None:
         home_shard = getattr(task, "_op_home_shard", None)
         purgatory = (home_shard and home_shard.observers.name) or None
         hook = frame.f_code.co_name
@@ -166,30 +146,17 @@ class Watchdog:
         )
 
     def _run(self, rest: threading.Event) -> None:
-        while (threshold_ms := self.threshold_ms) is not None and not rest.wait(threshold_ms / 4000):
+        while not rest.wait((self.threshold_ms or 0) / 4000):
+            with self._lock:
+                if not self._is_needed():  # the purgatories were collected without a shutdown
+                    if self._rest is rest:
+                        self._thread = None
+                    break
             try:
                 self.sample(time.monotonic())
             except Exception as error:  # noqa: BLE001  # one failed sample must not end the thread
                 log.error("watchdog_failed", error=repr(error), exc_info=error)
-            with self._lock:
-                if not self._purgatories:  # they were collected without a shutdown
-                    if self._rest is rest:
-                        self._thread = None
-                    break
-        self._seen.clear()
-
-
-def _log_problem(problem: str | BaseException | None) -> None:
-    if isinstance(problem, str):
-        log.warning("watchdog_unavailable", reason=problem)
-    elif problem is not None:
-        log.error("watchdog_not_started", error=repr(problem))
-
-
-def _join(thread: threading.Thread | None) -> None:
-    """Wait for the thread to end, unless it is the caller: a log handler that the watchdog called."""
-    if thread is not None and thread is not threading.current_thread():
-        thread.join()
+        self._since = {}
 
 
 def frames_may_be_read() -> bool:
@@ -198,23 +165,22 @@ def frames_may_be_read() -> bool:
     return is_gil_enabled is None or is_gil_enabled()
 
 
-def _hooks(frame: FrameType | None) -> list[FrameType]:
-    """The frames of hooks on a stack, the innermost first."""
-    found = []
+def _hooks(frame: FrameType | None) -> dict[FrameType, TimerTask]:
+    """The frames of hooks on a stack, the innermost first, with their tasks."""
+    found = {}
     while frame is not None:
         code = frame.f_code
-        if code.co_name in HOOKS and code.co_argcount and code is not _THREADS_OWN:
-            first_argument = frame.f_locals.get(code.co_varnames[0])
-            if isinstance(first_argument, TimerTask):
-                found.append(frame)
+        if code.co_name in HOOKS and code.co_argcount:
+            task = frame.f_locals.get(code.co_varnames[0])
+            if isinstance(task, TimerTask):
+                found[frame] = task
         frame = frame.f_back
     return found
 
 
 def hooks_on_this_stack() -> list[TimerTask]:
     """The tasks whose hooks are on the calling thread's stack, the innermost first."""
-    frames = _hooks(sys._getframe())
-    return [frame.f_locals[frame.f_code.co_varnames[0]] for frame in frames]
+    return list(_hooks(sys._getframe()).values())
 
 
 #: The watchdog of this process.
