@@ -27,8 +27,8 @@ from examples.broker.replication.cluster import Cluster
 from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.service.config import Config
 from examples.broker.service.event_loop import run
+from examples.broker.storage.disk import Fsync
 from examples.broker.storage.folder_lock import FolderLock
-from examples.broker.storage.log import Fsync
 from examples.broker.storage.open_files import raise_limit
 from examples.broker.supervisor import Supervisor
 

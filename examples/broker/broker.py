@@ -29,8 +29,8 @@ from examples.broker.service.handlers.records import RecordHandlers
 from examples.broker.service.handlers.topics import TopicHandlers
 from examples.broker.service.observers import Observers
 from examples.broker.service.server import Server
+from examples.broker.storage.disk import Fsync
 from examples.broker.storage.folder_lock import FolderLock, folder_id
-from examples.broker.storage.log import Fsync
 from examples.broker.storage.topics import TopicStore
 from purgatory import ActionQueue
 from timer import SystemTimer, SystemTimerReaper
@@ -86,7 +86,12 @@ class Broker:
         folder = folder_id(config.data, config.cluster.node_id)
         executor = _OnLoop(loop, self.server.run_actions)
         self.timer = SystemTimerReaper("broker-timer", SystemTimer("broker", executor=executor))
-        self.store = TopicStore(config.data, keeps_topics=config.is_alone, node_id=config.cluster.node_id)
+        self.store = TopicStore(
+            config.data,
+            keeps_topics=config.is_alone,
+            node_id=config.cluster.node_id,
+            durably=config.replication.fsync is Fsync.ALWAYS,
+        )
         self.replicas = ReplicaManager(config.cluster, config.replication, self.store, self.timer, self.actions)
         self.topics = TopicManager(self.replicas)
         self.coordinator = Coordinator(

@@ -249,7 +249,7 @@ class ReplicaManager:
         if not deletions:
             respond(results)
             return
-        self.checkpoint(durably=True)
+        self.checkpoint()
 
         def settled() -> None:
             results.update({d.partition.key: (d.code, d.low_watermark) for d in deletions})
@@ -301,13 +301,12 @@ class ReplicaManager:
                     partition.delete_before(offset)
                     self.changed(partition)
 
-    def checkpoint(self, *, durably: bool = False) -> None:
+    def checkpoint(self) -> None:
         self.store.save_checkpoint(
             {
                 f"{topic}-{index}": [partition.log.start_offset, partition.high_watermark]
                 for (topic, index), partition in self.partitions.items()
-            },
-            durably=durably,
+            }
         )
 
     def check_disk(self) -> None:
@@ -319,7 +318,8 @@ class ReplicaManager:
             self.on_disk(disk.is_failing)
 
     def sync(self) -> None:
-        """Force appended records to the disk. May be called from another thread."""
+        """Force the checkpoint and appended records to the disk. May be called from another thread."""
+        self.store.sync()  # first: an old start offset would hide the records of a new log
         for partition in list(self.partitions.values()):
             try:
                 partition.log.sync()
@@ -332,5 +332,6 @@ class ReplicaManager:
             purgatory.shutdown("expire")
 
     def close(self) -> None:
-        self.checkpoint(durably=True)
+        self.checkpoint()
+        self.store.sync()
         self._folders.close()

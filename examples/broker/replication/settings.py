@@ -8,7 +8,7 @@ import attrs
 from attrs.validators import ge
 
 from examples.broker.storage import topic_settings as names
-from examples.broker.storage.log import Fsync
+from examples.broker.storage.disk import Fsync
 
 if TYPE_CHECKING:
     from examples.broker.storage.topics import Topic

@@ -12,6 +12,7 @@ Used on the broker's loop. `failed` may be called from any thread.
 
 from __future__ import annotations
 
+import enum
 import json
 import os
 import time
@@ -30,6 +31,17 @@ _LEAST_PROBE = 64 * 1024
 _FIRST_WAIT_S = 1.0
 _LONGEST_WAIT_S = 30.0
 _WELL_S = 60.0
+
+
+class Fsync(enum.Enum):
+    """When appended bytes are forced to the disk, and so what a power cut leaves of them."""
+
+    NEVER = "never"
+    """What the system has written by then."""
+    INTERVAL = "interval"
+    """All but about the last second."""
+    ALWAYS = "always"
+    """Everything."""
 
 
 class Disk:
@@ -81,9 +93,9 @@ class Disk:
         _log.info("writes succeed again", folder=str(self._path.parent))
 
 
-def sync_folder(folder: Path) -> None:
-    """Force the names in a folder to the disk."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync_path(path: Path) -> None:
+    """Force a file, or the names in a folder, to the disk."""
+    fd = os.open(path, os.O_RDONLY)
     try:
         os.fsync(fd)
     finally:
@@ -100,4 +112,4 @@ def replace_file(path: Path, content: object, *, durably: bool) -> None:
             os.fsync(file.fileno())
     aside.replace(path)
     if durably:
-        sync_folder(path.parent)
+        sync_path(path.parent)

@@ -5,12 +5,7 @@
         v               v                          v
     ----[batch][batch]..[batch][batch]......[batch]
 
-Durability:
-
-- *kill -9 of the broker*: everything appended survives, because appends go to the operating system at once.
-- *power cut*: with `Fsync.ALWAYS` everything appended, with `INTERVAL` all but about the last second, with `NEVER` what
-  the system has written by then. Another replica may still have the rest.
-
+Appends go to the operating system at once, so they survive a kill of the process. A power cut leaves what `Fsync` says.
 A torn tail (a batch that is incomplete or has a wrong checksum) is cut off when the log is opened, with everything
 after it.
 
@@ -19,7 +14,6 @@ Not thread-safe, except `sync`. Used on the broker's loop.
 
 from __future__ import annotations
 
-import enum
 import shutil
 import struct
 from bisect import bisect_right
@@ -29,7 +23,7 @@ import structlog
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import RECORDS_PER_STEP, Batch, batches, parse, records_of
-from examples.broker.storage.disk import Disk, sync_folder
+from examples.broker.storage.disk import Disk, Fsync
 from examples.broker.storage.leader_epochs import LeaderEpochs
 from examples.broker.storage.producers import ProducerStates
 from examples.broker.storage.segment import SEGMENT_FILES, Segment
@@ -46,21 +40,13 @@ _HEAD_BEFORE_REST = 12  # not counted in a batch's length
 _log = structlog.get_logger(__name__)
 
 
-class Fsync(enum.Enum):
-    """When appended bytes are forced to the disk."""
-
-    NEVER = "never"
-    INTERVAL = "interval"
-    ALWAYS = "always"
-
-
 class Log:
     """An append-only sequence of record batches.
 
     Args:
         folder: the folder of the segments, created if it does not exist.
         segment_bytes: a segment of this size is followed by a new one.
-        fsync: see above. For `INTERVAL`, the owner calls `sync`.
+        fsync: for `INTERVAL`, the owner calls `sync`.
         start_offset: the log start that the owner remembers.
         disk: is notified of errors.
         is_new: remove the old content of the folder.
@@ -89,13 +75,14 @@ class Log:
         self._segments: list[Segment] = []
         self._bases: list[int] = []
         self._disk = disk or Disk(folder)
-        self._unsynced = False
-        self._last_named: Segment | None = None
-        """The last segment whose name is on the disk."""
+        self._unsynced: dict[Segment, None] = {}
+        """The segments with bytes that must be forced to the disk."""
         self._memo: tuple[tuple[int, int, int], bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._recover(start_offset)
         self.start_offset = min(max(start_offset, self._bases[0]), self.next_offset)
+        if fsync is Fsync.ALWAYS and self.size:  # the last process may have been killed before it forced its last batch
+            self._segments[-1].sync()
 
     @property
     def next_offset(self) -> int:
@@ -107,24 +94,20 @@ class Log:
         return sum(segment.size for segment in self._segments)
 
     def _recover(self, start_offset: int) -> None:
-        paths = sorted(self.folder.glob(SEGMENT_FILES))
-        for number, path in enumerate(paths):
+        reason: str | None = None
+        for path in sorted(self.folder.glob(SEGMENT_FILES)):
             base = int(path.stem)
-            if self._segments and base != self.next_offset:
-                reason: str | None = f"the segment must begin at {self.next_offset}, got {base}"
-            else:
-                segment = self._add_segment(base)
-                found, reason = segment.recover()
-                for batch in found:
-                    self.producers.appended(batch, batch.base_offset)
-                    self.epochs.begin(batch.leader_epoch, batch.base_offset)
+            if reason is None and self._segments and base != self.next_offset:
+                reason = f"the segment must begin at {self.next_offset}, got {base}"
             if reason is not None:
-                _log.warning("log cut", folder=str(self.folder), at=self.next_offset, reason=reason)
-                for later in paths[number + 1 :]:
-                    later.unlink()
-                if base != self._bases[-1]:
-                    path.unlink()
-                break
+                path.unlink()
+                continue
+            found, reason = self._add_segment(base).recover()
+            for batch in found:
+                self.producers.appended(batch, batch.base_offset)
+                self.epochs.begin(batch.leader_epoch, batch.base_offset)
+        if reason is not None:
+            _log.warning("log cut", folder=str(self.folder), at=self.next_offset, reason=reason)
         if not self._segments:
             self._add_segment(start_offset)
 
@@ -150,7 +133,6 @@ class Log:
             head = _HEAD.pack(offset, batch.size - _HEAD_BEFORE_REST, leader_epoch)
             self.epochs.begin(leader_epoch, offset)
             try:
-                self._disk.check()
                 self._write(data, batch, offset, head)
                 self._secure(offset)
             except BrokerError:
@@ -161,35 +143,37 @@ class Log:
     def append_replicated(self, data: bytes) -> int:
         """Append a leader's batches, and return the number of new bytes. Raises BrokerError if they do not continue."""
         new, start = 0, self.next_offset
-        for batch in batches(data):
-            if batch.next_offset <= self.next_offset:
-                continue  # read again from the middle of a batch
-            if batch.base_offset != self.next_offset:
-                raise BrokerError(
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"the next batch must begin at {self.next_offset}, got {batch.base_offset}",
-                )
-            self.epochs.begin(batch.leader_epoch, batch.base_offset)
-            self._write(data[batch.position : batch.position + batch.size], batch, batch.base_offset)
-            new += batch.size
-        if new:
-            self._secure(start)
+        try:
+            for batch in batches(data):
+                if batch.next_offset <= self.next_offset:
+                    continue  # read again from the middle of a batch
+                if batch.base_offset != self.next_offset:
+                    raise BrokerError(
+                        ErrorCode.OFFSET_OUT_OF_RANGE,
+                        f"the next batch must begin at {self.next_offset}, got {batch.base_offset}",
+                    )
+                self.epochs.begin(batch.leader_epoch, batch.base_offset)
+                self._write(data[batch.position : batch.position + batch.size], batch, batch.base_offset)
+                new += batch.size
+        finally:  # also after an error, because the next fetch acknowledges the batches before it
+            if new:
+                self._secure(start)
         return new
 
     def _write(self, data: bytes, batch: Batch, offset: int, head: bytes = b"") -> None:
+        self._disk.check()
         segment = self._segments[-1]
         try:
             is_full = segment.size + batch.size > self.segment_bytes
             if segment.size and (is_full or segment.time_to(batch.max_timestamp) > self.segment_ms):
-                if self.fsync is not Fsync.NEVER:
-                    segment.sync()
                 segment = self._add_segment(segment.next_offset)
             segment.append(data, batch, offset, head)
         except OSError as error:
             self._disk.failed(error, batch.size)
             raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
         self.producers.appended(batch, offset)
-        self._unsynced = True
+        if self.fsync is not Fsync.NEVER:
+            self._unsynced[segment] = None
 
     def _secure(self, start: int) -> None:
         """With `Fsync.ALWAYS`: force everything from `start` on to the disk, or remove it again."""
@@ -312,8 +296,8 @@ class Log:
     def restart_at(self, offset: int) -> None:
         """Remove everything and begin again at `offset`, because the leader has nothing in common with this log."""
         _log.info("log restarted", folder=str(self.folder), at=offset)
-        old, self._segments = self._segments, [Segment(self.folder, offset)]  # in one step, for the thread that syncs
-        self._bases, self._memo = [offset], None
+        old, self._segments, self._bases, self._memo = self._segments, [], [], None
+        self._add_segment(offset)
         for segment in old:
             segment.delete()
         self.start_offset = offset
@@ -322,27 +306,21 @@ class Log:
 
     def sync(self) -> None:
         """Force appended bytes to the disk. May be called from another thread."""
-        if self._unsynced:
-            self._unsynced = False  # before the call, because an append meanwhile sets it again
-            last = self._segments[-1]
+        for segment in list(self._unsynced):
+            self._unsynced.pop(segment, None)  # before the call, because an append meanwhile adds it again
             try:
-                last.sync()
-                if last is not self._last_named:
-                    sync_folder(self.folder)
-                    sync_folder(self.folder.parent)
-                    self._last_named = last
+                segment.sync()
             except OSError:
-                self._unsynced = True
-                if last is self._segments[-1]:  # otherwise the loop has removed it
+                if segment in self._segments:  # otherwise the loop has removed it
+                    self._unsynced[segment] = None
                     raise
 
     def close(self) -> None:
         """Force everything to the disk, except with `Fsync.NEVER`, and close the files."""
-        if self.fsync is not Fsync.NEVER:
-            try:
-                self.sync()
-            except OSError as error:
-                self._disk.failed(error)
+        try:
+            self.sync()
+        except OSError as error:
+            self._disk.failed(error)
         for segment in self._segments:
             segment.close()
 

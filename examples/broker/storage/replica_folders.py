@@ -17,11 +17,12 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from examples.broker.storage.log import Fsync, Log
+from examples.broker.storage.log import Log
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from examples.broker.storage.disk import Fsync
     from examples.broker.storage.topics import Topic, TopicStore
 
 _log = structlog.get_logger(__name__)

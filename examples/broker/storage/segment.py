@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from examples.broker.protocol.errors import BrokerError
 from examples.broker.protocol.records import Batch, newest_timestamp_at, parse
+from examples.broker.storage.disk import sync_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,6 +45,8 @@ class Segment:
         self._offsets = array("q")
         self._positions = array("q")
         self._timestamps = array("q")
+        self._is_named = False
+        """Whether the file's name is on the disk."""
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def recover(self) -> tuple[list[Batch], str | None]:
@@ -157,8 +160,12 @@ class Segment:
         os.ftruncate(self._fd, self.size)
 
     def sync(self) -> None:
-        """Force written bytes to the disk. May be called from another thread."""
+        """Force written bytes, and the file's name, to the disk. May be called from another thread."""
         os.fsync(self._fd)
+        if not self._is_named:
+            sync_path(self.path.parent)
+            sync_path(self.path.parent.parent)
+            self._is_named = True
 
     def close(self) -> None:
         os.close(self._fd)

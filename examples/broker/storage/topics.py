@@ -5,8 +5,8 @@ crash leaves the old file or the new one:
 
 - `topics.json`: the topics, and the next block of producer ids. Written when either changes.
 - `checkpoint.json`: start offset and high watermark of each partition. Written every second if something changed, and
-  at once when records are deleted. After a crash both are lower bounds: the replicas find the watermark again, and
-  records that were deleted in the last second may be back.
+  at once when records are deleted. It is forced to the disk when the logs are. After a crash both are lower bounds: the
+  replicas find the watermark again. After a power cut, records that were deleted in the last second may be back.
 
 A damaged checkpoint is moved aside, because lower bounds can be missing. Damaged topics stop the node. Without their
 file, the topics are found by the folders of their logs, with the settings of the node.
@@ -24,7 +24,7 @@ import attrs
 import structlog
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
-from examples.broker.storage.disk import Disk, replace_file
+from examples.broker.storage.disk import Disk, replace_file, sync_path
 from examples.broker.storage.segment import SEGMENT_FILES
 
 if TYPE_CHECKING:
@@ -83,12 +83,13 @@ class TopicStore:
         folder: the data folder, created if it does not exist.
         keeps_topics: False in a cluster, where the topics are in the coordination store.
         node_id: the node of the topics that are found by their folders.
+        durably: whether a saved checkpoint is on the disk at once. Otherwise the owner calls `sync`.
 
     Raises:
         DamagedFile: if the topics cannot be read.
     """
 
-    def __init__(self, folder: Path, *, keeps_topics: bool = True, node_id: int = 1) -> None:
+    def __init__(self, folder: Path, *, keeps_topics: bool = True, node_id: int = 1, durably: bool = False) -> None:
         self._keeps_topics = keeps_topics
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
@@ -105,6 +106,8 @@ class TopicStore:
         self._checkpoint = self._load_checkpoint()
         self._has_removals = False
         """Whether the file still has partitions that were removed."""
+        self._durably = durably
+        self._is_unsynced = False
 
     def _load_topics(self) -> None:
         try:
@@ -177,9 +180,9 @@ class TopicStore:
     def secure_removals(self) -> None:
         """Write removed partitions to the disk, before a new partition of such a name has records."""
         if self._has_removals:
-            self.save_checkpoint({}, durably=True)
+            self.save_checkpoint({})
 
-    def save_checkpoint(self, checkpoint: dict[str, list[int]], *, durably: bool = False) -> None:
+    def save_checkpoint(self, checkpoint: dict[str, list[int]]) -> None:
         """Write the checkpoint if it has changed. Other folders keep their values.
 
         While the disk fails, the last checkpoint stays: both numbers are lower bounds.
@@ -188,11 +191,22 @@ class TopicStore:
         if (checkpoint == self._checkpoint and not self._has_removals) or self.disk.is_failing:
             return
         try:
-            replace_file(self._checkpoint_path, checkpoint, durably=durably or self._has_removals)
+            replace_file(self._checkpoint_path, checkpoint, durably=self._durably)
         except OSError as error:
             self.disk.failed(error)
         else:
-            self._checkpoint, self._has_removals = checkpoint, False
+            self._checkpoint, self._has_removals, self._is_unsynced = checkpoint, False, not self._durably
+
+    def sync(self) -> None:
+        """Force the checkpoint to the disk. May be called from another thread."""
+        if self._is_unsynced:
+            self._is_unsynced = False  # before the calls, because a new checkpoint meanwhile sets it again
+            try:
+                sync_path(self._checkpoint_path)
+                sync_path(self.folder)
+            except OSError as error:
+                self._is_unsynced = True
+                self.disk.failed(error)
 
     def _save(self, topics: Mapping[str, Topic], reserved: int) -> None:
         kept = {

@@ -32,7 +32,7 @@ from examples.broker.service.cluster.instructions import Instructions
 from examples.broker.service.cluster.metrics import ControllerMetrics
 from examples.broker.service.cluster.topics import ClusterTopics
 from examples.broker.service.cluster.tree_client import TreeClient, TreeJobs
-from examples.broker.storage.log import Fsync
+from examples.broker.storage.disk import Fsync
 
 if TYPE_CHECKING:
     from collections.abc import Callable

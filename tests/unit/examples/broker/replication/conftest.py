@@ -8,6 +8,7 @@ from examples.broker.replication.fetching.fetch_sessions import CONSUMER, Wanted
 from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.replication.topic_manager import TopicManager
+from examples.broker.storage.disk import Fsync
 from examples.broker.storage.topics import TopicStore
 from purgatory import ActionQueue
 from timer import MockTimer
@@ -25,7 +26,7 @@ class Fixture:
         self.manager = ReplicaManager(
             Cluster(ports=(1, 2, 3)),
             ReplicationSettings(lag_ms=3_000, **settings),
-            TopicStore(folder),
+            TopicStore(folder, durably=settings.get("fsync") is Fsync.ALWAYS),
             self.timer,
             self.actions,
         )

@@ -1,5 +1,8 @@
 """Operations that wait for partitions: produces, fetches and deletions, on a clock moved by hand."""
 
+import os
+from pathlib import Path
+
 import pytest
 
 from examples.broker.protocol.errors import ErrorCode
@@ -11,6 +14,7 @@ from examples.broker.replication.fetching.fetch_sessions import Wanted
 from examples.broker.replication.leadership import Leadership
 from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.settings import ReplicationSettings
+from examples.broker.storage.disk import Fsync
 from examples.broker.storage.topics import OFFSETS_TOPIC, TopicStore
 from purgatory import ActionQueue
 from timer import MockTimer
@@ -205,6 +209,24 @@ def test_topics_and_watermarks_are_found_again(leader, tmp_path):
     assert (1, 1, 1) == (partition.log.start_offset, partition.high_watermark, partition.log.next_offset)
     again.shut_down()
     again.close()
+
+
+@pytest.mark.parametrize(("policy", "at_once"), [(Fsync.INTERVAL, 0), (Fsync.ALWAYS, 2)])
+def test_a_deletion_is_on_the_disk_when_the_logs_are(make_leader, monkeypatch, policy, at_once):
+    """With INTERVAL, the fsync thread forces the checkpoint, before the logs. With ALWAYS, it is there at once."""
+    synced = []
+    leader = make_leader(fsync=policy)
+    leader.append(acks=1)
+    leader.followers_reach(1)
+    leader.manager.sync()
+    leader.append(acks=1)
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name))  # noqa: PTH115
+    leader.manager.delete_records({KEY: 1}, timeout_ms=0, respond=leader.answers.append)
+    assert at_once == len(synced)
+    synced.clear()
+    leader.manager.sync()
+    if policy is Fsync.INTERVAL:
+        assert ["checkpoint.json", leader.manager.store.folder.name, f"{0:020d}.log"] == synced
 
 
 def test_producer_ids_are_never_given_twice(tmp_path):

@@ -5,8 +5,8 @@ from structlog.testing import capture_logs
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import build, parse
-from examples.broker.storage.disk import Disk
-from examples.broker.storage.log import Fsync, Log
+from examples.broker.storage.disk import Disk, Fsync
+from examples.broker.storage.log import Log
 from examples.broker.storage.topics import Topic, TopicStore
 
 FULL = OSError(28, "No space left on device")

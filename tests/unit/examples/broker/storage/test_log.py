@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import batches, build, parse, records_of
 from examples.broker.protocol.steps import run_at_once
-from examples.broker.storage.log import Fsync, Log
+from examples.broker.storage.disk import Fsync
+from examples.broker.storage.log import Log
 from examples.broker.storage.segment import Segment
 
 

@@ -8,8 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from examples.broker.broker import Broker
+from examples.broker.protocol.errors import BrokerError
 from examples.broker.protocol.records import build, parse
-from examples.broker.storage.log import Fsync, Log
+from examples.broker.storage.disk import Fsync
+from examples.broker.storage.log import Log
 from examples.broker.storage.segment import Segment
 
 BATCH = build([(None, b"x" * 100)], timestamps=[1])
@@ -41,8 +43,8 @@ def test_a_log_can_be_synced_while_it_is_restarted(log, monkeypatch):
     assert ["00000000000000000050.log"] == [path.name for path in log.folder.iterdir()]
 
 
-def test_a_segment_that_was_cut_off_is_no_error(log, monkeypatch):
-    """A segment may be removed while the fsync thread forces it to the disk. The next round takes the new last one."""
+def test_segments_that_were_cut_off_are_no_error(log, monkeypatch):
+    """Segments may be removed while the fsync thread forces them to the disk. It forces the others."""
     real, synced = Segment.sync, []
 
     def cut(segment):
@@ -53,9 +55,20 @@ def test_a_segment_that_was_cut_off_is_no_error(log, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Segment, "sync", cut)
         log.sync()
+        assert list(range(10)) == synced
         log.sync()
 
-    assert [9, 2] == synced
+    assert list(range(10)) == synced
+
+
+def test_a_new_segment_forces_nothing_on_the_loop(log, monkeypatch):
+    """The fsync thread forces the earlier segments, too."""
+    synced = []
+    monkeypatch.setattr(Segment, "sync", lambda segment: synced.append(segment.base_offset))
+    log.append(BATCH, parse(BATCH))
+    assert [] == synced
+    log.sync()
+    assert list(range(11)) == synced
 
 
 def test_an_error_of_the_last_segment_is_raised(log, monkeypatch):
@@ -90,10 +103,33 @@ def test_an_error_does_not_end_the_fsync_thread():
     assert 2 == len(rounds)
 
 
+def test_a_killed_process_leaves_no_batch_that_is_not_on_the_disk(tmp_path, monkeypatch):
+    """With ALWAYS, the batch may be acknowledged by the next process, as a duplicate or as a follower's position."""
+    log = Log(tmp_path / "t-0")
+    log.append(BATCH, parse(BATCH))
+    log.close()
+    synced = []
+    monkeypatch.setattr(Segment, "sync", lambda segment: synced.append(segment.base_offset))
+    Log(tmp_path / "t-0", fsync=Fsync.ALWAYS).close()
+    assert [0] == synced
+
+
+def test_batches_before_an_error_are_on_the_disk(tmp_path, monkeypatch):
+    """A follower's next fetch acknowledges the batches of a response that came before the one that failed."""
+    log = Log(tmp_path / "t-0", fsync=Fsync.ALWAYS)
+    synced = []
+    monkeypatch.setattr(Segment, "sync", lambda segment: synced.append(segment.next_offset))
+    gap = build([(None, b"x")], timestamps=[1], base_offset=5)
+    with pytest.raises(BrokerError, match="must begin at 1"):
+        log.append_replicated(BATCH + gap)
+    assert [1] == synced
+    log.close()
+
+
 def test_the_names_of_new_files_are_on_the_disk(tmp_path, monkeypatch):
     """A record that was forced to the disk is in a file that a power cut leaves in its folder."""
     synced = []
-    monkeypatch.setattr("examples.broker.storage.log.sync_folder", lambda folder: synced.append(folder.name))
+    monkeypatch.setattr("examples.broker.storage.segment.sync_path", lambda folder: synced.append(folder.name))
     log = Log(tmp_path / "data" / "t-0", segment_bytes=2 * len(BATCH), fsync=Fsync.ALWAYS)
     for expected in (["t-0", "data"], [], ["t-0", "data"]):
         synced.clear()
