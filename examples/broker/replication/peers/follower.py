@@ -17,6 +17,9 @@ one fetch behind its leader's, so two elections in a row could drop acknowledged
 **Moving.** When the partitions of a task change, the task is restarted, so that no partition waits for the long poll of
 the others. Records of a partition whose leadership has moved meanwhile are dropped.
 
+**Checkpoints.** After an unclean election, a cut may move a log's start and watermark back. They are saved before
+records are appended, because a restart with the old start would hide these records.
+
 Runs as tasks on the broker's loop.
 """
 
@@ -175,6 +178,7 @@ class _Fetcher:
                     trouble |= not partition.align(end.leader_epoch, end.end_offset)
                 else:
                     trouble = True
+        self._replicas.checkpoint()
         return trouble
 
     # -- records
@@ -196,15 +200,18 @@ class _Fetcher:
             self._fetch.reset()
             return True
         self._fetch.answered(response)
-        trouble = False
+        trouble = is_cut = False
         for topic in response.topics:
             for part in topic.partitions:
                 partition = partitions.get((topic.name, part.index))
                 if partition is None or not self._still_follows(partition, asked[partition.key]):
                     continue
+                is_cut |= part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
                 if not self._take(partition, part):
                     self._fetch.name_again(partition.key)
                     trouble = True
+        if is_cut:
+            self._replicas.checkpoint()
         return trouble
 
     def _take(self, partition: Partition, part: FetchedPartition) -> bool:
