@@ -178,14 +178,14 @@ static int gather(Batch *self)
     return 0;
 }
 
-/* How late a task is. 0 if its times do not fit into 64 bits. */
+/* How late a task is. 0 if that or its times do not fit into 64 bits. */
 static int64_t lateness(int64_t now_ns, int64_t deadline_ns, int64_t delay_ms)
 {
-    if (delay_ms <= TIMER_HUGE || now_ns >= MOST_NOW_NS || now_ns <= -MOST_NOW_NS)
+    int64_t late_ns;
+    if (delay_ms <= TIMER_HUGE || __builtin_sub_overflow(now_ns, deadline_ns, &late_ns))
         return 0;
-    int64_t late_ns = now_ns - deadline_ns;
-    if (delay_ms < 0)
-        late_ns += delay_ms * NS_PER_MS; /* it was due when it was added, not before */
+    if (delay_ms < 0 && __builtin_add_overflow(late_ns, delay_ms * NS_PER_MS, &late_ns))
+        return 0; /* it was due when it was added, not before */
     return late_ns < 0 ? 0 : late_ns;
 }
 
@@ -256,21 +256,28 @@ static int end_turn(Batch *self, Tally *tally, int more, PyObject *entry)
     return had_failed ? -1 : failed;
 }
 
+/* How many tasks run() must reach: 0, or -1 with an error. */
+static int number_of_most(PyObject *given, Py_ssize_t *most)
+{
+    *most = given == Py_None ? PY_SSIZE_T_MAX : PyNumber_AsSsize_t(given, PyExc_ValueError);
+    if (*most < 0 && !PyErr_Occurred())
+        PyErr_Format(PyExc_ValueError, "most must be an int, 0 or more, or None, got %zd", *most);
+    return *most < 0 ? -1 : 0;
+}
+
 static PyObject *batch_run(Batch *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
-    Py_ssize_t most = PY_SSIZE_T_MAX, named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
+    Py_ssize_t most, named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
     if (count + named > 1 || (named && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "most"))) {
         PyErr_SetString(PyExc_TypeError, "run(most=None) takes at most one argument");
         return NULL;
     }
-    if (count + named == 1 && args[0] != Py_None) {
-        most = PyNumber_AsSsize_t(args[0], PyExc_OverflowError);
-        if (most == -1 && PyErr_Occurred())
-            return NULL;
-    }
+    PyObject *given = count + named == 1 ? args[0] : Py_None;
     Tally *tally = (Tally *)core.tally->tp_alloc(core.tally, 0);
     PyObject *entry = tally == NULL ? NULL : PyObject_CallMethodNoArgs(self->dispatcher, core.str_begin);
-    int failed = entry == NULL || (self->tasks == NULL && gather(self)) ? -1 : run_tasks(self, tally, most);
+    int failed = entry == NULL || number_of_most(given, &most) || (self->tasks == NULL && gather(self)) ? -1 : 0;
+    if (!failed)
+        failed = run_tasks(self, tally, most);
     int more = !failed && tally->reached == most;
     if (failed)
         requeue(self);

@@ -296,6 +296,24 @@ def test_batch_may_be_run_a_few_tasks_at_a_time(clock):
     assert [1, 1, 1, 1, 0] == [len(task.log) for task in tasks]
 
 
+@pytest.mark.parametrize("most", [-1, 2**70, 1.5, "all"])
+def test_tasks_of_a_batch_called_with_a_wrong_number_run_later(clock, most):
+    """A batch that an executor calls with a wrong number raises, and its tasks are due again."""
+    batches = queue.SimpleQueue()
+    with SystemTimer(clock=clock, executor=SimpleNamespace(submit=batches.put)) as timer:
+        task = Ping(1)
+        timer.add(task)
+        clock.advance(1)
+        timer.advance_clock(0)
+        with pytest.raises((TypeError, ValueError)):
+            batches.get_nowait()(most)
+        assert (0, 1) == (timer.statistics().handed_over, timer.size)
+        timer.advance_clock(0)
+        batches.get_nowait()()
+
+        assert [task] == task.log
+
+
 def test_given_executor_is_not_shut_down(clock):
     """An executor that was given is its owner's to shut down."""
     with ThreadPoolExecutor(1) as executor:
@@ -526,6 +544,17 @@ def test_lateness_is_measured(timer, clock):
     assert 8_000_000 == statistics.late_sum_ns == statistics.late_max_ns
     assert 3 == sum(statistics.late_ns)
     assert (2, 1) == (statistics.late_ns[0], statistics.late_ns[(8_000_000).bit_length()])
+
+
+def test_lateness_is_measured_on_a_wall_clock():
+    """A clock that counts from 1970, such as ``time.time_ns``, gives the same lateness as one that counts from 0."""
+    clock = ManualClock(1_800_000_000_000_000_000)
+    with SystemTimer(clock=clock, executor=InlineExecutor()) as timer:
+        timer.add(Ping(2))
+        clock.advance(10)
+        timer.advance_clock(0)
+
+        assert 8_000_000 == timer.statistics().late_max_ns
 
 
 @pytest.mark.parametrize(("delay_ms", "moved_ms"), [(1_000, -10_000), (-10_000, 5), (-10_000, -7)])
