@@ -24,10 +24,12 @@ Pure functions, except `make_roots` and `secret_of`.
 
 from __future__ import annotations
 
+import base64
 import functools
 import json
 import secrets
 import time
+import zlib
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import attrs
@@ -55,6 +57,10 @@ CONFIGS = "/config/topics"
 CONFIG_CHANGES = "/config/changes"
 _ROOTS = ("/brokers", IDS, KNOWN, OFFLINE, TOPICS, ISR_CHANGES, "/admin", DELETIONS, "/config", CONFIGS, CONFIG_CHANGES)
 
+NO_END = (-1, 0)
+"""The end of an empty log."""
+_MOST_BYTES_OF_ENDS = 1_000_000  # a request to ZooKeeper has at most 1,048,575
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -66,7 +72,7 @@ def _decoder(read: Callable[P, T]) -> Callable[P, T]:
     def checked(*args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return read(*args, **kwargs)
-        except (TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        except (TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, zlib.error) as error:
             raise ValueError(f"invalid content of a node: {error!r}") from error
 
     return checked
@@ -125,7 +131,7 @@ class BrokerInfo:
 
     def end_of(self, key: Key) -> tuple[int, int]:
         """Return the end of a partition's log when the node registered."""
-        return self.ends.get(f"{key[0]}-{key[1]}", (-1, 0))
+        return self.ends.get(f"{key[0]}-{key[1]}", NO_END)
 
     def write(self) -> bytes:
         return _encode(
@@ -133,7 +139,7 @@ class BrokerInfo:
             port=self.port,
             incarnation=self.incarnation,
             folder_id=self.folder_id,
-            ends=dict(self.ends),
+            ends=_packed(self.ends),
             timestamp=_now(),
         )
 
@@ -141,9 +147,24 @@ class BrokerInfo:
     @_decoder
     def read(cls, node_id: int, data: bytes) -> BrokerInfo:
         content = _decode(data)
-        ends = {str(name): (int(epoch), int(end)) for name, (epoch, end) in content.get("ends", {}).items()}
+        ends = _unpacked(content.get("ends", _packed({})))
         incarnation, folder_id = str(content.get("incarnation", "")), str(content.get("folder_id", ""))
         return cls(node_id, str(content["host"]), int(content["port"]), incarnation, folder_id, ends)
+
+
+def _packed(ends: Mapping[str, tuple[int, int]]) -> str:
+    """Compress the ends of logs. If they are too many for a node of ZooKeeper, some are left out."""
+    known = [(name, end) for name, end in ends.items() if end != NO_END]
+    while True:
+        packed = base64.b64encode(zlib.compress(json.dumps(dict(known), separators=(",", ":")).encode()))
+        if len(packed) <= _MOST_BYTES_OF_ENDS:
+            return packed.decode()
+        del known[len(known) // 2 :]
+
+
+def _unpacked(packed: str) -> dict[str, tuple[int, int]]:
+    content = json.loads(zlib.decompress(base64.b64decode(packed)))
+    return {str(name): (int(epoch), int(end)) for name, (epoch, end) in content.items()}
 
 
 def write_known(brokers: Mapping[int, BrokerInfo]) -> bytes:

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -40,6 +41,19 @@ def test_broker_is_read_back():
     info = layout.BrokerInfo(3, "host", 9092, "life")
 
     assert info == layout.BrokerInfo.read(3, info.write())
+
+
+@pytest.mark.parametrize(("logs", "some"), [(40_000, False), (200_000, True)])
+def test_a_registration_with_many_logs_is_small_enough_for_zookeeper(logs, some):
+    """The ends of 40,000 logs are all read back. Of many more, some are left out. Empty logs take no space."""
+    random = Random(1)
+    ends = {f"orders-{random.getrandbits(24):x}-{number}": (3, random.getrandbits(30)) for number in range(logs)}
+    empty = {f"empty-{number}": (-1, 0) for number in range(logs)}
+    data = layout.BrokerInfo(3, "host", 9092, "life", ends=ends | empty).write()
+
+    assert len(data) < 1 << 20
+    found = layout.BrokerInfo.read(3, data).ends
+    assert found.items() < ends.items() if some else ends == found
 
 
 def test_controller_is_written_as_tools_expect():
