@@ -91,8 +91,12 @@ class Controller:
         self.events = EventQueue()
         self.controller_id: int | None = None
         """The node that is the controller, as far as this node knows. May be read from any thread."""
-        self.on_session: Callable[[SessionChange], None] = lambda _: None
-        """Called on the queue's thread after this object has handled the change."""
+        self.on_registered: Callable[[], None] = lambda: None
+        """Called on the queue's thread after this node has registered in a new session."""
+        self.is_registered = False
+        """Whether this node is registered in its session. May be read from any thread."""
+        self.conflict: OSError | None = None
+        """The reason if another machine is registered with this node's id. May be read from any thread."""
         self._channel = channel
         self._ends = ends
         self._timer = timer
@@ -102,7 +106,6 @@ class Controller:
         self._begun = False
         """Whether the context of the term is complete."""
         self._watching = False
-        self._is_registered = False
 
     # -- called from any thread
 
@@ -144,18 +147,17 @@ class Controller:
     def _session_changed(self, change: SessionChange) -> None:
         if change is SessionChange.LOST:
             self._end_term()
-            self._is_registered = False
+            self.is_registered = False
             self.controller_id = None
         elif change is SessionChange.ESTABLISHED:
             self._end_term()
-            self._is_registered = False
+            self.is_registered = False
             self._take_part()
         elif change is SessionChange.RESUMED:
             self._try_to_become_controller()
-        self.on_session(change)
 
     def _take_part(self) -> None:
-        if self._is_registered:
+        if self.is_registered:
             return
         try:
             layout.make_roots(self.store)
@@ -166,13 +168,14 @@ class Controller:
                 )
                 self._watching = True
             self._register()
-            self._is_registered = True
+            self.is_registered, self.conflict = True, None
         except SessionLost:
             return  # the next session takes part
         except OSError as error:
             _log.warning("registration failed, will retry", reason=str(error))
             self._later(_RELOAD_MS, "retry", self._take_part)
             return
+        self.on_registered()
         self._try_to_become_controller()
 
     def _register(self) -> None:
@@ -201,14 +204,15 @@ class Controller:
         except ValueError:
             return  # written by another tool
         if folder_id != self.info.folder_id:
-            raise OSError(
+            self.conflict = OSError(
                 f"node {self.info.node_id} is registered with another data folder: "
                 "give each node its own id, or wait for the end of that session"
             )
+            raise self.conflict
 
     def _try_to_become_controller(self) -> None:
         """Find out which node is the controller, and become the controller if there is none."""
-        if not self._is_registered:
+        if not self.is_registered:
             return
         try:
             election = candidacy.try_to_become_controller(

@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from examples.broker.controller.tree import layout
+from examples.broker.coordination.embedded import EmbeddedStore
+from examples.broker.coordination.store import Create
+
 ROOT = Path(__file__).parents[3]
 
 
@@ -75,6 +79,33 @@ def test_a_node_without_input_runs_on(tmp_path, free_ports):
         process.terminate()
         process.communicate(timeout=20)
     assert 0 == process.returncode
+
+
+def test_a_machine_with_the_id_of_another_node_ends(tmp_path, free_ports):
+    """It says why in one line, and leaves what the other machine has in the tree."""
+    other = EmbeddedStore(tmp_path / "coordination.sqlite", session_ms=60_000)
+    other.start()
+    layout.make_roots(other)
+    registration = layout.BrokerInfo(1, "two.example", 9092, "life 1", "another folder").write()
+    offline = f"{layout.OFFLINE}/1"
+    other.multi([Create(f"{layout.IDS}/1", registration, ephemeral=True), Create(offline, ephemeral=True)])
+
+    ports = ",".join(map(str, free_ports(2)))
+    ended = subprocess.run(
+        command("--node-id", 1, "--ports", ports, "--data", tmp_path, "--log-level", "error"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert (1, "") == (ended.returncode, ended.stdout)
+    assert ended.stderr.startswith("error: node 1 is registered with another data folder: give each node its own id")
+    assert 1 == ended.stderr.count("\n")
+    assert registration == other.get(f"{layout.IDS}/1").data
+    assert b"" == other.get(offline).data
+    other.close()
 
 
 def test_a_node_started_by_hand_outlives_its_input(tmp_path, free_ports):

@@ -18,7 +18,6 @@ import structlog
 from examples.broker.controller.controller import Controller
 from examples.broker.controller.tree import layout
 from examples.broker.coordination.opening import open_store
-from examples.broker.coordination.store import SessionChange
 from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode, MalformedRequest
 from examples.broker.protocol.messages import controller as m
@@ -105,7 +104,7 @@ class Membership:
             rebalance_ms=config.rebalance_ms,
             key=self.key,
         )
-        self.controller.on_session = self._session_changed
+        self.controller.on_registered = self._registered
         self._store = store
         self._unregister_metrics = ControllerMetrics(self.controller).register()
         self._groups = GroupMoves(coordinator, self._tree, self._jobs, run_actions=run_actions, turn_ms=config.turn_ms)
@@ -120,9 +119,16 @@ class Membership:
     # -- start and stop
 
     async def start(self) -> None:
-        """Register, and take part in the election of a controller. Raises OSError if the store is unreachable."""
+        """Register, and take part in the election of a controller.
+
+        Raises:
+            OSError: if the store is unreachable, or another machine is registered with this node's id.
+        """
         await asyncio.to_thread(self.controller.start)
         await asyncio.wait([self._introduced], timeout=_INTRODUCED_S)
+        if self.controller.conflict is not None:
+            await self.close()
+            raise self.controller.conflict
         self._introduce()  # serve anyway; clients will ask again
 
     def _introduce(self) -> None:
@@ -184,10 +190,8 @@ class Membership:
         await asyncio.to_thread(self.controller.close)
         self.topics.shut_down()
 
-    def _session_changed(self, change: SessionChange) -> None:
-        """Begin to watch the tree with the first session. Called on the controller's thread."""
-        if change is not SessionChange.ESTABLISHED:
-            return
+    def _registered(self) -> None:
+        """Begin to watch the tree with the first registration. Called on the controller's thread."""
         self._loop.call_soon_threadsafe(self._report_disk)
         if not self._watching:
             self._watching = True
@@ -207,6 +211,8 @@ class Membership:
 
     def _report_disk(self, *_: object) -> None:
         """Write to the tree whether this node's disk rejects writes, for the controller."""
+        if not self.controller.is_registered:
+            return  # another machine may be registered with this node's id
         is_failing = self.replicas.store.disk.is_failing
 
         def again(_: BrokerError) -> None:

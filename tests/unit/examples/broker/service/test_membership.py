@@ -4,7 +4,7 @@ import asyncio
 from types import SimpleNamespace
 
 from examples.broker.controller.tree import layout
-from examples.broker.coordination.store import SessionChange, Unreachable
+from examples.broker.coordination.store import Unreachable
 from examples.broker.service.cluster import membership
 from examples.broker.service.cluster.tree_client import TreeClient
 
@@ -31,7 +31,7 @@ async def until(condition):
 
 
 def test_watches_that_the_store_does_not_set_are_tried_again(monkeypatch):
-    """A node sees settings and topics also if the tree did not answer when its first session began."""
+    """A node sees settings and topics also if the tree did not answer when it first registered."""
     monkeypatch.setattr(membership, "_RETRY_S", 0)
     looks = []
 
@@ -44,7 +44,7 @@ def test_watches_that_the_store_does_not_set_are_tried_again(monkeypatch):
             read_settings=lambda: looks.append("settings"), read_names=lambda: looks.append("names")
         )
         for _ in range(2):
-            node._session_changed(SessionChange.ESTABLISHED)
+            node._registered()
         await until(lambda: len(looks) == 2)
         assert {layout.CONFIG_CHANGES, layout.TOPICS} == node._store.watches.keys()
         node._store.watches[layout.TOPICS]()
