@@ -4,7 +4,8 @@ from purgatory import _distribution, _rare  # noqa: F401  # _rare: hands its fun
 from purgatory._events.observers import Observer
 from purgatory._events.outcome import Outcome
 from purgatory._operations.actions import ActionQueue
-from purgatory._operations.operation import DelayedOperation, LockLike
+from purgatory._operations.operation import DelayedOperation
+from purgatory._operations.user_lock import LockLike
 from purgatory._purgatory.live import live, on_start
 from purgatory._purgatory.purgatory import DelayedOperationPurgatory
 from purgatory._purgatory.snapshot import PurgatorySnapshot, ShutdownReport, Totals

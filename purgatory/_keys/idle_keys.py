@@ -28,8 +28,6 @@ from purgatory._support.edition import CORE
 if TYPE_CHECKING:
     from purgatory._keys.watchers import Watchers
 
-__all__ = ["IdleKeys"]
-
 #: The keys in use are counted once per this number of entries.
 RECOUNT: Final = 512
 
@@ -86,36 +84,25 @@ class IdleKeys:
 
     def _forget_oldest(self) -> bool:
         """Forget the key that was appended first, unless it is in use. Returns whether it was forgotten."""
-        watchers: Watchers | None = None
-        try:
-            with self._lock:
-                if not self._noted:
-                    return False
-                watchers = self._noted[0]
-                del self._noted[0]
-            return self._forget(watchers)
-        except BaseException as error:
-            if watchers is not None and not watchers.closed:  # the key stays, so it must be looked at again later
-                watchers.idle = True
-                self._noted.append(watchers)
-            if watchers is None or not isinstance(error, Exception):
-                raise
-            key_failed(watchers.key, error)
-            return False
-
-    def _forget(self, watchers: Watchers) -> bool:
-        """Forget a key that was removed from the queue, unless it is in use. Returns whether it was forgotten."""
         self._until_recount -= 1  # not exact if two threads do this at once, and need not be
         if self._until_recount < 0:
             self._until_recount = RECOUNT
-            in_use = self._known() - len(self._noted) - 1
-            self._limit = max(self._interval, in_use) if self._interval else 0
+            self._limit = max(self._interval, self._known() - len(self._noted)) if self._interval else 0
+        with self._lock:
+            if not self._noted:
+                return False
+            watchers = self._noted.popleft()
         watchers.idle = False  # before the entries are read, so that a key that becomes idle meanwhile is noted again
-        if watchers or not watchers.home_shard.remove_if_empty(watchers):
-            if not (watchers or watchers.idle or watchers.closed):
-                watchers.idle = True  # its last operation was removed while `closed` was set, and did not note it
-                self._noted.append(watchers)
+        try:
+            if watchers or not watchers.home_shard.remove_if_empty(watchers):
+                return False
+        except Exception as error:  # noqa: BLE001  # of the key's own code: the key stays
+            key_failed(watchers.key, error)
             return False
+        finally:
+            if not (watchers or watchers.idle or watchers.closed):  # look at it again later
+                watchers.idle = True
+                self._noted.append(watchers)
         with self._lock:
             self._forgotten += 1
         return True

@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from purgatory._threads.retrier import Retrier
     from timer import Timer
 
-__all__ = ["Shard"]
-
 _FREE_THREADED: Final = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
@@ -147,13 +145,13 @@ class Shard:
                 watchers.closed = is_removed
             return is_removed
 
-    def counts(self) -> tuple[int, int, int, tuple[int, ...]]:
+    def counts(self) -> tuple[int, ...]:
         """The numbers of parked operations, extensions, checks and outcomes at one moment."""
         outcomes = [0] * len(self.outcomes)
         with self.lock:
             parked, extended, checks = self.parked, self.extended, self.checks
             outcomes[:] = self.outcomes
-        return parked, extended, checks, tuple(outcomes)
+        return parked, extended, checks, *outcomes
 
     def entries(self) -> int:
         """The number of entries under the keys: one per operation and key.

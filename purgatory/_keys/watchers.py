@@ -13,8 +13,6 @@ from purgatory._support.edition import CORE
 if TYPE_CHECKING:
     from purgatory._keys.shard import Shard
 
-__all__ = ["Watchers"]
-
 
 class Watchers(dict[Any, None]):
     """The operations that wait under one key, in order of arrival.

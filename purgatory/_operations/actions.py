@@ -26,8 +26,6 @@ from typing import Any
 from purgatory._events.log import log, printable
 from purgatory._support.errors import InvalidAction
 
-__all__ = ["ActionQueue"]
-
 
 class ActionQueue:
     """A queue of calls to make later. Any thread may add calls, and any thread may run the queue.

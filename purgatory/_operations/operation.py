@@ -21,10 +21,9 @@ step runs the hooks and removes the operation from its keys, the timer and the c
 ARRIVING, the parking thread removes it, because only that thread knows which keys were added.
 
 **One lock.** The lock of the operation's *home shard*, the shard of its first key, guards the state, the home shard,
-the turn, the recheck flag and the shard's counters. It is taken by ``with`` only, and nothing inside the block calls a
-hook, a key's code or another lock. An operation that was not parked yet belongs to :data:`UNPARKED`. ``_op_home_shard``
-is the last field that is written under the old home shard's lock. A thread that waited for that lock compares the home
-shard and starts again.
+the turn, the recheck flag and the shard's counters. Nothing inside the block calls a hook, a key's code or another
+lock. An operation that was not parked yet belongs to :data:`UNPARKED`. ``_op_home_shard`` is the last field that is
+written under the old home shard's lock. A thread that waited for that lock compares the home shard and starts again.
 
 **No check is lost.** A thread that checks or parks an operation has its *turn*.
 
@@ -34,15 +33,15 @@ shard and starts again.
 
 Steps 2 and 3 exclude each other. If step 2 comes first, A checks again. If step 3 comes first, B takes the turn.
 
-**A user's lock** (``lock=``) is held in addition while an operation is checked. A check tries it once. If it is taken,
-the retrier, a background thread, repeats the check.
+**A user's lock** (``lock=``) is held in addition while an operation is parked or checked. A check tries it once. If it
+is taken, the retrier, a background thread, repeats the check.
 
 **Expiry** marks the operation as overdue and checks it. The thread that has the turn then expires it instead of calling
 ``try_complete``. So expiry and check exclude each other, and an executor thread never waits for a user's lock.
 
 **Interrupts.** A signal handler can raise ``KeyboardInterrupt`` after any call, also directly after a ``with`` block.
-Each thread stores a token in the turn and in the list of pending hooks, inside the block. Its exception handler
-compares the tokens. It passes an unfinished check to the retrier, and runs the pending hooks.
+Each thread stores a token in the turn and in the pending hooks, inside the block. Its exception handler compares the
+tokens. It passes an unfinished check to the retrier, and runs the pending hooks.
 
 **Lock order.** The user's lock comes first, then a shard's lock or the timer's lock. No thread holds two of the latter.
 """
@@ -53,6 +52,8 @@ import abc
 from collections.abc import Hashable, Sequence
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, Final
+
+import attrs
 
 from purgatory._events.observers import Observers
 from purgatory._events.outcome import (
@@ -86,8 +87,6 @@ from timer._task import checked_delay_ms
 if TYPE_CHECKING:
     from purgatory._keys.watchers import Watchers
 
-__all__ = ["UNPARKED", "DelayedOperation", "LockLike", "Operation", "ParkingTurn"]
-
 #: The home shard of operations that were not parked yet. No operation is watched here.
 UNPARKED: Final = Shard(Observers(""), IdleKeys(0, int))
 call_after_fork(UNPARKED)
@@ -97,34 +96,21 @@ TIME_IS_UP: Final = 1
 DRAINED: Final = 2
 
 
+@attrs.define(eq=False)
 class ParkingTurn:
-    """The turn of a thread that parks an operation.
+    """The turn of a thread that parks an operation."""
 
-    Attributes:
-        is_parked: whether the thread has taken the step to PARKED. Written under the home shard's lock.
-    """
-
-    __slots__ = ("is_parked",)
-
-    def __init__(self) -> None:
-        self.is_parked = False
+    #: Whether the thread has taken the step to PARKED. Written under the home shard's lock.
+    is_parked: bool = False
 
 
+@attrs.define(eq=False)
 class Completion:
-    """Pending hooks and notifications of a completed operation. One thread uses it.
+    """What the thread that completed an operation has still to do: hooks to call, and a report to the observers."""
 
-    Attributes:
-        hooks: the names of the hooks that were not called yet.
-        error: what a hook raised.
-        is_reported: whether the observers were notified of the end.
-    """
-
-    __slots__ = ("error", "hooks", "is_reported")
-
-    def __init__(self, hooks: tuple[str, ...]) -> None:
-        self.hooks = hooks
-        self.error: BaseException | None = None
-        self.is_reported = False
+    hooks: tuple[str, ...]
+    error: BaseException | None = None
+    is_reported: bool = False
 
 
 #: The hooks to call, in order, for what ends an operation.
@@ -330,9 +316,7 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     def _op_check_initialized(self) -> None:
         """Explain the missing state of a subclass that does not call ``super().__init__``."""
-        try:
-            self._op_home_shard  # noqa: B018
-        except AttributeError:
+        if not hasattr(self, "_op_home_shard"):
             raise not_initialized(self) from None
 
     def _op_take_turn(self, turn: object) -> bool:
@@ -385,12 +369,10 @@ class DelayedOperation(TimerTask, abc.ABC):
         return self._op_state in (IMMEDIATE, SATISFIED)
 
     def _op_retry(self) -> None:
-        """Let the retrier repeat the check."""
         if self._op_home_shard.retrier is not None:
             self._op_home_shard.retrier.retry(self)
 
     def _op_expire_for_shutdown(self) -> None:
-        """Expire before the deadline, because the purgatory is shut down."""
         self._op_overdue = self._op_overdue or DRAINED
         self._withdraw()
         self.maybe_try_complete()

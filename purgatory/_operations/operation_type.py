@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-__all__ = ["OperationT"]
-
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 

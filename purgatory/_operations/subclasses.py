@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
+from functools import partial
 from types import CoroutineType
 from typing import TYPE_CHECKING, Final
 
@@ -14,17 +15,6 @@ from purgatory._support.label import label
 
 if TYPE_CHECKING:
     from purgatory._operations.operation import DelayedOperation
-
-__all__ = [
-    "PREFIX",
-    "RESERVED",
-    "check_names",
-    "described",
-    "not_initialized",
-    "reject_coroutine",
-    "reserve",
-    "warn_still_open",
-]
 
 #: The beginning of the private names of an operation.
 PREFIX: Final = "_op_"
@@ -55,14 +45,11 @@ def reserve(cls: type) -> None:
     for name in RESERVED:
         own = getattr(cls, name)
         get = own.fget if isinstance(own, property) else own.__get__
-        setattr(cls, name, property(get, _setter(name), doc=own.__doc__))
+        setattr(cls, name, property(get, partial(_reject_value, name), doc=own.__doc__))
 
 
-def _setter(name: str) -> Callable[[object, object], None]:
-    def reject(operation: object, value: object) -> None:  # noqa: ARG001
-        raise ReservedName(type(operation), name, RESERVED)
-
-    return reject
+def _reject_value(name: str, operation: object, value: object) -> None:  # noqa: ARG001  # called by a property
+    raise ReservedName(type(operation), name, RESERVED)
 
 
 def described(operation: DelayedOperation) -> str:
@@ -92,7 +79,6 @@ def _time_left(operation: DelayedOperation) -> str:
 
 
 def not_initialized(operation: object) -> AttributeError:
-    """The error for an operation whose ``__init__`` does not call the library's."""
     name = type(operation).__name__
     return AttributeError(f"{name} was not initialized; call super().__init__(delay_ms) in its __init__")
 
@@ -115,11 +101,7 @@ def warn_still_open(operation: DelayedOperation, keys: Sequence[Hashable] = ()) 
 
 
 def reject_coroutine(operation: DelayedOperation, answer: object) -> None:
-    """Check that the answer of a plain hook is not a coroutine, which nothing would await.
-
-    Raises:
-        InvalidOperation: it is. It is closed.
-    """
+    """Raise ``InvalidOperation`` if the answer of a plain hook is a coroutine, which nothing would await."""
     if isinstance(answer, CoroutineType):
         answer.close()
         kind = type(operation)

@@ -14,8 +14,6 @@ from purgatory._threads.watchdog import hooks_on_this_stack
 if TYPE_CHECKING:
     from timer import Timer
 
-__all__ = ["admit", "check_ready", "each_once", "not_an_operation", "reject_own_hook"]
-
 #: Type combinations already warned about, and the greatest number that is kept.
 _warned: set[tuple[str, ...]] = set()
 MOST_WARNED: Final = 64

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     OnStart = Callable[[DelayedOperationPurgatory[Any]], object]
 
-__all__ = ["live", "on_start", "register"]
-
 _purgatories: weakref.WeakSet[DelayedOperationPurgatory[Any]] = weakref.WeakSet()
 _callbacks: list[OnStart] = []
 _lock = new_lock()

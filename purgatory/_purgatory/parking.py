@@ -31,7 +31,7 @@ from purgatory._events.outcome import ARRIVING, IMMEDIATE, PARKED
 from purgatory._operations.operation import UNPARKED, DelayedOperation, ParkingTurn
 from purgatory._operations.user_lock import call_with
 from purgatory._purgatory.arguments import admit, check_ready, each_once, reject_own_hook
-from purgatory._purgatory.many_keys import check_keys
+from purgatory._purgatory.many_keys import check_keys, hand_over
 from purgatory._support.edition import CORE, native_class
 from purgatory._support.errors import (
     AlreadyParked,
@@ -47,8 +47,6 @@ if TYPE_CHECKING:
     from purgatory._limits.capacity import Capacity
     from purgatory._purgatory.shards import Shards
     from timer import Timer
-
-__all__ = ["Parking"]
 
 #: How long a parking thread sleeps while another thread checks the operation.
 RETRY_SLEEP_S: Final = 0.0001
@@ -207,11 +205,17 @@ class Parking:
             UnhashableKey: the key has no hash.
             InvalidSetting: the limit is not an ``int``, or is less than 1.
         """
+        completed = 0
         if limit is not None:
             completed = check_keys(self, [key], limit)
-        else:
-            watchers = self._shards.find(key)
-            completed = 0 if watchers is None else check_all(watchers.operations())
+        elif (watchers := self._shards.find(key)) is not None:
+            try:
+                for operation in watchers.operations():
+                    if operation._op_state <= PARKED and operation.maybe_try_complete():
+                        completed += 1
+            except BaseException:
+                hand_over(self, [key], None)
+                raise
         if self._closed and not completed:
             checked_when_closed(self._name)
         return completed
@@ -245,21 +249,6 @@ def checked_when_closed(name: str) -> None:
     suppressed = throttle.admit("checked_when_closed", name)
     if suppressed is not None:
         log.info("checked_when_closed", purgatory=name, suppressed=suppressed)
-
-
-def check_all(operations: Sequence[DelayedOperation]) -> int:
-    """Check operations. Returns how many this thread completed."""
-    completed = 0
-    try:
-        for operation in operations:
-            if operation._op_state <= PARKED and operation.maybe_try_complete():
-                completed += 1
-    except BaseException:  # this thread is interrupted, so the retrier repeats the checks
-        for operation in operations:
-            if operation._op_state <= PARKED:
-                operation._op_retry()
-        raise
-    return completed
 
 
 def arrive(operation: DelayedOperation, home_shard: Shard, turn: ParkingTurn) -> bool:

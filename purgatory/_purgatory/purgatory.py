@@ -30,7 +30,7 @@ from purgatory._operations.operation_type import OperationT
 from purgatory._purgatory.live import register
 from purgatory._purgatory.parking import Parking
 from purgatory._purgatory.shards import CHUNK, Shards, operations_in_chunks
-from purgatory._purgatory.shutdown import Drain, Shutdown, own_hooks, run_with_sleep
+from purgatory._purgatory.shutdown import Drain, Shutdown, own_hooks
 from purgatory._purgatory.take_snapshot import overdue_ms, take_snapshot
 from purgatory._support.errors import InvalidSetting, checked_int
 from purgatory._threads.retrier import Retrier
@@ -43,8 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from purgatory._purgatory.snapshot import PurgatorySnapshot, ShutdownReport, Totals
-
-__all__ = ["DelayedOperationPurgatory", "OperationT"]
 
 
 class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
@@ -234,7 +232,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
 
         The cost does not depend on what is parked. In the pure Python implementation it grows with the number of keys.
         """
-        return self._shards.watched()
+        return sum(shard.entries() for shard in self._shards)
 
     @property
     def num_delayed(self) -> int:
@@ -248,7 +246,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         The cost does not depend on what is parked. While a timer that several purgatories share is late, each of them
         that has parked operations reports by how much.
         """
-        return overdue_ms(self._timer, self._retrier) if self.parked else 0.0
+        return overdue_ms(self)
 
     def totals(self) -> Totals:
         """Operations since the start, by outcome. The cost does not depend on what is parked."""
@@ -269,7 +267,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
     @property
     def known_keys(self) -> int:
         """How many keys are known, idle keys included. The cost does not depend on what is parked."""
-        return self._shards.keys()
+        return sum(len(shard.by_key) for shard in self._shards)
 
     @property
     def idle_keys(self) -> int:
@@ -303,18 +301,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         Args:
             largest: how many of the largest keys, and of the largest tenants, to include.
         """
-        timer = self._timer
-        return take_snapshot(
-            shards=self._shards,
-            idle_keys=self._idle_keys,
-            timer=timer,
-            now_ns=time.monotonic_ns() if timer is None else timer.now_ns(),
-            observers=self._observers,
-            capacity=self._capacity,
-            broker_id=self._broker_id,
-            closed=self._closed,
-            largest=checked_int("largest", largest, 0),
-        )
+        return take_snapshot(self, checked_int("largest", largest, 0))
 
     # -- observers, and driving without a reaper
 
@@ -356,17 +343,19 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         Raises:
             InvalidSetting: ``drain`` or ``timeout_ms`` is not valid.
         """
-        shutdown = Shutdown(self._name, self._shards, drain, timeout_ms, hooks_that_wait=self._hooks_that_wait)
+        shutdown = Shutdown(self, drain, timeout_ms, all_answered=self._all_answered)
         self._closed = True
         self._waiting[shutdown] = own_hooks(self._shards)
         try:
             with self._closing:
                 if self._report is None:
-                    self._report = run_with_sleep(shutdown.run())
+                    for sleep_s in shutdown.run():
+                        time.sleep(sleep_s)
+                    self._report = shutdown.report
         finally:
             self._waiting.pop(shutdown, None)
         self._stop_threads()
-        return self._report
+        return self._report  # type: ignore[return-value]  # a shutdown that has ended has a report
 
     def _end(self, report: ShutdownReport[OperationT]) -> None:
         """Stop permanently, after the caller has settled the parked operations itself. For ``AsyncPurgatory``."""
@@ -375,9 +364,9 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
             self._report = self._report or report
         self._stop_threads()
 
-    def _hooks_that_wait(self) -> int:
-        """The number of operations whose hooks called a shutdown that has not ended."""
-        return len(frozenset().union(*self._waiting.copy().values()))
+    def _all_answered(self) -> bool:
+        """Whether no hooks run but those that called a shutdown which has not ended."""
+        return self._shards.completing() <= len(frozenset().union(*self._waiting.copy().values()))
 
     def _stop_threads(self) -> None:
         """End the threads and the timer, if they are the purgatory's own. A second call has no effect.

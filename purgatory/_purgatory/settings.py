@@ -10,8 +10,6 @@ from purgatory._operations.operation_type import OperationT
 if TYPE_CHECKING:
     from purgatory._events.observers import Observer
 
-__all__ = ["Settings"]
-
 
 class Settings(TypedDict, Generic[OperationT], total=False):
     """Keyword arguments of ``DelayedOperationPurgatory`` other than those about its timer."""

@@ -25,22 +25,8 @@ if TYPE_CHECKING:
     from purgatory._keys.watchers import Watchers
     from purgatory._operations.operation import DelayedOperation
 
-__all__ = ["CHUNK", "Shards", "operations_in_chunks"]
-
 #: How many keys, or operations of one key, are read before another thread may run.
 CHUNK: Final = 2048
-
-
-class _ShardDict(dict[int, "Shard"]):
-    """The shards by number. ``[]`` of an unknown number makes a shard."""
-
-    __slots__ = ("_make",)
-
-    def __init__(self, make: Callable[[], Shard]) -> None:
-        self._make = make
-
-    def __missing__(self, number: int) -> Shard:
-        return self.setdefault(number, self._make())  # another thread may have made it first
 
 
 class Shards:
@@ -51,24 +37,25 @@ class Shards:
         make: makes one.
     """
 
-    __slots__ = ("_count", "_made")
+    __slots__ = ("_count", "_made", "_make")
 
     def __init__(self, count: int, make: Callable[[], Shard]) -> None:
         self._count = count
-        self._made = _ShardDict(make)
+        self._make = make
+        self._made: dict[int, Shard] = {}
 
     def shard_for(self, key: Hashable) -> Shard:
         """The shard that a key belongs to. It is made if it does not exist."""
-        return self._made[self._number(key)]
-
-    def shard_at(self, number: int) -> Shard:
-        """The shard with a number below the count. It is made if it does not exist. For the native implementation."""
-        return self._made[number]
+        number = self._number(key)
+        shard = self._made.get(number)
+        if shard is None:
+            shard = self._made.setdefault(number, self._make())  # another thread may have made it first
+        return shard
 
     def find(self, key: Hashable) -> Watchers | None:
         """The watchers of a key, or None if the key is not known."""
-        number = self._number(key)
-        return self._made[number].find(key) if number in self._made else None
+        shard = self._made.get(self._number(key))
+        return None if shard is None else shard.find(key)
 
     def __iter__(self) -> Iterator[Shard]:
         return iter(list(self._made.values()))  # a copy, because another thread may make one meanwhile
@@ -89,22 +76,11 @@ class Shards:
             for start in range(0, len(watchers), CHUNK):
                 yield watchers[start : start + CHUNK]
 
-    def keys(self) -> int:
-        """The number of known keys, idle keys included."""
-        return sum(len(shard.by_key) for shard in self)
-
-    def watched(self) -> int:
-        """The number of entries in the watch lists: one per operation and key."""
-        return sum(shard.entries() for shard in self)
-
     def iter_operations(self) -> Iterator[DelayedOperation]:
         """The operations that wait or are arriving, one key after the other. Each is yielded under its first key."""
         for watchers in self.walk():
-            if len(watchers) < CHUNK:
-                yield from watchers.with_first_key_here(watchers.operations())
-            else:
-                for chunk in operations_in_chunks(watchers, CHUNK):
-                    yield from watchers.with_first_key_here(chunk)
+            for chunk in operations_in_chunks(watchers, CHUNK):
+                yield from watchers.with_first_key_here(chunk)
 
     def completing(self) -> int:
         """The number of operations that have an outcome, and whose hooks have not ended."""
@@ -112,13 +88,10 @@ class Shards:
 
     def totals(self) -> Totals:
         """Operations since the start, by outcome."""
-        parked, extended, checks, outcomes = 0, 0, 0, [0] * len(OUTCOMES)
+        sums = [0] * (3 + len(OUTCOMES))
         for shard in self:
-            shard_parked, shard_extended, shard_checks, shard_outcomes = shard.counts()
-            parked += shard_parked
-            extended += shard_extended
-            checks += shard_checks
-            outcomes = [total + number for total, number in zip(outcomes, shard_outcomes, strict=True)]
+            sums = [total + number for total, number in zip(sums, shard.counts(), strict=True)]
+        parked, extended, checks, *outcomes = sums
         return Totals(
             parked=parked,
             immediate=outcomes[IMMEDIATE],

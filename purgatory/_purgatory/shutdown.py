@@ -17,8 +17,8 @@ Threads and asyncio share the algorithm: a generator that yields the number of s
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from purgatory._events.log import log
 from purgatory._events.outcome import PARKED
@@ -29,13 +29,9 @@ from purgatory._threads.watchdog import hooks_on_this_stack
 if TYPE_CHECKING:
     from purgatory._keys.shard import Shard
     from purgatory._operations.operation import DelayedOperation
-    from purgatory._purgatory.shards import Shards
-
-__all__ = ["Drain", "Shutdown", "own_hooks", "run_with_sleep"]
+    from purgatory._purgatory.purgatory import DelayedOperationPurgatory
 
 Drain = Literal["expire", "cancel", "wait"]
-
-ResultT = TypeVar("ResultT")
 
 #: The longest sleep between two tests whether the shutdown is over.
 LONGEST_SLEEP_S: Final = 0.02
@@ -47,18 +43,16 @@ class Shutdown:
     """Which operations a shutdown settles, and how.
 
     Args:
-        name: the purgatory's name.
-        shards: where the operations are parked.
+        purgatory: where the operations are parked.
         drain: see :meth:`DelayedOperationPurgatory.shutdown`.
         timeout_ms: how long to wait for operations with ``drain="wait"``, and afterwards for hooks that still run.
+        all_answered: returns whether all settled operations were answered. It is called when no operation is open.
         operations: returns the open operations to settle. If not given, all are settled.
-        all_answered: returns whether all settled operations were answered. For ``AsyncPurgatory``, whose answers
-            are given by its event loop.
-        hooks_that_wait: returns the number of operations whose hooks wait for a shutdown. They are not waited for.
         slice_size: how many operations to settle before yielding.
 
     Attributes:
         ends_wait: set it to end the wait of ``drain="wait"``. What is left is then expired.
+        report: what happened to the operations. None until :meth:`run` has ended.
 
     Raises:
         InvalidSetting: ``drain`` or ``timeout_ms`` is not valid.
@@ -66,35 +60,32 @@ class Shutdown:
 
     def __init__(
         self,
-        name: str,
-        shards: Shards,
+        purgatory: DelayedOperationPurgatory[Any],
         drain: Drain,
         timeout_ms: int,
         *,
+        all_answered: Callable[[], bool],
         operations: Callable[[], Sequence[DelayedOperation]] | None = None,
-        all_answered: Callable[[], bool] | None = None,
-        hooks_that_wait: Callable[[], int] = int,
         slice_size: int = OPERATIONS_PER_STEP,
     ) -> None:
         if drain not in ("expire", "cancel", "wait"):
             raise InvalidSetting("drain", drain, "'expire', 'cancel' or 'wait'")
         self._timeout_s = checked_int("timeout_ms", timeout_ms, 0) / 1000
-        self._name = name
-        self._shards = shards
+        self._purgatory = purgatory
         self._drain = drain
-        self._operations = operations
         self._all_answered = all_answered
-        self._hooks_that_wait = hooks_that_wait
+        self._operations = operations
         self._slice_size = slice_size
         self.ends_wait = False
+        self.report: ShutdownReport[Any] | None = None
 
-    def run(self) -> Generator[float, None, ShutdownReport[Any]]:
-        """Settle. Yields how many seconds the caller should sleep, and returns what happened to the operations."""
+    def run(self) -> Iterator[float]:
+        """Settle, and set the report. Yields how many seconds the caller should sleep."""
         started = time.monotonic()
-        before = self._shards.totals()
+        before = self._purgatory.totals()
         if self._drain == "wait":
             yield from _until(lambda: self.ends_wait or self._is_empty(), started + self._timeout_s)
-        waited = self._shards.totals()
+        waited = self._purgatory.totals()
         cancelled: list[DelayedOperation] = []
         for number, operation in enumerate(self._open(), 1):
             if self._drain != "cancel":
@@ -103,61 +94,37 @@ class Shutdown:
                 cancelled.append(operation)
             if number % self._slice_size == 0:
                 yield 0.0
-        deadline = time.monotonic() + self._timeout_s
-        yield from _until(self._is_over, deadline)
-        stuck = self._open()
-        report: ShutdownReport[Any] = ShutdownReport(
-            name=self._name,
+        yield from _until(lambda: self._is_empty() and self._all_answered(), time.monotonic() + self._timeout_s)
+        self.report = ShutdownReport(
+            name=self._purgatory.name,
             drain=self._drain,
             satisfied=waited.satisfied - before.satisfied,
-            expired=self._shards.totals().expired - before.expired,
+            stuck=tuple(self._open()),
+            expired=self._purgatory.totals().expired - before.expired,
             cancelled=tuple(cancelled),
-            stuck=tuple(stuck),
             elapsed_ms=(time.monotonic() - started) * 1000,
         )
         if self._operations is None:
-            self._log(report)
-        return report
-
-    def _log(self, report: ShutdownReport[Any]) -> None:
-        log.info(
-            "purgatory_shut_down",
-            purgatory=self._name,
-            drain=self._drain,
-            expired=report.expired,
-            cancelled=len(report.cancelled),
-            stuck=len(report.stuck),
-            elapsed_ms=round(report.elapsed_ms, 3),
-        )
+            log.info(
+                "purgatory_shut_down",
+                purgatory=self._purgatory.name,
+                drain=self._drain,
+                expired=self.report.expired,
+                cancelled=len(cancelled),
+                stuck=len(self.report.stuck),
+                elapsed_ms=round(self.report.elapsed_ms, 3),
+            )
 
     def _open(self) -> Sequence[DelayedOperation]:
         """The operations to settle that have no outcome yet."""
-        return list(self._shards.iter_operations()) if self._operations is None else self._operations()
+        return self._purgatory.operations() if self._operations is None else self._operations()
 
     def _is_empty(self) -> bool:
         """Whether nothing is left to settle. Copies no operations, because the shutdown asks often."""
-        return not (self._shards.watched() if self._operations is None else self._operations())
-
-    def _is_over(self) -> bool:
-        """Whether no operation is left, and no hooks run but those that wait for a shutdown."""
-        if self._all_answered is not None and not self._all_answered():
-            return False
-        if not self._is_empty():
-            return False
-        return self._operations is not None or self._shards.completing() <= self._hooks_that_wait()
+        return not (self._purgatory.watched if self._operations is None else self._operations())
 
 
-def run_with_sleep(shutdown: Generator[float, None, ResultT]) -> ResultT:
-    """Run a generator that yields how long to sleep. Returns what it returns."""
-    while True:
-        try:
-            sleep_s = next(shutdown)
-        except StopIteration as end:
-            return end.value  # type: ignore[no-any-return]
-        time.sleep(sleep_s)
-
-
-def _until(condition: Callable[[], bool], deadline: float) -> Generator[float, None, None]:
+def _until(condition: Callable[[], bool], deadline: float) -> Iterator[float]:
     """Yield until the condition is true, or ``time.monotonic()`` has reached ``deadline``."""
     sleep_s = 0.0
     while not condition() and time.monotonic() < deadline:

@@ -9,8 +9,6 @@ import attrs
 
 from purgatory._operations.operation_type import OperationT
 
-__all__ = ["PurgatorySnapshot", "ShutdownReport", "Totals"]
-
 
 @attrs.frozen
 class Totals:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import sys
+import time
 from collections.abc import Hashable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -20,63 +21,46 @@ from timer import NS_PER_MS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from purgatory._events.observers import Observers
-    from purgatory._keys.idle_keys import IdleKeys
     from purgatory._keys.watchers import Watchers
-    from purgatory._limits.capacity import Capacity
     from purgatory._purgatory.purgatory import DelayedOperationPurgatory
-    from purgatory._purgatory.shards import Shards
-    from purgatory._threads.retrier import Retrier
-    from timer import Driver, Timer
-
-__all__ = ["driver_of", "overdue_ms", "take_snapshot"]
+    from timer import Driver
 
 
-def take_snapshot(
-    *,
-    shards: Shards,
-    idle_keys: IdleKeys,
-    timer: Timer | None,
-    now_ns: int,
-    observers: Observers,
-    capacity: Capacity | None,
-    broker_id: int,
-    closed: bool,
-    largest: int,
-) -> PurgatorySnapshot:
+def take_snapshot(purgatory: DelayedOperationPurgatory[Any], largest: int) -> PurgatorySnapshot:
     """The purgatory as it is now, with the ``largest`` keys and tenants."""
     known = keys = least = 0
     sizes: list[tuple[int, Hashable]] = []
     oldest_ns: int | None = None
-    for chunk in shards.keys_in_chunks():
+    timer, capacity = purgatory.timer, purgatory._capacity
+    now_ns = time.monotonic_ns() if timer is None else timer.now_ns()
+    for chunk in purgatory._shards.keys_in_chunks():
         in_use, since_ns, large = visit(chunk, least)
         known += len(chunk)
         keys += in_use
-        oldest_ns = since_ns if oldest_ns is None or (since_ns is not None and since_ns < oldest_ns) else oldest_ns
+        oldest_ns = min((each for each in (oldest_ns, since_ns) if each is not None), default=None)
         sizes = heapq.nlargest(largest, [*sizes, *large], key=itemgetter(0))
         least = 0 if len(sizes) < largest else sizes[-1][0] if sizes else sys.maxsize
-    totals = shards.totals()
+    totals = purgatory.totals()
     statistics = None if timer is None else timer.statistics()
+    tenants = [] if capacity is None else capacity.tenants()[:largest]
     return PurgatorySnapshot(
-        name=observers.name,
-        broker_id=broker_id,
+        name=purgatory.name,
+        broker_id=purgatory.broker_id,
         parked=totals.waiting,
-        watched=shards.watched(),
+        watched=purgatory.watched,
         keys=keys,
         delayed=totals.waiting if timer is not None else 0,
-        capacity=None if capacity is None else capacity.limit,
+        capacity=purgatory.capacity,
         idle_keys=known - keys,
-        forgotten_keys=idle_keys.forgotten,
+        forgotten_keys=purgatory.forgotten_keys,
         oldest_age_ms=None if oldest_ns is None else max(0.0, (now_ns - oldest_ns) / NS_PER_MS),
         largest_keys=tuple((key, size) for size, key in sizes),
         wheel_occupancy=() if statistics is None else statistics.occupancy,
         totals=totals,
-        callback_errors=observers.errors(),
-        rejected=0 if capacity is None else capacity.rejected,
-        closed=closed,
-        tenants=()
-        if capacity is None
-        else tuple((tenant.name, tenant.parked, tenant.rejected) for tenant in capacity.tenants()[:largest]),
+        callback_errors=purgatory.callback_errors,
+        rejected=purgatory.rejected,
+        closed=purgatory.is_closed,
+        tenants=tuple((tenant.name, tenant.parked, tenant.rejected) for tenant in tenants),
     )
 
 
@@ -96,21 +80,19 @@ def visit(chunk: Sequence[Watchers], least: int) -> tuple[int, int | None, list[
     )
 
 
-def overdue_ms(timer: Timer | None, retrier: Retrier) -> float:
+def overdue_ms(purgatory: DelayedOperationPurgatory[Any]) -> float:
     """Milliseconds that the most overdue parked operation is past its deadline. 0 if none is overdue.
 
-    An overdue operation can be in three places, so the cost does not depend on what is parked:
-
-    - in a due bucket that the timer has not dispatched
-    - in the batch that runs
-    - with the retrier, while other code holds the operation's lock
-
-    An operation whose own ``try_complete`` hangs is reported as ``callback_slow`` instead.
+    An overdue operation is in a due bucket that the timer has not dispatched, in the batch that runs, or with the
+    retrier, while other code holds the operation's lock. So the cost does not depend on what is parked. An operation
+    whose own ``try_complete`` hangs is reported as ``callback_slow`` instead.
     """
-    if timer is None:
+    timer = purgatory.timer
+    if timer is None or not purgatory.parked:
         return 0.0
     now_ns = timer.now_ns()
-    late_ns = [now_ns - each.deadline_ns for each in retrier.waiting() if each._op_state == PARKED and each.deadline_ns]
+    waiting = purgatory._retrier.waiting()
+    late_ns = [now_ns - each.deadline_ns for each in waiting if each._op_state == PARKED and each.deadline_ns]
     statistics = timer.statistics()
     if statistics is not None:
         if statistics.next_deadline_ms is not None:

@@ -42,12 +42,11 @@ class AsyncShutdown:
         """Shut down, or wait for the shutdown that is under way."""
         purgatory = self._purgatory
         shutdown = Shutdown(
-            purgatory.name,
-            purgatory._shards,
+            purgatory,
             drain,
             timeout_ms,
             operations=None if self._owned else self._waiters.open,
-            all_answered=lambda: self._waiters.count <= self._hooks_that_wait,
+            all_answered=self._all_answered,
             slice_size=self._slice_size,
         )
         self._waiters.closed = True
@@ -65,27 +64,22 @@ class AsyncShutdown:
             self._hooks_that_wait -= own_hooks
         return self._report
 
+    def _all_answered(self) -> bool:
+        """Whether no park and no hook runs but those that wait for a shutdown."""
+        hooks_have_ended = not self._owned or not self._purgatory._shards.completing()
+        return self._waiters.count <= self._hooks_that_wait and hooks_have_ended
+
     async def _run(self, shutdown: Shutdown) -> None:
         self._running = shutdown
         try:
-            self._report = await _go_on(shutdown)
-            if self._owned:
+            for sleep_s in shutdown.run():  # the loop runs meanwhile
+                await asyncio.sleep(sleep_s)
+            self._report = shutdown.report
+            if self._owned and self._report is not None:
                 self._purgatory._end(self._report)
                 _retry(self._report.stuck)
         finally:
             self._running = None
-
-
-async def _go_on(shutdown: Shutdown) -> ShutdownReport[Any]:
-    """Settle, and let the loop run where a thread would sleep."""
-    steps = shutdown.run()
-    while True:
-        try:
-            sleep_s = next(steps)
-        except StopIteration as end:
-            report: ShutdownReport[Any] = end.value
-            return report
-        await asyncio.sleep(sleep_s)
 
 
 def _retry(stuck: Sequence[DelayedOperation]) -> None:

@@ -110,7 +110,7 @@ def _check(purgatory: AsyncPurgatory[Any], signals: object, drain: Drain, timeou
     """Check the arguments now. A mistake that shows only at the signal would leave every waiter unanswered."""
     if not isinstance(signals, Sequence) or not all(number in signal.valid_signals() for number in signals):
         raise InvalidSetting("signals", signals, "a list of signals, such as [signal.SIGTERM]")
-    Shutdown(purgatory.name, purgatory.purgatory._shards, drain, timeout_ms)
+    Shutdown(purgatory.purgatory, drain, timeout_ms, all_answered=bool)
 
 
 def forget(purgatory: AsyncPurgatory[Any]) -> None:

@@ -102,7 +102,7 @@ class Peek:
         self._hot = [key for _, key in hottest]
         oldest = self._oldest(seen.values())
         return Found(
-            keys=shards.keys(),
+            keys=purgatory.known_keys,
             visited=visited,
             hottest=tuple((label(key), entries) for entries, key in hottest[:LEADERS] if entries),
             oldest=tuple(describe(operation, key, now_ns) for operation, key in oldest[:LEADERS]),

@@ -133,11 +133,10 @@ static int make_all_names(void)
                           {&core.str_error, "error"}, {&core.str_finished, "FINISHED"},
                           {&core.str_force_complete, "force_complete"},
                           {&core.str_maybe_try_complete, "maybe_try_complete"}, {&core.str_notify, "notify"},
-                          {&core.str_numbered, "shard_at"},
                           {&core.str_on_complete, "on_complete"}, {&core.str_on_expiration, "on_expiration"},
                           {&core.str_pending, "PENDING"}, {&core.str_pop, "pop"}, {&core.str_put_off, "put_off"},
                           {&core.str_release, "release"}, {&core.str_retry, "retry"},
-                          {&core.str_running, "RUNNING"}, {&core.str_state, "_state"}, {&core.str_taken, "taken"},
+                          {&core.str_running, "RUNNING"}, {&core.str_shard_for, "shard_for"}, {&core.str_state, "_state"}, {&core.str_taken, "taken"},
                           {&core.str_try_complete, "try_complete"}, {&core.str_value, "value"}};
     return make_names(names, sizeof names / sizeof *names);
 }

@@ -104,7 +104,7 @@ static PyObject *shard_counts(Shard *self, PyObject *Py_UNUSED(none))
     for (int state = 0; state < STATES; state++)
         outcomes[state] = self->outcomes[state];
     unlock_shard(self);
-    return Py_BuildValue("nnn(nnnnnnnn)", parked, extended, checks, outcomes[0], outcomes[1], outcomes[2], outcomes[3],
+    return Py_BuildValue("(nnnnnnnnnnn)", parked, extended, checks, outcomes[0], outcomes[1], outcomes[2], outcomes[3],
                          outcomes[4], outcomes[5], outcomes[6], outcomes[7]);
 }
 

@@ -32,8 +32,8 @@ static Shard *make_shard(Parking *self, Py_ssize_t number)
         }
     }
     PyObject *given = PyLong_FromSsize_t(number), *made = NULL;
-    if (given != NULL)
-        made = PyObject_CallMethodOneArg(self->shards, core.str_numbered, given);
+    if (given != NULL) /* an int that is its own hash, so it belongs to this shard */
+        made = PyObject_CallMethodOneArg(self->shards, core.str_shard_for, given);
     Py_XDECREF(given);
     if (made != NULL && (!PyObject_TypeCheck(made, core.shard) || ((Shard *)made)->by_key == NULL)) {
         PyErr_SetString(PyExc_TypeError, "shards must make Shard objects");

@@ -196,7 +196,7 @@ def test_key_whose_purge_was_interrupted_is_forgotten_by_the_next(purgatory):
     key.strikes = False
     purgatory.purge()
 
-    assert 0 == purgatory._shards.keys()
+    assert 0 == purgatory.known_keys
     assert (0, 1) == (purgatory.snapshot().idle_keys, purgatory.snapshot().forgotten_keys)
 
 
@@ -217,7 +217,7 @@ def test_key_that_finds_no_stack_to_be_forgotten_on_stays_noted(purgatory):
             deep()
     purgatory.purge()
 
-    assert 0 == purgatory._shards.keys()
+    assert 0 == purgatory.known_keys
     assert (0, 150) == (purgatory.snapshot().idle_keys, purgatory.snapshot().forgotten_keys)
 
 

@@ -21,7 +21,7 @@ def test_key_is_forgotten_when_nobody_waits(purgatory):
         purgatory.check_and_complete(number)
     purgatory.purge()
 
-    assert 0 == purgatory._shards.keys()
+    assert 0 == purgatory.known_keys
 
 
 @pytest.mark.interpreted
@@ -179,7 +179,7 @@ def test_who_parks_in_the_hash_of_a_key_that_is_being_forgotten_is_found(mock_ti
 
             assert found(purgatory, newcomer), call
             purgatory.purge()
-            assert 0 == purgatory._shards.keys()
+            assert 0 == purgatory.known_keys
     assert COMPILED or came >= 2
 
 
