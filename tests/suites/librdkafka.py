@@ -102,7 +102,7 @@ def main():
     options = parser.parse_args()
     tests = fetch_and_build(options.folder.resolve())
     left_out = {number for numbers in LEFT_OUT.values() for number in numbers}
-    numbers = sorted({path.name[:4] for path in tests.glob("[0-9]*-*.c*")} - left_out)
+    numbers = sorted({path.name[:4] for path in tests.glob("[0-9]*-*.o")} - left_out)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     (tests / "purgatory.conf").write_text(f"bootstrap.servers=127.0.0.1:{port}\ntest.topic.random=true\n")
@@ -111,7 +111,8 @@ def main():
     node = subprocess.Popen([sys.executable, "-m", "examples.broker", *command], cwd=ROOT, stdout=subprocess.PIPE)
     outcomes = {}
     try:
-        node.stdout.readline()
+        if not node.stdout.readline():
+            sys.exit("the broker did not start")
         for number in options.only or numbers:
             for part in ADMIN if number == "0081" else [""]:
                 outcomes[number + part] = run(tests, port, number, part)
