@@ -296,10 +296,12 @@ class Log:
     def restart_at(self, offset: int) -> None:
         """Remove everything and begin again at `offset`, because the leader has nothing in common with this log."""
         _log.info("log restarted", folder=str(self.folder), at=offset)
-        old, self._segments, self._bases, self._memo = self._segments, [], [], None
-        self._add_segment(offset)
+        old = self._segments
         for segment in old:
-            segment.delete()
+            segment.path.unlink(missing_ok=True)  # first, because the new segment may have the name of one of them
+        self._segments, self._bases, self._memo = [Segment(self.folder, offset)], [offset], None
+        for segment in old:
+            segment.close()
         self.start_offset = offset
         self.producers = ProducerStates()
         self.epochs = LeaderEpochs()

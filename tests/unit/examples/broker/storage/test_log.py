@@ -275,6 +275,18 @@ def test_a_write_that_the_system_takes_in_parts_is_whole(log, monkeypatch, value
     assert [value] == values(log)
 
 
+def test_a_log_can_restart_where_one_of_its_segments_begins(tmp_path):
+    """The records after that are there when it is opened again."""
+    log = Log(tmp_path)
+    append(log, b"a")
+    log.restart_at(0)
+    append(log, b"b")
+    log.close()
+    log = Log(tmp_path)
+    assert 1 == log.next_offset
+    log.close()
+
+
 @pytest.mark.parametrize(("policy", "calls"), [(Fsync.ALWAYS, 4), (Fsync.INTERVAL, 3), (Fsync.NEVER, 0)])
 def test_fsync_policies(tmp_path, monkeypatch, policy, calls):
     """ALWAYS syncs each append, INTERVAL when asked to, NEVER not even at the end. The first also syncs two folders."""
