@@ -268,7 +268,7 @@ class ReplicaManager:
             self._propose(partition)
 
     def _propose(self, partition: Partition) -> None:
-        if partition.wanted_isr is not None:
+        if partition.is_leader and partition.wanted_isr is not None:
             self.propose_isr(partition, partition.wanted_isr)
 
     def shrink_isrs(self) -> None:

@@ -108,6 +108,18 @@ def test_stopped_replica_answers_too(node):
     assert 1 == node.partition.log.next_offset
 
 
+def test_stopped_replica_proposes_nothing(node):
+    """A leader that was told to stop does not write the in-sync replicas that it still wanted."""
+    node.decide(1, 0)
+    node.partition.shrink_isr(time.monotonic() + 100, 3.0)
+    assert node.partition.wanted_isr == {1}
+    node.manager.stop_replica(KEY)
+
+    node.manager.shrink_isrs()
+
+    assert [] == node.wishes
+
+
 def test_older_decision_is_ignored(node):
     """A decision that comes late changes nothing."""
     node.decide(1, 5)
