@@ -214,7 +214,7 @@ class Parking:
                     if operation._op_state <= PARKED and operation.maybe_try_complete():
                         completed += 1
             except BaseException:
-                hand_over(self, [key], None)
+                hand_over(self, (key,), None)
                 raise
         if self._closed and not completed:
             checked_when_closed(self._name)

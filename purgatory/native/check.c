@@ -119,22 +119,22 @@ static int check_watchers(Watchers *watchers, Py_ssize_t limit, Met *met, Py_ssi
         failed = done < 0;
         *completed += done > 0 || (checks && failed && state_of(op) == SATISFIED); /* a hook may have raised */
     }
-    for (Py_ssize_t i = 0; i < listed.count; i++) {
-        if (failed && met == NULL && limit == PY_SSIZE_T_MAX && state_of(listed.all[i]) <= PARKED)
-            retry(listed.all[i]); /* this thread is interrupted */
+    for (Py_ssize_t i = 0; i < listed.count; i++)
         Py_DECREF(listed.all[i]);
-    }
     if (listed.all != listed.few)
         PyMem_Free(listed.all);
     return failed ? -1 : 0;
 }
 
-/* After an interrupt: pass the rest of a check with a limit to the retrier. The error that is set stays set. */
-static void hand_over(Parking *self, PyObject *keys, Py_ssize_t left)
+/* After an interrupt: pass the rest of a check to the retrier. The error that is set stays set. */
+static void hand_over(Parking *self, PyObject *keys, Py_ssize_t limit, Py_ssize_t completed)
 {
     Kept kept = keep_error();
-    PyObject *number = PyLong_FromSsize_t(left);
-    if (number == NULL || done_call(PyObject_CallFunctionObjArgs(core.hand_over, self, keys, number, NULL)))
+    PyObject *number = limit == PY_SSIZE_T_MAX ? Py_NewRef(Py_None) : PyLong_FromSsize_t(limit - completed);
+    int failed = number == NULL || done_call(PyObject_CallFunctionObjArgs(core.hand_over, self, keys, number, NULL));
+    if (failed && PyErr_ExceptionMatches(PyExc_RecursionError))
+        PyErr_Clear(); /* the stack is exhausted, so the check is not repeated */
+    else if (failed)
         PyErr_WriteUnraisable((PyObject *)self);
     Py_XDECREF(number);
     set_again(kept);
@@ -178,12 +178,12 @@ static PyObject *parking_check(Parking *self, PyObject *const *args, Py_ssize_t 
     if (watchers == NULL && PyErr_Occurred())
         return NULL;
     int failed = watchers != NULL && check_watchers(watchers, limit, NULL, &completed);
-    if (failed && limit != PY_SSIZE_T_MAX) {
+    if (failed) {
         Kept kept = keep_error();
         PyObject *keys = PyTuple_Pack(1, key);
         set_again(kept);
         if (keys != NULL)
-            hand_over(self, keys, limit - completed);
+            hand_over(self, keys, limit, completed);
         Py_XDECREF(keys);
     }
     Py_XDECREF(watchers);
@@ -224,21 +224,6 @@ static Py_ssize_t watchers_of_all(Parking *self, PyObject *keys, Watchers **foun
     return number;
 }
 
-/* After an interrupt: the retrier checks the operations under these keys. The error that is set stays set. */
-static void retry_all(Watchers **found, Py_ssize_t number)
-{
-    Kept kept = keep_error();
-    for (Py_ssize_t i = 0; i < number; i++) {
-        PyObject *list = list_of(found[i], NULL, PY_SSIZE_T_MAX);
-        for (Py_ssize_t at = 0; list != NULL && at < PyList_GET_SIZE(list); at++)
-            retry((Operation *)PyList_GET_ITEM(list, at));
-        if (list == NULL)
-            PyErr_WriteUnraisable((PyObject *)found[i]);
-        Py_XDECREF(list);
-    }
-    set_again(kept);
-}
-
 static PyObject *parking_check_all(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
 {
     static const char *const wanted[] = {"keys", "limit", NULL};
@@ -265,10 +250,8 @@ static PyObject *parking_check_all(Parking *self, PyObject *const *args, Py_ssiz
     int failed = count < 0;
     for (Py_ssize_t i = 0; i < count && !failed && completed < limit; i++) {
         failed = check_watchers(found[i], limit, &met, &completed);
-        if (failed && limit == PY_SSIZE_T_MAX)
-            retry_all(found, count);
-        else if (failed)
-            hand_over(self, keys, limit - completed);
+        if (failed)
+            hand_over(self, keys, limit, completed);
     }
     for (Py_ssize_t i = 0; i < count; i++)
         Py_DECREF(found[i]);
