@@ -14,27 +14,34 @@ if TYPE_CHECKING:
 _ZOOKEEPER = "zk://"
 
 
+class UnusableAddress(OSError, ValueError):
+    """No store can be opened at this address."""
+
+
 def check_address(address: str) -> None:
-    """Reject an invalid address. Raises ValueError. A node that ignored it would silently be a cluster of its own."""
+    """Reject an address of another form. A node that ignored it would silently be a cluster of its own."""
     host = address.removeprefix(_ZOOKEEPER).partition("/")[0]
     if address and not (address.startswith(_ZOOKEEPER) and host):
-        raise ValueError(f"a coordination address must be like zk://host:2181/chroot, got {address!r}")
+        raise UnusableAddress(f"a coordination address must be like zk://host:2181/chroot, got {address!r}")
 
 
 def open_store(address: str, folder: Path, *, session_ms: int, durable: bool) -> Store:
     """Open the store of an address, `zk://host:port/chroot`, or the file in the cluster's folder if it is empty.
 
     Raises:
-        ValueError: if the address is invalid, or kazoo is not installed.
+        UnusableAddress: if the address is invalid, or kazoo is not installed.
         FileNotFoundError: if the file is missing, but nodes have records. A new file would begin a second cluster.
     """
     check_address(address)
     if address:
         try:
             from examples.broker.coordination.zookeeper import ZooKeeperStore  # noqa: PLC0415 - an extra
+
+            return ZooKeeperStore(address.removeprefix(_ZOOKEEPER), session_ms=session_ms)
         except ImportError as error:
-            raise ValueError(f"{address} needs kazoo: install the extra [zookeeper]") from error
-        return ZooKeeperStore(address.removeprefix(_ZOOKEEPER), session_ms=session_ms)
+            raise UnusableAddress(f"{address} needs kazoo: install the extra [zookeeper]") from error
+        except ValueError as error:
+            raise UnusableAddress(f"the coordination address {address!r} is invalid: {error}") from error
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "coordination.sqlite"
     if not path.exists() and any(folder.glob("node-*/*/topic_id")):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import attrs
-from attrs.validators import ge
+from attrs.validators import ge, le
 
 _ANYWHERE = ("", "0.0.0.0", "::")  # noqa: S104 - rejected
 _LAST_PORT = 65_535
+_LAST_FIRST_ID = 900_000  # a producer's id is made of a node's, and has 63 bits
 
 
 def check_port(port: int) -> None:
@@ -31,7 +32,7 @@ class Cluster:
     ports: tuple[int, ...] = (9092,)
     host: str = "127.0.0.1"
     advertised: str = ""
-    first_id: int = attrs.field(default=1, validator=ge(0))
+    first_id: int = attrs.field(default=1, validator=[ge(0), le(_LAST_FIRST_ID)])
 
     def __attrs_post_init__(self) -> None:
         if self.node_id not in self.nodes:

@@ -188,6 +188,7 @@ def test_a_node_that_dies_is_started_again(cluster, kcat, eventually):
     [
         (("--replicas", 0), "--replicas must be 1 or more"),
         (("--min-isr", 2), "min_isr must be 1 to 1, the number of nodes, got 2"),
+        (("--first-id", 1_000_000), "'first_id' must be <= 900000"),
         (("--lag-ms", 0), "'lag_ms' must be >= 1"),
         (("--ports", "1,x"), "invalid literal"),
         (("--node-id", 4, "--ports", "1,2"), "node_id must be 1 to 2, got 4"),

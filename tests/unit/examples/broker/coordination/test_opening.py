@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from examples.broker.coordination.embedded import EmbeddedStore
-from examples.broker.coordination.opening import open_store
+from examples.broker.coordination.opening import UnusableAddress, open_store
 from examples.broker.coordination.store import Create, Unreachable
 
 
@@ -19,8 +19,18 @@ def test_without_an_address_it_is_a_file(tmp_path):
 def test_a_zookeeper_needs_its_client(tmp_path, monkeypatch):
     """Without kazoo the error names the extra that brings it."""
     monkeypatch.setitem(sys.modules, "examples.broker.coordination.zookeeper", None)
-    with pytest.raises(ValueError, match=r"zk://somewhere.*extra \[zookeeper\]"):
+    with pytest.raises(UnusableAddress, match=r"zk://somewhere.*extra \[zookeeper\]"):
         open_store("zk://somewhere", tmp_path, session_ms=2_000, durable=False)
+
+
+@pytest.mark.parametrize(
+    "address", ["zk://host:99999", "zk://host:abc", "zk://:2181", "zk://host/a//b", "zk://host/.."]
+)
+def test_an_address_that_the_client_rejects(tmp_path, address):
+    """A node ends with one line, because this is an OSError, too."""
+    with pytest.raises(UnusableAddress, match="is invalid"):
+        open_store(address, tmp_path, session_ms=2_000, durable=False)
+    assert issubclass(UnusableAddress, OSError)
 
 
 @pytest.mark.parametrize("address", ["zookeeper.example:2181/orders", "foo", "zk:/somewhere", "zk://", "zk:///orders"])
