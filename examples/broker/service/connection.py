@@ -308,10 +308,13 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
             if self._buffer:
                 self._server.loop.call_soon(self._handle_buffer)
 
-    def close(self, reason: str) -> None:
-        """Close the connection after the pending writes."""
+    def close(self, reason: str, *, at_once: bool = False) -> None:
+        """Close the connection after the pending writes. A client that does not read gets no more of them."""
         if self._transport is not None:
             _log.warning("connection closed", peer=self.peer, client_id=self.client_id, reason=reason)
             self._server.closed += 1
-            self._transport.close()
+            if at_once or self._blocked:
+                self._transport.abort()
+            else:
+                self._transport.close()
             self.connection_lost(None)

@@ -69,9 +69,9 @@ class Server:
         slow, idle = now - self.config.frame_timeout_ms / 1_000, now - self.config.max_idle_ms / 1_000
         for connection in list(self.connections):
             if connection.frame_began is not None and connection.frame_began < slow:
-                connection.close("a request took too long to arrive")
+                connection.close("a request took too long to arrive", at_once=True)
             elif connection.is_idle_since(slow if connection in self.surplus else idle):
-                connection.close("no request for too long")
+                connection.close("no request for too long", at_once=True)
 
     def stop_listening(self) -> None:
         if self._listener is not None:

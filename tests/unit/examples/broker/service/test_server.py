@@ -34,7 +34,7 @@ class FakeTransport(asyncio.Transport):
         self.written = b""
         self.writes = 0
         self.reading = True
-        self.closed = False
+        self.closed = self.aborted = False
 
     def write(self, data):
         self.written += data
@@ -42,6 +42,9 @@ class FakeTransport(asyncio.Transport):
 
     def close(self):
         self.closed = True
+
+    def abort(self):
+        self.closed = self.aborted = True
 
     def pause_reading(self):
         self.reading = False
@@ -305,6 +308,19 @@ def test_idle_clients_are_disconnected(make, monkeypatch):
     replies[0](HeartbeatResponse())
     first.server.close_slow_and_idle()
     assert not waits.transport.closed
+
+
+def test_a_client_that_does_not_read_leaves_nothing(make, monkeypatch):
+    """An idle client that is disconnected, or one whose socket is full, does not keep its socket and its responses."""
+    now = [1_000.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    idle, full, other = (first := make(max_idle_ms=1_000)), *(make(first.server) for _ in range(2))
+    full.connection.pause_writing()
+    for client in (full, other):
+        client.connection.close("a test")
+    now[0] += 1.1
+    first.server.close_slow_and_idle()
+    assert [True, True, False] == [each.transport.aborted for each in (idle, full, other)]
 
 
 def test_a_surplus_connection_proves_soon_that_it_is_a_node(make, monkeypatch):
