@@ -1,12 +1,11 @@
-"""A number that only rises, and the thresholds that operations wait for.
+"""Numbers that only rise, and the thresholds that operations wait for.
 
 Each threshold that is waited for is a watch key. A heap of the distinct thresholds gives those that a new value
-reaches. The cost of an event depends on the completed operations only. The purgatory provides deadlines, exactly-once
-completion and shutdown.
+reaches. The cost of an event depends on the completed operations only.
 
-Order matters in two places. A waiter's threshold is put in the heap *before* it is parked, and a new value is set
-*before* the heap is read. If the value rises in between, either the event finds the key, or the second check of the
-waiter finds the value.
+**No value is missed.** A waiter is parked *before* its threshold is put in the heap, and a new value is set *before*
+the heap is read. Both happen under the number's lock. So an event either finds the threshold, or the waiter finds that
+the value has changed since it was parked, and is checked again.
 
 A threshold whose waiters expired or were cancelled stays in the heap until the heap has doubled. Then it is compacted.
 """
@@ -14,9 +13,7 @@ A threshold whose waiters expired or were cancelled stays in the heap until the 
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from purgatory._operations.operation import Operation
@@ -26,6 +23,7 @@ from timer._fork import new_rlock
 
 if TYPE_CHECKING:
     from purgatory._operations.operation import DelayedOperation
+    from purgatory._purgatory.snapshot import PurgatorySnapshot
 
 #: The key of the number that has no key.
 NO_KEY: Final = None
@@ -34,12 +32,19 @@ NO_KEY: Final = None
 _SPARE = 64
 
 
-class CheckablePurgatory(Protocol):
+class AnyPurgatory(Protocol):
     """A purgatory, for threads or for asyncio, that the waiters of a number are parked in."""
+
+    @property
+    def parked(self) -> int: ...
 
     def check_and_complete_all(self, keys: Iterable[Hashable], /) -> int: ...
 
+    def operations(self) -> list[Any]: ...
+
     def operations_for_key(self, key: Hashable, /) -> list[Any]: ...
+
+    def snapshot(self) -> PurgatorySnapshot: ...
 
 
 class ThresholdWait(Operation):
@@ -89,26 +94,22 @@ class Number:
 
     Args:
         purgatory: where its waiters are parked.
-        watch_key: the key that the waiters of a threshold are parked under.
-        value: the first value.
+        key: the key of the number.
 
     Attributes:
         error: what its waiters fail with after the number was forgotten.
     """
 
-    __slots__ = ("_heap", "_known", "_lock", "_most", "_parking", "_purgatory", "_watch_key", "error", "value")
+    __slots__ = ("_heap", "_key", "_known", "_lock", "_most", "_purgatory", "error", "value")
 
-    def __init__(
-        self, purgatory: CheckablePurgatory, watch_key: Callable[[int], Hashable], value: int | None = None
-    ) -> None:
+    def __init__(self, purgatory: AnyPurgatory, key: Hashable) -> None:
         self._purgatory = purgatory
-        self._watch_key = watch_key
+        self._key = key
         self._lock = new_rlock()  # re-entrant, because _compact() calls the users' keys, whose code may fork
         self._heap: list[int] = []
         self._known: set[int] = set()  # the thresholds in the heap
         self._most = _SPARE  # the heap is compacted when it is longer than this
-        self._parking: Counter[int] = Counter()  # thresholds of waiters that are being parked
-        self.value = value
+        self.value: int | None = None
         self.error: BaseException | None = None
 
     def after_fork(self) -> None:
@@ -117,19 +118,18 @@ class Number:
         self._known = set(self._heap)
 
     def park(self, threshold: int, park: Callable[[Sequence[Hashable]], bool]) -> bool:
-        """Put a threshold in the heap, then return ``park([its key])``."""
-        with self._lock:
-            if len(self._heap) > self._most:
-                self._compact()
-            self._put(threshold)
-            self._parking[threshold] += 1
+        """Return ``park([the threshold's key])``, and put the threshold in the heap."""
+        before = self.value
         try:
             return park([self._watch_key(threshold)])
         finally:
             with self._lock:
-                self._parking[threshold] -= 1
-                if not self._parking[threshold]:
-                    del self._parking[threshold]
+                self._put(threshold)
+                if len(self._heap) > self._most:
+                    self._compact()
+                has_changed = self.value != before or self.error is not None
+            if has_changed:
+                self._check([threshold])
 
     def rise(self, value: int) -> int:
         """Complete the waiters at or below a value. Returns how many. The caller has checked the value."""
@@ -152,12 +152,8 @@ class Number:
     def waiters(self) -> list[DelayedOperation]:
         """The operations that wait for this number."""
         with self._lock:
-            thresholds = list(self._known)
-        return [
-            waiter
-            for threshold in thresholds
-            for waiter in self._purgatory.operations_for_key(self._watch_key(threshold))
-        ]
+            keys = [*map(self._watch_key, self._known)]
+        return [waiter for key in keys for waiter in self._purgatory.operations_for_key(key)]
 
     def end(self, error: BaseException) -> int:
         """Fail the waiters, and those that arrive later. Returns how many of the present ones this call failed."""
@@ -170,6 +166,9 @@ class Number:
         """Check the waiters of some thresholds. If this thread is interrupted, the retrier makes the checks."""
         return self._purgatory.check_and_complete_all([*map(self._watch_key, thresholds)])
 
+    def _watch_key(self, threshold: int) -> Hashable:
+        return threshold if self._key is NO_KEY else (self._key, threshold)
+
     def _put(self, threshold: int) -> None:
         """Put a threshold in the heap. The lock is held.
 
@@ -181,17 +180,13 @@ class Number:
 
     def _compact(self) -> None:
         """Forget the thresholds that nothing waits for. The lock is held."""
-        self._heap = [
-            threshold
-            for threshold in self._heap
-            if threshold in self._parking or self._purgatory.operations_for_key(self._watch_key(threshold))
-        ]
-        heapq.heapify(self._heap)
-        self._known = set(self._heap)
+        waiters = self._purgatory.operations_for_key
+        self._known = {threshold for threshold in self._heap if waiters(self._watch_key(threshold))}
+        self._heap = sorted(self._known)
         self._most = max(_SPARE, 2 * len(self._heap))
 
 
-def complete(
+def _complete(
     waiters: Iterable[DelayedOperation], *, value: int | None = None, error: BaseException | None = None
 ) -> int:
     """Complete waiters with a value or an error, whatever their thresholds. Returns how many this thread completed."""
@@ -208,66 +203,104 @@ class Numbers:
     """The numbers of one purgatory, by key. The number without a key has the key None.
 
     Args:
-        purgatory: where their waiters are parked.
+        purgatory: where the waiters are parked.
+        value: the first value of the number without a key. None: it has no value yet.
     """
 
     __slots__ = ("_numbers", "_purgatory")
 
-    def __init__(self, purgatory: CheckablePurgatory) -> None:
+    def __init__(self, purgatory: AnyPurgatory, value: int | None) -> None:
         self._purgatory = purgatory
         self._numbers: dict[Hashable, Number] = {}
+        if value is not None:
+            self._number(NO_KEY).value = value
 
-    def keys(self) -> list[Hashable]:
-        """The keys of the numbers that exist."""
-        return list(self._numbers)
-
-    def all(self) -> list[Number]:
-        """The numbers that exist."""
-        return list(self._numbers.values())
-
-    def get(self, key: Hashable) -> Number:
+    def _number(self, key: Hashable) -> Number:
         """The number of a key. It exists from now on."""
-        number = self.find(key)
+        number = self._find(key)
         if number is None:
-            fresh = Number(self._purgatory, int if key is NO_KEY else partial(_watch_key, key))
-            number = self._numbers.setdefault(key, fresh)  # atomic: two threads get the same number
+            number = self._numbers.setdefault(key, Number(self._purgatory, key))  # atomic: one number for all threads
         return number
 
-    def find(self, key: Hashable) -> Number | None:
-        """The number of a key, or None if there is none."""
+    def _find(self, key: Hashable) -> Number | None:
         try:
             return self._numbers.get(key)
         except TypeError as error:
             raise unhashable([key], error) from None
 
-    def value(self, key: Hashable) -> int | None:
-        """The highest value of a number so far. None before the first."""
-        number = self.find(key)
+    def _waiting(self, key: Hashable) -> list[DelayedOperation]:
+        number = self._find(key)
+        return [] if number is None else number.waiters()
+
+    @property
+    def value(self) -> int | None:
+        """The highest value so far of the number without a key. None before the first."""
+        return self.value_of(NO_KEY)
+
+    def value_of(self, key: Hashable) -> int | None:
+        """The highest value so far of a number. None before the first."""
+        number = self._find(key)
         return None if number is None else number.value
 
-    def rise(self, key: Hashable, value: int) -> int:
-        """Raise a number, and complete its waiters at or below it. Returns how many."""
+    def keys(self) -> list[Hashable]:
+        """The keys of the numbers that exist. The number without a key has the key None."""
+        return list(self._numbers)
+
+    def maybe_complete(self, value: int, *, key: Hashable = NO_KEY) -> int:
+        """Raise a number, and complete every waiter at or below it. A lower value than before changes nothing.
+
+        Returns:
+            How many waiters this call completed. (If they wait on an event loop and this is another thread, it is 0,
+            and the loop completes them soon.)
+
+        Raises:
+            InvalidSetting: ``value`` is not an ``int``.
+            UnhashableKey: the key has no hash.
+        """
         check_int("value", value)
-        return self.get(key).rise(value)
+        return self._number(key).rise(value)
 
-    def complete(self, key: Hashable, *, value: int | None = None, error: BaseException | None = None) -> int:
-        """Complete every waiter of a number with a value or an error. Returns how many."""
-        if error is None:
-            check_int("value", value)
-        else:
-            check_exception(error)
-        number = self.find(key)
-        return 0 if number is None else complete(number.waiters(), value=value, error=error)
+    def complete(self, value: int, *, key: Hashable = NO_KEY) -> int:
+        """Complete every waiter of one number with ``value``. The number itself stays. Returns how many."""
+        check_int("value", value)
+        return _complete(self._waiting(key), value=value)
 
-    def forget(self, key: Hashable, error: BaseException) -> int:
-        """Forget a number and fail its waiters. Returns how many."""
-        check_exception(error)
-        number = None if self.find(key) is None else self._numbers.pop(key, None)
+    def fail(self, error: BaseException, *, key: Hashable = NO_KEY) -> int:
+        """Fail every waiter of one number with ``error``. The number itself stays. Returns how many.
+
+        All waiters raise the one object, as all tasks do that await one ``asyncio.Future``.
+        """
+        _check_exception(error)
+        return _complete(self._waiting(key), error=error)
+
+    def forget(self, error: BaseException, *, key: Hashable = NO_KEY) -> int:
+        """Forget a number, and fail its waiters with ``error``. A later call that names its key makes a new one.
+
+        Returns:
+            How many waiters this call failed.
+        """
+        _check_exception(error)
+        number = None if self._find(key) is None else self._numbers.pop(key, None)
         return 0 if number is None else number.end(error)
 
+    def complete_all(self, value: int) -> int:
+        """Complete every waiter of every number with ``value``. The numbers stay. Returns how many."""
+        check_int("value", value)
+        return _complete(self._purgatory.operations(), value=value)
 
-def _watch_key(key: Hashable, threshold: int) -> Hashable:
-    return key, threshold
+    def fail_all(self, error: BaseException) -> int:
+        """Fail every waiter of every number with ``error``. The numbers stay. Returns how many."""
+        _check_exception(error)
+        return _complete(self._purgatory.operations(), error=error)
+
+    @property
+    def num_waiting(self) -> int:
+        """How many waiters there are."""
+        return self._purgatory.parked
+
+    def snapshot(self) -> PurgatorySnapshot:
+        """The purgatory as it is now."""
+        return self._purgatory.snapshot()
 
 
 def check_int(setting: str, value: object) -> None:
@@ -276,7 +309,7 @@ def check_int(setting: str, value: object) -> None:
         raise InvalidSetting(setting, value, "an int")
 
 
-def check_exception(error: object) -> None:
+def _check_exception(error: object) -> None:
     """Raise ``InvalidSetting`` unless waiters can fail with an error. The threads that wait would find it too late."""
     if not isinstance(error, BaseException):
         raise InvalidSetting("error", error, "an exception, such as RuntimeError('closed')")

@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 from purgatory._events.outcome import Outcome
 from purgatory._operations.operation import DelayedOperation
 from purgatory._purgatory.purgatory import DelayedOperationPurgatory
-from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, check_exception, check_int, complete
+from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, check_int
 from purgatory._support.errors import WaitDrained
 from timer._base import ShutsDown
 from timer._fork import call_after_fork, free_future
 from timer._task import checked_delay_ms
 
 if TYPE_CHECKING:
-    from purgatory._purgatory.snapshot import PurgatorySnapshot, ShutdownReport
+    from purgatory._purgatory.snapshot import ShutdownReport
     from timer import Timer
 
 
@@ -62,7 +62,7 @@ def error_of(waiter: ThresholdWait) -> BaseException | None:
     return error
 
 
-class ThresholdPurgatory(ShutsDown):
+class ThresholdPurgatory(Numbers, ShutsDown):
     """Futures on a number that only rises, or on many of them, each under a key.
 
     Without ``key=`` a method concerns the number that has no key. A number exists from the first call that names its
@@ -96,7 +96,9 @@ class ThresholdPurgatory(ShutsDown):
     4
     """
 
-    __slots__ = ("__weakref__", "_numbers", "_purgatory")
+    __slots__ = ("__weakref__",)
+
+    _purgatory: DelayedOperationPurgatory[ThresholdWaiter]
 
     def __init__(
         self,
@@ -109,22 +111,10 @@ class ThresholdPurgatory(ShutsDown):
     ) -> None:
         if value is not None:
             check_int("value", value)
-        self._purgatory: DelayedOperationPurgatory[ThresholdWaiter] = DelayedOperationPurgatory(
-            name, timer=timer, shards=shards, reaper_enabled=reaper_enabled
+        super().__init__(
+            DelayedOperationPurgatory(name, timer=timer, shards=shards, reaper_enabled=reaper_enabled), value
         )
-        self._numbers = Numbers(self._purgatory)
-        if value is not None:
-            self._numbers.get(NO_KEY).value = value
         call_after_fork(self)
-
-    @property
-    def value(self) -> int | None:
-        """The highest value so far of the number without a key. None before the first."""
-        return self.value_of(NO_KEY)
-
-    def value_of(self, key: Hashable) -> int | None:
-        """The highest value so far of a number. None before the first."""
-        return self._numbers.value(key)
 
     def wait(self, threshold: int, timeout_ms: int, *, key: Hashable = NO_KEY) -> Future[int]:
         """Return a future that gets the first value at or above ``threshold``.
@@ -139,7 +129,7 @@ class ThresholdPurgatory(ShutsDown):
         """
         check_int("threshold", threshold)
         checked_delay_ms(timeout_ms)  # before a number is made for the key
-        number = self._numbers.get(key)
+        number = self._number(key)
         waiter = ThresholdWaiter(threshold, timeout_ms, number)
         future: Future[int] = Future()
         waiter.future = future
@@ -147,61 +137,10 @@ class ThresholdPurgatory(ShutsDown):
         future.add_done_callback(lambda _: waiter.cancel())
         return future
 
-    def maybe_complete(self, value: int, *, key: Hashable = NO_KEY) -> int:
-        """Raise a number, and complete every waiter at or below it. A lower value than before changes nothing.
-
-        Returns:
-            How many waiters this call completed.
-
-        Raises:
-            InvalidSetting: ``value`` is not an ``int``.
-            UnhashableKey: the key has no hash.
-        """
-        return self._numbers.rise(key, value)
-
-    def complete(self, value: int, *, key: Hashable = NO_KEY) -> int:
-        """Complete every waiter of one number with ``value``. The number itself stays. Returns how many."""
-        return self._numbers.complete(key, value=value)
-
-    def fail(self, error: BaseException, *, key: Hashable = NO_KEY) -> int:
-        """Fail every waiter of one number with ``error``. The number itself stays. Returns how many."""
-        return self._numbers.complete(key, error=error)
-
-    def forget(self, error: BaseException, *, key: Hashable = NO_KEY) -> int:
-        """Forget a number, and fail its waiters with ``error``. A later call that names its key makes a new one.
-
-        Returns:
-            How many waiters this call failed.
-        """
-        return self._numbers.forget(key, error)
-
-    def keys(self) -> list[Hashable]:
-        """The keys of the numbers that exist. The number without a key has the key None."""
-        return self._numbers.keys()
-
-    def complete_all(self, value: int) -> int:
-        """Complete every waiter of every number with ``value``. The numbers stay. Returns how many."""
-        check_int("value", value)
-        return complete(self._purgatory.operations(), value=value)
-
-    def fail_all(self, error: BaseException) -> int:
-        """Fail every waiter of every number with ``error``. The numbers stay. Returns how many."""
-        check_exception(error)
-        return complete(self._purgatory.operations(), error=error)
-
     @property
     def purgatory(self) -> DelayedOperationPurgatory[DelayedOperation]:
         """The purgatory that the waiters are parked in. Attach observers here."""
         return self._purgatory  # type: ignore[return-value]  # only this class parks in it
-
-    @property
-    def num_waiting(self) -> int:
-        """How many waiters there are."""
-        return self._purgatory.parked
-
-    def snapshot(self) -> PurgatorySnapshot:
-        """The purgatory as it is now."""
-        return self._purgatory.snapshot()
 
     def shutdown(self) -> ShutdownReport[Any]:
         """Stop, and fail the waiters with ``WaitDrained``, which is a ``PurgatoryClosed`` and a ``TimeoutError``."""
@@ -209,7 +148,7 @@ class ThresholdPurgatory(ShutsDown):
 
     def after_fork(self) -> None:
         """Repair, in a forked child, the numbers and the futures that wait."""
-        for number in self._numbers.all():
+        for number in self._numbers.values():
             number.after_fork()
         for waiter in self._purgatory.operations():
             free_future(waiter.future)

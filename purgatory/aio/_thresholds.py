@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from purgatory import DelayedOperation, Outcome, PurgatoryClosed, WaitCancelled
-from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, check_exception, check_int, complete
+from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, check_int
 from purgatory._ready_made.thresholds import error_of
 from purgatory.aio._purgatory import AsyncPurgatory
 from purgatory.aio._waits import Wakes
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from purgatory import PurgatorySnapshot, ShutdownReport
+    from purgatory import ShutdownReport
     from purgatory._purgatory.shutdown import Drain
     from purgatory.aio._mailbox import Mailbox
     from timer import Timer
@@ -38,7 +38,7 @@ class AwaitedThreshold(Wakes, ThresholdWait, DelayedOperation):
     mailbox: Mailbox
 
 
-class AsyncThresholdPurgatory:
+class AsyncThresholdPurgatory(Numbers):
     """Tasks that await a number that only rises, or many of them, each under a key.
 
     Belongs to the loop that first waits. :meth:`maybe_complete` may be called from any thread. Without ``key=`` a
@@ -60,18 +60,17 @@ class AsyncThresholdPurgatory:
     0 1 4
     """
 
-    __slots__ = ("__weakref__", "_numbers", "_purgatory", "_waiters")
+    __slots__ = ("__weakref__", "_waiters")
+
+    _purgatory: AsyncPurgatory[DelayedOperation]
 
     def __init__(
         self, name: str, *, timer: Timer | None = None, value: int | None = None, max_parked: int | None = None
     ) -> None:
         if value is not None:
             check_int("value", value)
-        self._purgatory: AsyncPurgatory[DelayedOperation] = AsyncPurgatory(name, timer=timer, max_parked=max_parked)
+        super().__init__(AsyncPurgatory(name, timer=timer, max_parked=max_parked), value)
         self._waiters = self._purgatory._waiters
-        self._numbers = Numbers(self._purgatory)
-        if value is not None:
-            self._numbers.get(NO_KEY).value = value
 
     async def wait(self, threshold: int, timeout_ms: int, *, key: Hashable = NO_KEY) -> int:
         """Wait for the first value at or above ``threshold``, and return it.
@@ -87,7 +86,7 @@ class AsyncThresholdPurgatory:
         """
         check_int("threshold", threshold)
         checked_delay_ms(timeout_ms)  # also before there is a number for the key
-        number = self._numbers.get(key)
+        number = self._number(key)
         if number.error is None and number.value is not None and number.value >= threshold:
             self._waiters.here()  # a purgatory that is closed, or another loop's, answers nothing
             return number.value
@@ -107,68 +106,9 @@ class AsyncThresholdPurgatory:
         return int(wait.value)
 
     @property
-    def value(self) -> int | None:
-        """The highest value so far of the number without a key, or None before the first."""
-        return self.value_of(NO_KEY)
-
-    def value_of(self, key: Hashable) -> int | None:
-        """The highest value so far of a number, or None before the first."""
-        return self._numbers.value(key)
-
-    def keys(self) -> list[Hashable]:
-        """The keys of the numbers that exist. None stands for the number without a key."""
-        return self._numbers.keys()
-
-    def maybe_complete(self, value: int, *, key: Hashable = NO_KEY) -> int:
-        """Raise a number, and complete every wait at or below it. A lower value than before changes nothing.
-
-        Returns:
-            How many waits this call completed. From another thread the loop completes them soon, and this returns 0.
-
-        Raises:
-            InvalidSetting: the value is not an ``int``.
-            UnhashableKey: the key has no hash.
-        """
-        return self._numbers.rise(key, value)
-
-    def complete(self, value: int, *, key: Hashable = NO_KEY) -> int:
-        """Complete every wait for one number with ``value``. The number itself stays. Returns how many."""
-        return self._numbers.complete(key, value=value)
-
-    def fail(self, error: BaseException, *, key: Hashable = NO_KEY) -> int:
-        """Fail every wait for one number with ``error``. The number itself stays. Returns how many.
-
-        All waits raise the one object, as all tasks do that await one ``asyncio.Future``.
-        """
-        return self._numbers.complete(key, error=error)
-
-    def forget(self, error: BaseException, *, key: Hashable = NO_KEY) -> int:
-        """Forget a number, and fail its waits with ``error``. A later call that names its key makes a new one."""
-        return self._numbers.forget(key, error)
-
-    def complete_all(self, value: int) -> int:
-        """Complete every wait for every number with ``value``. The numbers stay. Returns how many."""
-        check_int("value", value)
-        return complete(self._purgatory.operations(), value=value)
-
-    def fail_all(self, error: BaseException) -> int:
-        """Fail every wait for every number with ``error``. The numbers stay. Returns how many."""
-        check_exception(error)
-        return complete(self._purgatory.operations(), error=error)
-
-    @property
     def purgatory(self) -> AsyncPurgatory[DelayedOperation]:
         """The purgatory that the waits are parked in. Attach observers to its ``purgatory``."""
         return self._purgatory
-
-    @property
-    def num_waiting(self) -> int:
-        """How many tasks wait."""
-        return self._purgatory.parked
-
-    def snapshot(self) -> PurgatorySnapshot:
-        """The purgatory as it is now."""
-        return self._purgatory.snapshot()
 
     async def shutdown(self, drain: Drain = "expire", *, timeout_ms: int = 5_000) -> ShutdownReport[Any]:
         """Settle the waits as ``AsyncPurgatory.shutdown`` does. Waits that it ends raise ``WaitDrained``."""

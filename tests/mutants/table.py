@@ -651,11 +651,11 @@ MUTANTS = (
         T_SNAPSHOT + "test_totals_count_every_outcome",
     ),
     Mutant(
-        "a waiter on its way in is not forgotten",
+        "a waiter is checked again if its number changed before its threshold was in the heap",
         THRESHOLD,
-        "threshold in self._parking or ",
-        "",
-        T_THRESHOLD + "test_waiter_on_its_way_in_survives_the_tidying",
+        "            if has_changed:",
+        "            if False:",
+        T_THRESHOLD + "test_event_between_the_parking_and_the_heap_is_not_missed",
     ),
     # -- listings
     Mutant(

@@ -228,7 +228,7 @@ def test_a_threshold_that_was_being_passed_at_the_fork_can_be_waited_for():
     """A thread that is gone had a threshold out of the heap, but not out of the set of its members."""
     with ThresholdPurgatory("one", reaper_enabled=False) as one:
         one.wait(3, 60_000)
-        next(iter(one._numbers.all()))._heap.clear()  # as between two lines of maybe_complete(3)
+        next(iter(one._numbers.values()))._heap.clear()  # as between two lines of maybe_complete(3)
         one.after_fork()
         late = one.wait(3, 60_000)
         assert 2 == one.maybe_complete(3)

@@ -16,7 +16,7 @@ from purgatory import (
     WaitDrained,
 )
 from purgatory._ready_made import number
-from purgatory._ready_made.number import Numbers, complete
+from purgatory._ready_made.number import Numbers, _complete
 from tests.support import PATIENCE_S
 from timer import DelayTypeError
 
@@ -95,7 +95,7 @@ def test_failing_a_waiter_that_has_completed_changes_no_answer(watermark):
 
     class Late(Observer):
         def leaving(self, waiter, /):
-            failed.append(complete([waiter], error=ValueError("late")))
+            failed.append(_complete([waiter], error=ValueError("late")))
 
     future = watermark.wait(5, 10_000)
     watermark.purgatory.attach(Late())
@@ -148,7 +148,7 @@ def test_interrupted_wait_leaves_its_threshold_reachable(watermark, monkeypatch)
         watermark.wait(3, 60_000)
     future = watermark.wait(3, 60_000)
 
-    assert 1 == watermark.maybe_complete(3)
+    assert 2 == watermark.maybe_complete(3)  # the interrupted call had parked its waiter
     assert 3 == future.result(0)
 
 
@@ -209,6 +209,29 @@ def test_waiter_on_its_way_in_survives_the_tidying(watermark, monkeypatch):
 
     assert 1 == watermark.maybe_complete(5)
     assert 5 == future.result(0)
+
+
+@pytest.mark.parametrize("event", ["maybe_complete", "forget"])
+def test_event_between_the_parking_and_the_heap_is_not_missed(watermark, event):
+    """An event that comes when a waiter is parked, and its threshold not yet in the heap, completes it all the same."""
+    inner, given = watermark._purgatory, {"maybe_complete": 5, "forget": LookupError("deleted")}[event]
+
+    class Late:
+        def __getattr__(self, name):
+            return getattr(inner, name)
+
+        def try_complete_else_watch(self, waiter, keys):
+            watermark._purgatory = inner
+            parked = inner.try_complete_else_watch(waiter, keys)
+            assert 0 == getattr(watermark, event)(given)
+            return parked
+
+    watermark.maybe_complete(1)
+    watermark._purgatory = Late()
+    future = watermark.wait(5, 1_000)
+
+    assert future.done()
+    assert given == (future.exception(0) or future.result(0))
 
 
 @pytest.mark.parametrize("threshold", [None, "5", 5.5, True])
@@ -351,7 +374,7 @@ def test_waiter_that_comes_while_its_number_is_forgotten_fails(watermarks, monke
     watermarks.maybe_complete(1, key="a")
     found, error = watermarks._numbers.get("a"), LookupError("deleted")
     watermarks.forget(error, key="a")
-    monkeypatch.setattr(Numbers, "get", lambda *_: found)
+    monkeypatch.setattr(Numbers, "_number", lambda *_: found)
 
     assert error is watermarks.wait(5, 1_000, key="a").exception(0)
 
