@@ -18,22 +18,10 @@ from timer._clock import NS_PER_MS
 from timer._task import checked_delay_ms
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
     from timer._reaper import Driver
     from timer._task import TimerTask
-
-__all__ = [
-    "POLL_MS",
-    "InlineExecutor",
-    "ShutsDown",
-    "Submits",
-    "Timer",
-    "TimerStatistics",
-    "report_error",
-    "report_task_error",
-]
 
 #: How many milliseconds a driver waits at a time, if the timer does not define ``advance_until`` and ``wake``.
 POLL_MS = 200
@@ -104,12 +92,6 @@ class TimerStatistics:
     buckets: tuple[tuple[int, ...], ...]
 
 
-def report_task_error(task: TimerTask, error: BaseException) -> None:
-    """The default for a timer's ``on_error``."""
-    del task
-    report_error(error)
-
-
 def report_error(error: BaseException) -> None:
     """Pass an error to ``threading.excepthook``."""
     args = (type(error), error, error.__traceback__, threading.current_thread())
@@ -128,9 +110,7 @@ class ShutsDown:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.shutdown()
 
 

@@ -18,8 +18,6 @@ from collections.abc import Callable
 from timer._errors import TimerConfigError
 from timer._fork import new_lock
 
-__all__ = ["NS_PER_MS", "Clock", "ManualClock", "system_clock"]
-
 #: A clock: a callable without arguments that returns nanoseconds as an int, and never less than before.
 Clock = Callable[[], int]
 

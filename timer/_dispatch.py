@@ -23,7 +23,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from timer._base import Submits, report_task_error
+from timer._base import Submits, report_error
 from timer._clock import NS_PER_MS
 from timer._edition import native_class
 from timer._fork import new_lock
@@ -34,14 +34,13 @@ if TYPE_CHECKING:
     from timer._clock import Clock
     from timer._task import TimerTask, TimerTaskList
 
-__all__ = ["POWERS", "Batch", "Dispatcher", "Tally", "by_deadline"]
-
 by_deadline = attrgetter("_deadline_ns")
 
 #: The number of entries in the histogram of lateness.
 POWERS: Final = 64
 
 
+@native_class
 class Tally:
     """Counts of one :meth:`Batch.run` call. Only its thread uses them. The dispatcher adds them up afterwards.
 
@@ -78,6 +77,7 @@ class Tally:
         self.late_max_ns = max(self.late_max_ns, late_ns)
 
 
+@native_class
 class Batch:
     """Due buckets, to be run together in order of deadline. One thread at a time.
 
@@ -141,10 +141,6 @@ class Batch:
                     dispatcher.contain(task, error)
                 finally:
                     tally.note(late_ns)
-
-
-if not TYPE_CHECKING:
-    Tally, Batch = native_class(Tally), native_class(Batch)
 
 
 class Dispatcher:
@@ -234,7 +230,7 @@ class Dispatcher:
         try:
             self._on_error(task, error)
         except Exception as second:  # noqa: BLE001  # a broken error handler must not stop the timer either
-            report_task_error(task, second)
+            report_error(second)
 
     def running_since_ns(self) -> int | None:
         """When the batch that has run longest began. None if none runs."""

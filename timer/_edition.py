@@ -1,7 +1,7 @@
 """Which implementation runs: the native one, if it was built and is not switched off, or the pure Python one.
 
 The hot types are implemented in Python and in C (``timer/native``). The Python code defines what they do, and runs if
-the C code was not built. A module with such a class replaces it at its end with the native one, if there is one.
+the C code was not built. The decorator :func:`native_class` replaces such a class with the native one, if there is one.
 ``PURGATORY_PURE=1`` in the environment switches the native implementation off.
 """
 
@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from types import ModuleType
-
-__all__ = ["CORE", "native", "native_class"]
 
 
 def native(name: str) -> ModuleType | None:

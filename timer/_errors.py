@@ -5,18 +5,6 @@ from __future__ import annotations
 import copyreg
 from typing import Any
 
-__all__ = [
-    "DelayTypeError",
-    "DelayValueError",
-    "InvalidTask",
-    "TaskHeld",
-    "TimerClosed",
-    "TimerConfigError",
-    "TimerError",
-    "TimerFull",
-    "reduced",
-]
-
 
 def reduced(error: BaseException) -> tuple[Any, ...]:
     """How to pickle an error whose ``__init__`` takes other arguments than its text: ``__reduce__ = reduced``.

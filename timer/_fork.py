@@ -32,17 +32,6 @@ from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any, Protocol
 
-__all__ = [
-    "AfterFork",
-    "call_after_fork",
-    "free_future",
-    "new_condition",
-    "new_event",
-    "new_lock",
-    "new_rlock",
-    "report_failures_to",
-]
-
 
 class AfterFork(Protocol):
     """An object that a forked child must change."""

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from timer._base import TimerStatistics
     from timer._task import TimerTask
 
-__all__ = ["Driver", "SystemTimerReaper"]
-
 
 class Driver:
     """A daemon thread that expires due tasks of a timer, until it is stopped or the timer is shut down.

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator
 
-__all__ = ["TimerTask", "TimerTaskEntry", "TimerTaskList", "checked_delay_ms"]
-
 
 def checked_delay_ms(delay_ms: object) -> int:
     """Return a delay as whole milliseconds. Fractions are rounded up, because nothing may run early.
@@ -51,6 +49,7 @@ def checked_delay_ms(delay_ms: object) -> int:
     return math.ceil(delay_ms)
 
 
+@native_class
 class TimerTaskList(dict["TimerTask", None]):
     """One bucket of a wheel: the tasks whose due tick lies in ``[first, end)``.
 
@@ -125,10 +124,7 @@ class TimerTaskList(dict["TimerTask", None]):
         return True
 
 
-if not TYPE_CHECKING:
-    TimerTaskList = native_class(TimerTaskList)
-
-
+@native_class
 class TimerTaskEntry:
     """The timer's part of a task: its delay, its deadline, and the bucket that holds it."""
 
@@ -179,16 +175,10 @@ class TimerTaskEntry:
         """
         while (bucket := self._bucket) is not None:
             with bucket.lock:
-                if self._bucket is bucket:
-                    del bucket[self]
-                    self._bucket = None
+                if bucket.remove(self):
                     return True
             # Another thread has moved or removed the task: read its bucket again.
         return False
-
-
-if not TYPE_CHECKING:
-    TimerTaskEntry = native_class(TimerTaskEntry)
 
 
 class TimerTask(TimerTaskEntry):

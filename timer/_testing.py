@@ -14,8 +14,6 @@ if TYPE_CHECKING:
 
     from timer._task import TimerTask
 
-__all__ = ["MockTimer", "check_invariants"]
-
 
 class MockTimer(SystemTimer):
     """A timer whose time passes only in :meth:`advance_clock`.

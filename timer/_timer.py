@@ -25,7 +25,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from timer._base import Submits, Timer, TimerStatistics, report_task_error
+from timer._base import Submits, Timer, TimerStatistics, report_error
 from timer._clock import NS_PER_MS, Clock, system_clock
 from timer._dispatch import Dispatcher, by_deadline
 from timer._edition import CORE, native_class
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from typing import Final
 
     from timer._reaper import Driver
-
-__all__ = ["SystemTimer"]
 
 #: How long a driver rests between two slices of tasks, so that other threads get the interpreter.
 SLEEP_S: Final = 0.0001
@@ -110,7 +108,9 @@ class SystemTimer(Timer):
         self._wheel = TimingWheel(wheel_size, self._lock, self._tick_ns, self._origin_ns)
         self._closed = False
         self._reschedules = 0  # how many tasks were rescheduled
-        self._dispatcher = Dispatcher(name, executor, self._clock, on_error or report_task_error, self._requeue)
+        self._dispatcher = Dispatcher(
+            name, executor, self._clock, on_error or (lambda _, error: report_error(error)), self._requeue
+        )
         self._driver: Driver | None = None
         call_after_fork(self)
 

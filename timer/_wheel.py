@@ -54,8 +54,6 @@ if TYPE_CHECKING:
 
     from timer._task import TimerTask
 
-__all__ = ["SLICE", "TimingWheel", "WheelLevel"]
-
 #: How many tasks are moved before other threads can have the lock: 0.1 ms of work.
 SLICE: Final = 256 if CORE is None else 1024
 
