@@ -23,13 +23,13 @@ def _words(text: str) -> frozenset[str]:
 FIELDS = _words(
     "_op_state _op_turn _op_recheck _op_overdue _op_home_shard _op_watches _op_new_delay_ms is_parked _bucket "
     "_deadline_ns _rescheduled_by_ns _closed closed due idle "
-    "hand _stopped _thread _driver _report _limit parked leaving finished"
+    "hand _stopped thread _thread driver _driver _report _limit parked leaving finished"
 )
 #: Fields that change, and are touched with a lock held, or whose value decides nothing (a count that is shown). Steps
 #: between two switches. A class's slot is in one of these three lists, and a test says so.
 GUARDED = _words(
-    "extended _op_checks checks rejected _forgotten _until_recount _reschedules handed_over total _executor _restarts "
-    "_heartbeat_ns _observers _left _tasks fired failed reached late_sum_ns late_max_ns late_ns"
+    "extended _op_checks checks rejected _forgotten _until_recount _reschedules handed_over total _executor restarts "
+    "heartbeat_ns _observers _left _tasks fired failed reached late_sum_ns late_max_ns late_ns"
 )
 #: Fields that are never set again. Their objects may change, by the calls below.
 FIXED = _words(
@@ -38,7 +38,7 @@ FIXED = _words(
     "_moving _name _noted _observers _occupied _on_error _on_restart _origin_ns _start_ns _own_executor _own_timer "
     "_retrier _shards _tick_ns _timer _waiting _wheel _wheel_size __weakref__ by_key "
     "_op_lock error hooks is_reported key_lock completions capacity clock end "
-    "find first home_shard idle_keys key outcomes level limit lock name observers reach retrier slots span taken timer "
+    "find first home_shard idle_keys inner key outcomes level limit lock name observers reach retrier slots span taken timer "
     "requeue"
 )
 #: Fields of the scenarios' and the explorer's own tests.

@@ -25,7 +25,7 @@ LEFT = {
     "timer._fork.new_event.event": "likewise",
     "timer._fork.new_lock.lock": "likewise",
     "timer._fork.new_rlock.lock": "likewise",
-    "timer._reaper.Driver._thread": "nothing expires in a child, and a thread that isn't there is joined at once",
+    "timer._reaper.Driver.thread": "nothing expires in a child, and a thread that isn't there is joined at once",
     "purgatory._threads.watchdog.Watchdog._start.thread": "kept as _thread, which after_fork forgets",
     "purgatory._keys.shard.Shard.__init__": "kept as key_lock, which after_fork makes anew",
     "purgatory.console._serve.serve.thread": "the parent's server; its hub looks again if somebody asks",
