@@ -1,11 +1,7 @@
 """Dispatch of due buckets to the executor, which runs each *batch* of them.
 
-Each task of a batch stays in its bucket until it is run. So a task can still be cancelled or rescheduled while the
-tasks before it run. The executor *claims* a task: it removes the task from its bucket, under the timer's lock. So
-either the executor runs the task, or another thread cancels or moves it.
-
-An executor calls :meth:`Batch.run` once. An executor that must return quickly (an event loop) calls ``run(most=500)``,
-and calls it again while it returns True.
+Each task of a batch stays in its bucket until the executor *claims* it: removes it from the bucket, under the timer's
+lock. So either the executor runs the task, or another thread cancels or moves it.
 
 **Exceptions of a task** are reported to the timer's ``on_error`` and stop no other task. ``KeyboardInterrupt`` and
 ``SystemExit`` on the main thread reach the caller. On any other thread only the task can have raised them, and they are
@@ -42,16 +38,7 @@ POWERS: Final = 64
 
 @native_class
 class Tally:
-    """Counts of one :meth:`Batch.run` call. Only its thread uses them. The dispatcher adds them up afterwards.
-
-    Attributes:
-        reached: the number of tasks that the call reached. It ran them, or they were cancelled before.
-        fired: the number of these that were run.
-        failed: the number of these that raised an exception.
-        late_ns: the lateness as a histogram by powers of two of nanoseconds.
-        late_sum_ns: the sum of all lateness.
-        late_max_ns: the greatest lateness.
-    """
+    """Counts of one call of :meth:`Batch.run`, as in ``TimerStatistics``. ``reached`` includes cancelled tasks."""
 
     __slots__ = ("failed", "fired", "late_max_ns", "late_ns", "late_sum_ns", "reached")
 
@@ -61,7 +48,6 @@ class Tally:
         self.late_sum_ns = self.late_max_ns = 0
 
     def add(self, other: Tally) -> None:
-        """Add the counts of another call."""
         self.reached += other.reached
         self.fired += other.fired
         self.failed += other.failed
@@ -70,7 +56,6 @@ class Tally:
         self.late_ns = [a + b for a, b in zip(self.late_ns, other.late_ns, strict=True)]
 
     def note(self, late_ns: int) -> None:
-        """Count a task that was run ``late_ns`` late."""
         self.fired += 1
         self.late_ns[min(late_ns.bit_length(), POWERS - 1)] += 1
         self.late_sum_ns += late_ns
@@ -79,12 +64,7 @@ class Tally:
 
 @native_class
 class Batch:
-    """Due buckets, to be run together in order of deadline. One thread at a time.
-
-    Args:
-        dispatcher: hands the batch over, and keeps the counts.
-        buckets: what is due.
-    """
+    """Due buckets, to be run together in order of deadline. One thread at a time."""
 
     __slots__ = ("_buckets", "_dispatcher", "_left", "_tasks")
 
@@ -95,25 +75,20 @@ class Batch:
         self._tasks: Iterator[tuple[TimerTaskList, TimerTask]] | None = None
 
     def __len__(self) -> int:
-        """How many tasks of the batch were not reached yet."""
         return self._left
 
     def run(self, most: int | None = None) -> bool:
-        """Run the tasks, or the next ``most`` of them. Returns whether there may be more.
-
-        Raises:
-            KeyboardInterrupt, SystemExit: a task raised it on the main thread. The other tasks will run later.
-        """
+        """Run the tasks, or the next ``most`` of them. Returns whether there may be more."""
         dispatcher = self._dispatcher
         tally = Tally()
         more, entry = False, None
         try:
             entry = dispatcher.begin()
             if self._tasks is None:
-                due = [(bucket, task) for bucket in self._buckets for task in bucket.tasks()]
+                due = [(bucket, task) for bucket in self._buckets for task in bucket]
                 due.sort(key=lambda pair: pair[1]._deadline_ns)  # tasks of one deadline stay in order
                 self._tasks = iter(due)
-            self._run(self._tasks if most is None else islice(self._tasks, most), tally)
+            self._run(islice(self._tasks, most), tally)
             more = tally.reached == most
         except BaseException:
             dispatcher.requeue(self._buckets)
@@ -149,29 +124,10 @@ class Dispatcher:
     Args:
         name: names the thread, if one has to be made.
         executor: where to run. If None, the dispatcher makes a thread when it first needs one.
-        clock: the timer's clock.
+        clock: the timer's.
         on_error: called with each exception that a task raises.
         requeue: called with the buckets of a batch that an exception ended.
-
-    Attributes:
-        clock: the timer's clock.
-        requeue: as above.
-        total: the counts of all batches.
-        handed_over: tasks in batches that are not finished.
     """
-
-    __slots__ = (
-        "_executor",
-        "_inside",
-        "_lock",
-        "_name",
-        "_on_error",
-        "_own_executor",
-        "clock",
-        "handed_over",
-        "requeue",
-        "total",
-    )
 
     def __init__(
         self,
@@ -189,8 +145,8 @@ class Dispatcher:
         self._inside: dict[int, int] = {}  # by id of a thread that runs a batch: when the batch began
         self.clock = clock
         self.requeue = requeue
-        self.total = Tally()
-        self.handed_over = 0
+        self.total = Tally()  # of all batches
+        self.handed_over = 0  # tasks in batches that are not finished
 
     def hand_over(self, buckets: list[TimerTaskList]) -> None:
         """Give due buckets to the executor. If it rejects them, run them here."""
@@ -198,9 +154,12 @@ class Dispatcher:
         if not batch:
             return
         with self._lock:
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"{self._name}-executor")
+            executor = self._executor
             self.handed_over += len(batch)
         try:
-            self._executor_now().submit(batch.run)
+            executor.submit(batch.run)
         except Exception:  # noqa: BLE001  # shut down, full, or out of threads
             batch.run()
 
@@ -233,28 +192,15 @@ class Dispatcher:
             report_error(second)
 
     def running_since_ns(self) -> int | None:
-        """When the batch that has run longest began. None if none runs."""
         return min(self._inside.copy().values(), default=None)
 
     def close(self) -> None:
-        """Wait for the batches that were handed over, unless called from one of them, and end the thread.
-
-        An executor that was given to the timer is left alone.
-        """
-        with self._lock:
-            executor = self._executor
-        if self._own_executor and isinstance(executor, Executor):
-            executor.shutdown(wait=threading.get_ident() not in self._inside)
+        """Wait for the batches that were handed over, unless called from one of them, and end the own thread."""
+        if self._own_executor and isinstance(self._executor, Executor):
+            self._executor.shutdown(wait=threading.get_ident() not in self._inside)
 
     def after_fork(self) -> None:
-        """Forget, in a forked child, the threads and what was handed over to them."""
         self._inside.clear()
         self.handed_over = 0
         if self._own_executor:
             self._executor = None
-
-    def _executor_now(self) -> Submits:
-        with self._lock:
-            if self._executor is None:
-                self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"{self._name}-executor")
-            return self._executor

@@ -73,10 +73,6 @@ class TimerTaskList(dict["TimerTask", None]):
         self.lock = lock
         self.closed = closed
 
-    def tasks(self) -> list[TimerTask]:
-        """The tasks that are here now, in order of arrival."""
-        return list(self)
-
     def put(self, task: TimerTask, /) -> None:
         """Add a task that is in no bucket."""
         assert task._bucket is None, "two threads add the same task"
@@ -98,6 +94,7 @@ class TimerTaskList(dict["TimerTask", None]):
             False if the task is not in ``source``.
         """
         if task._bucket is not source:
+            source.pop(task, None)  # it is still there if a second __init__ has reset it
             return False
         del source[task]
         if deadline_ns is not None:
@@ -109,7 +106,7 @@ class TimerTaskList(dict["TimerTask", None]):
 
     def slices(self, size: int, /) -> Iterator[list[TimerTask]]:
         """Iterate over the tasks, ``size`` at a time, while the caller removes those that it was given."""
-        tasks = iter(self.tasks())
+        tasks = iter(list(self))
         return iter(lambda: list(islice(tasks, size)), [])
 
     def close(self) -> None:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 class MockTimer(SystemTimer):
     """A timer whose time passes only in :meth:`advance_clock`.
 
-    Tasks run only inside ``advance_clock``, on the thread that calls it, in order of deadline. A task added with a
-    delay of zero or less runs in the next call, which may be ``advance_clock(0)``. If a running task adds it, it runs
-    in the same call. Exceptions of a task go to ``on_error``. ``KeyboardInterrupt`` and ``SystemExit`` reach the
-    caller, and the tasks still due run in the next call.
+    Tasks run only inside ``advance_clock``, on the thread that calls it, in order of deadline. A task with a delay of
+    zero or less runs in the next call, or in the same call if a running task adds it. Exceptions of a task go to
+    ``on_error``. ``KeyboardInterrupt`` and ``SystemExit`` reach the caller, and the tasks still due run in the next
+    call.
 
     >>> from timer import TimerTask
     >>> class Ping(TimerTask):
@@ -69,11 +69,10 @@ class MockTimer(SystemTimer):
         """
         checked_delay_ms(timeout_ms)  # only verified: a fraction is not rounded up
         self.clock.advance(timeout_ms)
-        total = self._dispatcher.total
-        fired = total.fired
+        fired = self._dispatcher.total.fired
         while self._collect():
             super()._expire_due()
-        return total.fired > fired
+        return self._dispatcher.total.fired > fired
 
     def shutdown(self) -> list[TimerTask]:
         """Run what is due, then stop the timer and return what was pending, earliest first."""
@@ -87,35 +86,34 @@ class MockTimer(SystemTimer):
         with self._lock:
             now = wheel.tick_at(self.clock())
             wheel.collect(now)
-            while wheel.is_moving:
+            while wheel.moving:
                 wheel.move_slice()
                 wheel.collect(now)
             return bool(wheel.due)
 
     def _expire_due(self) -> bool:
-        """Do nothing. The next ``advance_clock`` runs due tasks."""
-        return False
+        return False  # the next advance_clock() runs due tasks
 
 
 def check_invariants(timer: SystemTimer) -> None:
     """Verify the structure of a timer that no other thread is using.
 
-    The heap and the slots contain the same buckets. Buckets are open, ahead of the hand and within the reach of their
-    level. Every task is in exactly one bucket, refers to it, and belongs there by its deadline. The size is the number
-    of tasks.
+    The heap and the slots contain the same buckets, except empty ones. Buckets are open, ahead of the hand and within
+    the reach of their level. Every task is in exactly one bucket, refers to it, and belongs there by its deadline. The
+    size is the number of tasks.
 
     Raises:
         AssertionError: with what was found.
     """
     wheel = timer._wheel
     with timer._lock:
-        listed = list(wheel.waiting())
-        slotted = [bucket for level in wheel.levels for bucket in level.slots if bucket is not None]
-        assert {id(b) for b in listed} == {id(b) for b in slotted}, "heap and slots hold different buckets"
-        assert len(listed) == len({id(b) for b in listed}), "a bucket is in the heap twice"
         heap = wheel._occupied
         for child in range(1, len(heap)):
             assert heap[(child - 1) // 2][:2] <= heap[child][:2], "the heap is out of order"
+        listed = wheel.waiting()
+        slotted = {id(bucket) for level in wheel.levels for bucket in level.slots if bucket is not None}
+        assert len(listed) == len({id(bucket) for bucket in listed}), "a bucket is in the heap twice"
+        assert slotted == {id(b) for b in listed if b or id(b) in slotted}, "heap and slots hold different buckets"
         for index, level in enumerate(wheel.levels):
             assert level.span == wheel.wheel_size**index, f"level {index} spans {level.span} ticks a bucket"
             for place, bucket in enumerate(level.slots):
@@ -133,10 +131,10 @@ def check_invariants(timer: SystemTimer) -> None:
         assert len(tasks) == len({id(task) for task, _ in tasks}), "a task is in two buckets"
         for task, bucket in tasks:
             assert task._bucket is bucket, f"{task!r} doesn't know its bucket"
-            tick = -((timer._origin_ns - task._deadline_ns) // timer._tick_ns)
+            tick = wheel.due_tick(task._deadline_ns)
             assert bucket.first <= tick < bucket.end, (
                 f"{task!r}, due at tick {tick}, is in [{bucket.first}, {bucket.end})"
             )
-        assert not wheel.is_moving, "a cascade was left unfinished"
+        assert not wheel.moving, "a cascade was left unfinished"
         pending = len(tasks) + sum(map(len, wheel.due))
     assert timer.size == pending, f"size says {timer.size}, the wheel holds {pending}"

@@ -20,10 +20,9 @@ tasks: a slow task would delay all others. If your tasks are quick, pass ``execu
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from timer._base import Submits, Timer, TimerStatistics, report_error
 from timer._clock import NS_PER_MS, Clock, system_clock
@@ -70,6 +69,10 @@ class SystemTimer(Timer):
         max_pending: reject more pending tasks than this.
         on_error: called with a task and the exception that it raised.
 
+    Attributes:
+        name, tick_ms, wheel_size: as given. The wheel has at least two buckets.
+        driver: the thread that drives the timer. None if there is none.
+
     Raises:
         TimerConfigError: a setting cannot work.
 
@@ -86,6 +89,10 @@ class SystemTimer(Timer):
     True
     """
 
+    name: str = ""
+    driver: Driver | None = None
+    _quick_reschedules = 0  # the native class counts here
+
     def __init__(
         self,
         name: str = "timer",
@@ -98,7 +105,8 @@ class SystemTimer(Timer):
         on_error: Callable[[TimerTask, BaseException], None] | None = None,
     ) -> None:
         _check_settings(tick_ms, clock, executor, max_pending)
-        self._name = name
+        self.name = name
+        self.tick_ms = tick_ms
         self._clock = clock or system_clock
         self._tick_ns = tick_ms * NS_PER_MS
         self._origin_ns = self._clock()  # when tick 0 was
@@ -106,12 +114,14 @@ class SystemTimer(Timer):
         self._lock = new_lock()  # guards the wheel, the buckets, _closed and _reschedules
         self._changed = new_condition(self._lock)  # drivers sleep on it
         self._wheel = TimingWheel(wheel_size, self._lock, self._tick_ns, self._origin_ns)
+        self.wheel_size = self._wheel.wheel_size
         self._closed = False
         self._reschedules = 0  # how many tasks were rescheduled
         self._dispatcher = Dispatcher(
             name, executor, self._clock, on_error or (lambda _, error: report_error(error)), self._requeue
         )
-        self._driver: Driver | None = None
+        if CORE is not None:
+            self._connect(self._clock, self._origin_ns, self._tick_ns, self._wheel.levels, max_pending)  # type: ignore[attr-defined]
         call_after_fork(self)
 
     def after_fork(self) -> None:
@@ -129,45 +139,34 @@ class SystemTimer(Timer):
         Raises:
             TimerFull: ``max_pending`` tasks are pending.
         """
-        try:
-            source = task._bucket
-        except AttributeError:
-            raise InvalidTask(task) from None
-        if source is not None:
-            self._prepare_move(task, source)
-        now_ns = self._clock()
-        deadline_ns = now_ns + task._delay_ms * NS_PER_MS
-        with self._lock:
-            source = task._bucket
-            if self._closed or (source is None and self._max_pending is not None):
-                self._check_room()
-            bucket = self._wheel.find(deadline_ns) if deadline_ns > now_ns else None
-            if bucket is None:
-                bucket = self._make_bucket(now_ns, deadline_ns)
-            if source is not None:
-                source.remove(task)
-            task._rescheduled_by_ns = 0
-            task._deadline_ns = deadline_ns
-            bucket.put(task)
-            is_due = bucket.closed
+        if not isinstance(task, TimerTaskEntry):
+            raise InvalidTask(task)
+        if task._bucket is not None and not task._allows_readd:
+            raise TaskHeld(task)
+        while True:
+            now_ns = self._clock()
+            deadline_ns = now_ns + task._delay_ms * NS_PER_MS
+            with self._lock:
+                source = task._bucket
+                is_here = source is not None and source.lock is self._lock
+                if self._closed:
+                    raise TimerClosed(self.name)
+                if not is_here and self._max_pending is not None and self._pending() >= self._max_pending:
+                    raise TimerFull(self.name, self._max_pending)
+                if is_here or source is None:
+                    bucket, is_earliest = self._wheel.bucket_for(deadline_ns, now_ns)
+                    if is_earliest:
+                        self._changed.notify_all()  # the drivers sleep until a later bucket
+                    if source is not None:
+                        source.remove(task)
+                    task._rescheduled_by_ns = 0
+                    task._deadline_ns = deadline_ns
+                    bucket.put(task)
+                    is_due = bucket.closed
+                    break
+            task._withdraw()  # from another timer, without this timer's lock
         if is_due:
             self._expire_due()
-
-    def _prepare_move(self, task: TimerTask, source: TimerTaskList) -> None:
-        """Check that a pending task can be moved here, and remove it from another timer."""
-        if not task._allows_readd:
-            raise TaskHeld(task)
-        if source.lock is not self._lock:  # of another timer
-            with self._lock:
-                self._check_room()
-            task._withdraw()
-
-    def _check_room(self) -> None:
-        """Check that one more task can be added. The lock is held."""
-        if self._closed:
-            raise TimerClosed(self._name)
-        if self._max_pending is not None and self._pending() >= self._max_pending:
-            raise TimerFull(self._name, self._max_pending)
 
     def put_off(self, task: TimerTask, delay_ms: float) -> bool:
         """Move the deadline of a pending task to ``delay_ms`` from now, in O(1). See :meth:`Timer.put_off`."""
@@ -181,9 +180,9 @@ class SystemTimer(Timer):
             if source is None or source.lock is not self._lock or self._closed:
                 return False
             deadline_ns = now_ns + whole_ms * NS_PER_MS
-            target = self._wheel.find(deadline_ns) if deadline_ns > now_ns else None
-            if target is None:
-                target = self._make_bucket(now_ns, deadline_ns)
+            target, is_earliest = self._wheel.bucket_for(deadline_ns, now_ns)
+            if is_earliest:
+                self._changed.notify_all()
             if not target.take(task, source, deadline_ns):
                 return False
             self._reschedules += 1
@@ -191,18 +190,6 @@ class SystemTimer(Timer):
         if is_due:
             self._expire_due()
         return True
-
-    def _make_bucket(self, now_ns: int, deadline_ns: int) -> TimerTaskList:
-        """A bucket for a deadline, where there was none. It is closed if it is due already. The lock is held."""
-        wheel = self._wheel
-        tick = wheel.due_tick(deadline_ns)
-        wheel.catch_up(wheel.tick_at(now_ns))
-        if deadline_ns <= now_ns or tick <= wheel.hand:
-            return wheel.make_due(tick)
-        bucket, new = wheel.place(tick)
-        if new and wheel.is_next(bucket):
-            self._changed.notify_all()  # the drivers sleep until a later bucket
-        return bucket
 
     # -- expiring
 
@@ -212,34 +199,35 @@ class SystemTimer(Timer):
         Returns:
             True if a bucket expired. False if none did in that time, or before the timer was shut down.
         """
-        return self._advance(self._clock() + checked_delay_ms(timeout_ms) * NS_PER_MS, None)
+        return self._advance(self._clock() + checked_delay_ms(timeout_ms) * NS_PER_MS, lambda: False)
 
     def advance_until(self, stopped: Callable[[], bool]) -> bool:
         """Wait for a bucket to come due, and expire it, or for ``stopped()``, which is called with the lock held."""
         return self._advance(None, stopped)
 
-    def _advance(self, until_ns: int | None, stopped: Callable[[], bool] | None) -> bool:
+    def _advance(self, until_ns: int | None, stopped: Callable[[], bool]) -> bool:
         """Expire what is due. If nothing is, wait for it until ``until_ns`` or ``stopped()``."""
         expired = False
-        while self._wait_for_due(until_ns, stopped, may_sleep=not expired):
-            expired = self._expire_due() or expired
+        while self._wait_for_due(until_ns, stopped):
+            if self._expire_due():
+                expired, until_ns = True, self._origin_ns  # do not wait any longer
         return expired
 
-    def _wait_for_due(self, until_ns: int | None, stopped: Callable[[], bool] | None, *, may_sleep: bool) -> bool:
+    def _wait_for_due(self, until_ns: int | None, stopped: Callable[[], bool]) -> bool:
         """Advance the wheel until a bucket is due. Returns False if the caller must not wait any longer."""
         wheel = self._wheel
         with self._lock:
-            while not self._closed and (stopped is None or not stopped()):
+            while not self._closed and not stopped():
                 now_ns = self._clock()
                 wheel.collect(wheel.tick_at(now_ns))
-                if not wheel.due and wheel.is_moving:
+                if not wheel.due and wheel.moving:
                     wheel.move_slice()
                 if wheel.due:
                     return True
-                if wheel.is_moving:
+                if wheel.moving:
                     if not wheel.is_urgent():
                         self._changed.wait(SLEEP_S)
-                elif not may_sleep or (until_ns is not None and now_ns >= until_ns):
+                elif until_ns is not None and now_ns >= until_ns:
                     return False
                 else:
                     self._changed.wait(self._sleep_s(now_ns, until_ns))
@@ -248,12 +236,9 @@ class SystemTimer(Timer):
     def _sleep_s(self, now_ns: int, until_ns: int | None) -> float | None:
         """How long to sleep until the next bucket must be removed from the wheel. None if nothing is pending."""
         upcoming = self._wheel.next_tick()
-        wake_ns = until_ns if upcoming is None else self._origin_ns + upcoming * self._tick_ns
-        if wake_ns is None:
-            return None
-        if until_ns is not None:
-            wake_ns = min(wake_ns, until_ns)
-        return min(min(wake_ns - now_ns, MOST_NS) / 1e9, threading.TIMEOUT_MAX)
+        next_ns = None if upcoming is None else self._origin_ns + upcoming * self._tick_ns
+        wake_ns = min((ns for ns in (until_ns, next_ns) if ns is not None), default=None)
+        return None if wake_ns is None else min(min(wake_ns - now_ns, MOST_NS) / 1e9, threading.TIMEOUT_MAX)
 
     def _expire_due(self) -> bool:
         """Hand due buckets to the executor, without the lock. If that fails they stay due. Returns whether any was."""
@@ -276,28 +261,9 @@ class SystemTimer(Timer):
     # -- properties and statistics
 
     @property
-    def name(self) -> str:
-        return self._name
-
-    @property
-    def tick_ms(self) -> int:
-        return self._tick_ns // NS_PER_MS
-
-    @property
-    def wheel_size(self) -> int:
-        """Buckets per level."""
-        return self._wheel.wheel_size
-
-    @property
     def size(self) -> int:
-        """How many tasks are pending: added, not handed over to the executor, not cancelled."""
         with self._lock:
             return self._pending()
-
-    @property
-    def driver(self) -> Driver | None:
-        """The thread of the :class:`~timer.SystemTimerReaper` that was made for this timer. None if none was."""
-        return self._driver
 
     @property
     def is_closed(self) -> bool:
@@ -305,12 +271,10 @@ class SystemTimer(Timer):
         return self._closed
 
     def now_ns(self) -> int:
-        """The timer's clock."""
         return self._clock()
 
     def driven_by(self, driver: Driver) -> None:
-        """Note that ``driver`` drives this timer, so that no other driver begins to."""
-        self._driver = driver
+        self.driver = driver
 
     def next_deadline_ms(self) -> float | None:
         """Milliseconds until the next bucket is due (its first task may be due later). None if nothing is pending."""
@@ -323,7 +287,7 @@ class SystemTimer(Timer):
     def pending(self) -> list[TimerTask]:
         """The pending tasks, earliest first: a copy."""
         with self._lock:
-            tasks = [task for bucket in self._wheel.buckets() for task in bucket.tasks()]
+            tasks = [task for bucket in self._wheel.buckets() for task in bucket]
         return sorted(tasks, key=by_deadline)
 
     def statistics(self) -> TimerStatistics:
@@ -332,12 +296,13 @@ class SystemTimer(Timer):
         dispatcher = self._dispatcher
         total = dispatcher.total
         with self._lock:
+            buckets = self._wheel.counts()
             return TimerStatistics(
-                name=self._name,
+                name=self.name,
                 pending=self._pending(),
-                occupancy=self._wheel.occupancy(),
+                occupancy=tuple(map(sum, buckets)),
                 next_deadline_ms=next_deadline_ms,
-                put_off=self._count_reschedules(),
+                put_off=self._reschedules + self._quick_reschedules,
                 fired=total.fired,
                 failed=total.failed,
                 late_ns=tuple(total.late_ns),
@@ -349,14 +314,8 @@ class SystemTimer(Timer):
                 wheel_size=self.wheel_size,
                 hand=self._wheel.hand,
                 now_tick=self._wheel.tick_at(self._clock()),
-                buckets=tuple(
-                    tuple([0 if bucket is None else len(bucket) for bucket in level.slots])
-                    for level in self._wheel.levels
-                ),
+                buckets=buckets,
             )
-
-    def _count_reschedules(self) -> int:
-        return self._reschedules
 
     def _pending(self) -> int:
         return sum(map(len, self._wheel.buckets()))
@@ -386,7 +345,7 @@ class SystemTimer(Timer):
         return sorted(leftovers, key=by_deadline)
 
     def _empty(self) -> list[TimerTask]:
-        return [task for bucket in self._wheel.clear() for task in bucket.tasks() if bucket.remove(task)]
+        return [task for bucket in self._wheel.clear() for task in list(bucket) if bucket.remove(task)]
 
 
 if not TYPE_CHECKING and CORE is not None:
@@ -398,14 +357,6 @@ if not TYPE_CHECKING and CORE is not None:
         _add_slowly = SystemTimer.add
         _put_off_slowly = SystemTimer.put_off
 
-        @functools.wraps(SystemTimer.__init__)
-        def __init__(self, *args: Any, **settings: Any) -> None:
-            super().__init__(*args, **settings)
-            self._connect(self._clock, self._origin_ns, self._tick_ns, self._wheel._levels, self._max_pending)
-
         def after_fork(self) -> None:
             self._free_mutexes(list(self._wheel.buckets()))
             super().after_fork()
-
-        def _count_reschedules(self) -> int:
-            return self._reschedules + self._quick_reschedules

@@ -75,40 +75,6 @@ class WheelLevel:
         self.reach = 2 * wheel_size * span
 
 
-def spread(  # noqa: PLR0917  # plain values, because it is also written in C
-    tasks: list[TimerTask],
-    start: int,
-    source: TimerTaskList,
-    due: TimerTaskList,
-    slots: list[TimerTaskList | None],
-    span: int,
-    origin_ns: int,
-    tick_ns: int,
-    hand: int,
-) -> int:
-    """Move ``tasks[start:]`` from ``source`` to the buckets of one ring, or to ``due``.
-
-    Returns:
-        The index of the first task for which there is no bucket yet, or ``len(tasks)`` if all were moved.
-    """
-    count = len(slots)
-    for index in range(start, len(tasks)):
-        task = tasks[index]
-        if task._bucket is not source:
-            source.pop(task, None)  # it is still here if a second __init__ has reset it
-            continue
-        tick = (task._deadline_ns - origin_ns - 1) // tick_ns + 1
-        target = due if tick <= hand else slots[tick // span % count]
-        if target is None or not (target is due or target.first <= tick < target.end):
-            return index
-        target.take(task, source)
-    return len(tasks)
-
-
-if not TYPE_CHECKING and CORE is not None:
-    spread = CORE.spread
-
-
 class TimingWheel:
     """Buckets of tasks by due tick. The module's docstring explains the algorithm.
 
@@ -119,37 +85,28 @@ class TimingWheel:
         start_ns: when tick 0 is.
 
     Attributes:
+        wheel_size: as given, and at least 2.
         hand: every bucket up to this tick was removed from the wheel.
+        levels: the rings, the finest first.
+        moving: coarse buckets whose tasks are being moved to a finer level, the most urgent first.
         due: buckets whose time has come, for the timer to take.
 
     Raises:
         TimerConfigError: ``wheel_size`` is not an ``int`` of at least 1.
     """
 
-    __slots__ = (
-        "_levels",
-        "_lock",
-        "_moving",
-        "_occupied",
-        "_start_ns",
-        "_tick_ns",
-        "_wheel_size",
-        "due",
-        "hand",
-    )
-
     def __init__(self, wheel_size: int, lock: threading.Lock, tick_ns: int = NS_PER_MS, start_ns: int = 0) -> None:
         if type(wheel_size) is not int or wheel_size < 1:
             raise TimerConfigError("wheel_size", wheel_size, "an int, 1 or more")
         # With 1, all levels would have the same span.
-        self._wheel_size = max(wheel_size, 2)
+        self.wheel_size = max(wheel_size, 2)
         self._lock = lock
         self._tick_ns = tick_ns
         self._start_ns = start_ns
         self.hand = 0
-        self._levels = [WheelLevel(1, self._wheel_size)]
+        self.levels = [WheelLevel(1, self.wheel_size)]
         self._occupied: list[tuple[int, int, int, TimerTaskList]] = []  # heap by (tick of removal, level)
-        self._moving: list[tuple[TimerTaskList, Iterator[list[TimerTask]]]] = []  # the most urgent bucket first
+        self.moving: list[tuple[TimerTaskList, Iterator[list[TimerTask]]]] = []
         self.due: list[TimerTaskList] = []
 
     # -- adding
@@ -162,26 +119,31 @@ class TimingWheel:
         """The tick that a clock has reached."""
         return (now_ns - self._start_ns) // self._tick_ns
 
-    def find(self, deadline_ns: int) -> TimerTaskList | None:
-        """The bucket for a deadline, if there is one."""
+    def bucket_for(self, deadline_ns: int, now_ns: int) -> tuple[TimerTaskList, bool]:
+        """The bucket for a deadline, closed if it is due already, and whether it is new and comes before all others."""
         tick = self.due_tick(deadline_ns)
         ahead = tick - self.hand
-        if ahead > 0:
-            for level in self._levels:
+        if deadline_ns > now_ns and ahead > 0:
+            for level in self.levels:
                 if ahead < level.reach:
-                    return level.slots[tick // level.span % len(level.slots)]
-        return None
+                    bucket = level.slots[tick // level.span % len(level.slots)]
+                    if bucket is not None:
+                        return bucket, False
+                    break
+        self.catch_up(self.tick_at(now_ns))
+        if deadline_ns <= now_ns or tick <= self.hand:
+            return self.make_due(tick), False
+        return self.place(tick)
 
     def place(self, tick: int) -> tuple[TimerTaskList, bool]:
-        """The bucket for a due tick ahead of the hand, created if missing, and whether it is new."""
+        """The bucket for a due tick ahead of the hand, and whether it is new and comes before all others."""
         assert tick > self.hand
-        size = self._wheel_size
         index = 0
-        while tick - self.hand >= self._levels[index].reach:
+        while tick - self.hand >= self.levels[index].reach:
             index += 1
-            if index == len(self._levels):
-                self._levels.append(WheelLevel(self._levels[-1].span * size, size))
-        level = self._levels[index]
+            if index == len(self.levels):
+                self.levels.append(WheelLevel(self.levels[-1].span * self.wheel_size, self.wheel_size))
+        level = self.levels[index]
         slot = tick // level.span % len(level.slots)
         bucket = level.slots[slot]
         if bucket is not None:
@@ -189,16 +151,11 @@ class TimingWheel:
             return bucket, False
         first = tick // level.span * level.span
         bucket = TimerTaskList(first, first + level.span, index, self._lock)
-        # A coarse bucket is removed one span ahead: the ring of the next finer level covers it then.
-        entry = (first - level.span if index else first, index, id(bucket), bucket)
+        # A coarse bucket is removed one span ahead: the ring of the next finer level covers it then. The heap comes
+        # first. After an exception in between, the bucket is in the heap only, and stays empty.
+        heappush(self._occupied, (first - level.span if index else first, index, id(bucket), bucket))
         level.slots[slot] = bucket
-        try:
-            heappush(self._occupied, entry)
-        except BaseException:  # MemoryError: the entry is not in the heap. An interrupt comes after the call: it is.
-            if all(each is not entry for each in self._occupied):
-                level.slots[slot] = None
-            raise
-        return bucket, True
+        return bucket, self._occupied[0][-1] is bucket
 
     def make_due(self, tick: int) -> TimerTaskList:
         """A new bucket that is due already."""
@@ -219,10 +176,6 @@ class TimingWheel:
             heappop(occupied)
         return None
 
-    def is_next(self, bucket: TimerTaskList) -> bool:
-        """Whether no bucket comes before this one."""
-        return self._occupied[0][-1] is bucket
-
     def collect(self, tick: int) -> None:
         """Remove all buckets whose time has come by ``tick``. Fine ones are due, and coarse ones begin to move."""
         while (out_tick := self.next_tick()) is not None and out_tick <= tick:
@@ -231,11 +184,10 @@ class TimingWheel:
             if bucket.level == 0:
                 self.due.append(bucket)
             else:
-                self._moving.append((bucket, bucket.slices(SLICE)))
-                self._moving.sort(key=lambda pair: pair[0].first)
+                self.moving.append((bucket, bucket.slices(SLICE)))
+                self.moving.sort(key=lambda pair: pair[0].first)
             heappop(self._occupied)
-            self.hand = max(self.hand, out_tick)
-        self.catch_up(tick)
+        self.hand = max(self.hand, tick)
         # If the driver was late, tasks of a coarse bucket may be due, too. Move one slice of them now.
         left = SLICE
         while left > 0 and self.is_urgent():
@@ -260,85 +212,61 @@ class TimingWheel:
 
     def clear(self) -> list[TimerTaskList]:
         """Close and remove all buckets, due or not."""
-        buckets = list(self.buckets())
-        for *_, bucket in self._occupied:
+        buckets = self.buckets()
+        for bucket in buckets:
             self._detach(bucket)
         self._occupied.clear()
-        self._moving.clear()
-        self.due = []
+        self.moving.clear()
+        self.due.clear()
         return buckets
 
     # -- coarse buckets on the move
 
-    @property
-    def is_moving(self) -> bool:
-        """Whether there are tasks to be moved to a finer level."""
-        return bool(self._moving)
-
     def is_urgent(self) -> bool:
         """Whether the hand has reached the first moving bucket, so that its tasks may be due already."""
-        return bool(self._moving) and self._moving[0][0].first <= self.hand
+        return bool(self.moving) and self.moving[0][0].first <= self.hand
 
     def move_slice(self) -> int:
-        """Move up to :data:`SLICE` tasks of the most urgent bucket. Returns how many were there."""
-        bucket, slices = self._moving[0]
+        """Move up to :data:`SLICE` tasks of the most urgent bucket to finer ones. Returns how many were there."""
+        bucket, slices = self.moving[0]
         tasks = next(slices, [])
-        self._move(bucket, tasks)
-        if not bucket:
-            self._moving.pop(0)
-        elif len(tasks) < SLICE:
-            self._moving[0] = (bucket, bucket.slices(SLICE))  # an exception left some tasks: begin again
-        return len(tasks)
-
-    def _move(self, bucket: TimerTaskList, tasks: list[TimerTask]) -> None:
-        """Move tasks from a coarse bucket to finer ones, or to a new bucket that is due."""
-        below = self._levels[bucket.level - 1]
         due = self.make_due(bucket.first)
         at = 0
-        while True:
-            at = spread(tasks, at, bucket, due, below.slots, below.span, self._start_ns, self._tick_ns, self.hand)
-            if at == len(tasks):
-                break
+        while at < len(tasks):
             tick = self.due_tick(tasks[at]._deadline_ns)
             target = due if tick <= self.hand else self.place(tick)[0]
             target.take(tasks[at], bucket)
             at += 1
+            if CORE is not None:  # the native implementation moves the next tasks, as far as their buckets exist
+                ring = self.levels[bucket.level - 1]
+                at = CORE.spread(
+                    tasks, at, bucket, due, ring.slots, ring.span, self._start_ns, self._tick_ns, self.hand
+                )
         if not due:
             self.due.pop()
+        if not bucket:
+            self.moving.pop(0)
+        elif len(tasks) < SLICE:
+            self.moving[0] = (bucket, bucket.slices(SLICE))  # an exception left some tasks: begin again
+        return len(tasks)
 
     # -- counts
 
-    def buckets(self) -> Iterator[TimerTaskList]:
+    def buckets(self) -> list[TimerTaskList]:
         """Every bucket in the wheel, moving or due."""
-        yield from self.waiting()
-        for bucket, _ in self._moving:
-            yield bucket
-        yield from self.due
+        return [*self.waiting(), *(bucket for bucket, _ in self.moving), *self.due]
 
-    def waiting(self) -> Iterator[TimerTaskList]:
+    def waiting(self) -> list[TimerTaskList]:
         """Every bucket in the wheel."""
-        return (bucket for *_, bucket in self._occupied)
+        return [bucket for *_, bucket in self._occupied]
 
-    def occupancy(self) -> tuple[int, ...]:
-        """How many tasks wait on each level, the finest first."""
-        counts = [0] * len(self._levels)
-        for bucket in self.waiting():
-            counts[bucket.level] += len(bucket)
-        return tuple(counts)
-
-    @property
-    def levels(self) -> tuple[WheelLevel, ...]:
-        """The rings, the finest first."""
-        return tuple(self._levels)
-
-    @property
-    def wheel_size(self) -> int:
-        """How many buckets of one level a bucket of the next spans."""
-        return self._wheel_size
+    def counts(self) -> tuple[tuple[int, ...], ...]:
+        """For each level, the number of tasks in each slot of its ring."""
+        return tuple(tuple([0 if bucket is None else len(bucket) for bucket in level.slots]) for level in self.levels)
 
     def _detach(self, bucket: TimerTaskList) -> None:
         bucket.close()
-        level = self._levels[bucket.level]
+        level = self.levels[bucket.level]
         slot = bucket.first // level.span % len(level.slots)
         if level.slots[slot] is bucket:
             level.slots[slot] = None

@@ -53,7 +53,7 @@ class Mutant:
 
 OPERATION, PARKING = "purgatory._operations.operation", "purgatory._purgatory.parking"
 SHARD = "purgatory._keys.shard"
-TIMER, TASK, DISPATCH = "timer._timer", "timer._task", "timer._dispatch"
+TIMER, TASK, DISPATCH, WHEEL = "timer._timer", "timer._task", "timer._dispatch", "timer._wheel"
 
 KAFKAS = (
     Mutant(
@@ -198,14 +198,16 @@ OURS = (
         "a task is put into its bucket after the lock is released",
         TIMER,
         """
-            bucket.put(task)
-            is_due = bucket.closed
-        if is_due:
-        """,
-        """
         bucket.put(task)
         is_due = bucket.closed
-        if is_due:
+        break
+        """,
+        """
+        self._lock.release()
+        bucket.put(task)
+        is_due = bucket.closed
+        self._lock.acquire()
+        break
         """,
         "add_vs_flush",
         1,
@@ -267,9 +269,9 @@ OURS = (
     Mutant(
         "no-wake",
         "a bucket that comes before all others wakes no driver",
-        TIMER,
-        "if new and wheel.is_next(bucket):",
-        "if False:",
+        WHEEL,
+        "return bucket, self._occupied[0][-1] is bucket",
+        "return bucket, False",
         "two_purgatories_one_timer",
         0,
     ),

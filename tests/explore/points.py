@@ -34,12 +34,12 @@ GUARDED = _words(
 #: Fields that are never set again. Their objects may change, by the calls below.
 FIXED = _words(
     "_admitted _broker_id _buckets _op_context _keep_context _capacity _changed _clock _closing _count "
-    "_delay_ms _dispatcher _errors _idle_keys _inside _interval _known _levels _lock _made _make _max_pending _missed "
-    "_moving _name _noted _observers _occupied _on_error _on_restart _origin_ns _start_ns _own_executor _own_timer "
-    "_retrier _shards _tick_ns _timer _waiting _wheel _wheel_size __weakref__ by_key "
+    "_delay_ms _dispatcher _errors _idle_keys _inside _interval _known _lock _made _make _max_pending _missed "
+    "_name _noted _observers _occupied _on_error _on_restart _origin_ns _start_ns _own_executor _own_timer "
+    "_retrier _shards _tick_ns _timer _waiting _wheel __weakref__ by_key "
     "_op_lock error hooks is_reported key_lock completions capacity clock end "
-    "find first home_shard idle_keys inner key outcomes level limit lock name observers reach retrier slots span taken timer "
-    "requeue"
+    "find first home_shard idle_keys key outcomes level limit lock name observers reach retrier slots span taken timer "
+    "requeue inner levels moving tick_ms wheel_size"
 )
 #: Fields of the scenarios' and the explorer's own tests.
 OWN = _words("ready value _value busy")

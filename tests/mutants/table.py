@@ -387,8 +387,8 @@ MUTANTS = (
     # -- the wheel
     Mutant(
         "the wheel catches up after idling",
-        TIMER,
-        "        wheel.catch_up(wheel.tick_at(now_ns))\n",
+        WHEEL,
+        "        self.catch_up(self.tick_at(now_ns))\n",
         "",
         T_WHEEL + "test_hand_catches_up_after_idling",
     ),
@@ -401,9 +401,9 @@ MUTANTS = (
     ),
     Mutant(
         "the reaper wakes at once for an earlier bucket",
-        TIMER,
-        "        if new and wheel.is_next(bucket):\n",
-        "        if False:\n",
+        WHEEL,
+        "        return bucket, self._occupied[0][-1] is bucket\n",
+        "        return bucket, False\n",
         T_REAPER + "test_earlier_task_wakes_the_sleeper",
     ),
     Mutant(
@@ -423,14 +423,14 @@ MUTANTS = (
     Mutant(
         "adding a pending task moves it",
         TIMER,
-        "                source.remove(task)\n",
-        "                pass\n",
+        "                        source.remove(task)\n",
+        "                        pass\n",
         T_CONTRACT + "test_adding_a_pending_task_moves_it",
     ),
     Mutant(
         "adding a task that its owner holds raises",
         TIMER,
-        "        if not task._allows_readd:\n",
+        "        if task._bucket is not None and not task._allows_readd:\n",
         "        if False:\n",
         T_CONTRACT + "test_task_that_its_owner_holds_is_not_moved",
     ),
@@ -458,8 +458,8 @@ MUTANTS = (
     Mutant(
         "cancelling frees the task at once",
         TASK,
-        "                    del bucket[self]\n",
-        "                    bucket[self]\n",
+        "        del self[task]\n",
+        "        self[task]\n",
         T_TASK + "test_cancelled_task_is_freed_at_once",
     ),
     Mutant(

@@ -132,7 +132,7 @@ static int sort_huge(Due *due, Py_ssize_t count)
 /* Append the tasks of a bucket to the batch. 0, or -1 with an error. */
 static int gather_bucket(Batch *self, TimerBucket *bucket, Py_ssize_t *room, int *huge, int *sorted)
 {
-    PyObject *tasks = bucket_tasks(bucket, NULL);
+    PyObject *tasks = bucket_head(bucket, PY_SSIZE_T_MAX);
     if (tasks == NULL)
         return -1;
     Py_ssize_t count = PyList_GET_SIZE(tasks);

@@ -140,12 +140,6 @@ static PyObject *bucket_head(TimerBucket *self, Py_ssize_t most)
     }
 }
 
-static PyObject *bucket_tasks(TimerBucket *self, PyObject *unused)
-{
-    (void)unused;
-    return bucket_head(self, PY_SSIZE_T_MAX);
-}
-
 static PyObject *bucket_next_slice(TimerBucket *self, PyObject *size)
 {
     Py_ssize_t most = PyLong_AsSsize_t(size);
@@ -168,7 +162,7 @@ static PyObject *bucket_slices(TimerBucket *self, PyObject *size)
 
 static PyObject *bucket_iter(TimerBucket *self)
 {
-    PyObject *tasks = bucket_tasks(self, NULL), *walk = tasks == NULL ? NULL : PyObject_GetIter(tasks);
+    PyObject *tasks = bucket_head(self, PY_SSIZE_T_MAX), *walk = tasks == NULL ? NULL : PyObject_GetIter(tasks);
     Py_XDECREF(tasks);
     return walk;
 }
@@ -318,7 +312,6 @@ static PyObject *bucket_get_closed(TimerBucket *self, void *closure)
 }
 
 static PyMethodDef bucket_methods[] = {
-    {"tasks", (PyCFunction)bucket_tasks, METH_NOARGS, "tasks($self, /)\n--\n\n"},
     {"put", (PyCFunction)bucket_put, METH_O, "put($self, task, /)\n--\n\n"},
     {"remove", (PyCFunction)bucket_remove, METH_O, "remove($self, task, /)\n--\n\n"},
     {"take", (PyCFunction)(void (*)(void))bucket_take, METH_FASTCALL,

@@ -28,7 +28,7 @@ def test_bucket_holds_a_task_once():
     bucket.put(other)
 
     assert bucket.take(task, bucket, 5_000_000)
-    assert ([other, task], 2) == (bucket.tasks(), len(bucket))
+    assert ([other, task], 2) == (list(bucket), len(bucket))
     assert 5_000_000 == task.deadline_ns
 
 
@@ -58,7 +58,7 @@ def test_bucket_gives_its_tasks_in_slices():
         tasks[4].cancel()
 
     assert tasks[:3] == given[0]
-    assert [*tasks[:4], *tasks[5:]] == target.tasks()
+    assert [*tasks[:4], *tasks[5:]] == list(target)
     assert 0 == len(bucket)
     assert bucket.close_if_empty()
 

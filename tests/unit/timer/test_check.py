@@ -20,13 +20,13 @@ def test_sound_timer_passes(timer):
 
 
 def lose_bucket(timer):
-    bucket = next(timer._wheel.waiting())
+    bucket = timer._wheel.waiting()[0]
     level = timer._wheel.levels[bucket.level]
     level.slots[level.slots.index(bucket)] = None
 
 
 def close_bucket(timer):
-    next(timer._wheel.waiting()).close()
+    timer._wheel.waiting()[0].close()
 
 
 def misplace(timer):
