@@ -1,8 +1,5 @@
 """The log events of the library: lifecycle, contained errors and rejections. An operation that goes well is not logged.
 
-The library configures no logging. An event that could come at the rate of requests is written at most once per second
-and cause. Its field ``suppressed`` counts the events left out. The metrics count all of them.
-
 **Where a line goes** is decided when it is written. If the program has configured structlog by then, it goes there, as
 an event with fields. Otherwise it goes to the standard ``logging``, logger ``purgatory``, as ``event field=value ...``.
 The record has the same as ``record.event`` and ``record.fields``. structlog is never imported here, which keeps the
@@ -32,64 +29,52 @@ def printable(value: object) -> object:
 class Log:
     """Writes each line to the place where the program's own lines go. See the module's header.
 
+    ``exc_info`` is the exception whose traceback is written, and ``stack`` a text that follows the line.
+
     Args:
         name: the logger's name.
     """
 
-    __slots__ = ("_name", "_plain")
+    __slots__ = ("_plain",)
 
     def __init__(self, name: str) -> None:
-        self._name = name
         self._plain = logging.getLogger(name)
 
     def debug(self, event: str, /, **fields: object) -> None:
-        """What helps to find a mistake, and is not needed in production."""
-        self._write(logging.DEBUG, event, fields)
+        self._write("debug", event, **fields)
 
     def info(self, event: str, /, **fields: object) -> None:
-        """Normal operation."""
-        self._write(logging.INFO, event, fields)
+        self._write("info", event, **fields)
 
     def warning(self, event: str, /, **fields: object) -> None:
-        """A possible mistake."""
-        self._write(logging.WARNING, event, fields)
+        self._write("warning", event, **fields)
 
     def error(self, event: str, /, **fields: object) -> None:
-        """A failure."""
-        self._write(logging.ERROR, event, fields)
+        self._write("error", event, **fields)
 
-    def _write(self, level: int, event: str, fields: dict[str, object]) -> None:
+    def _write(self, level: str, event: str, /, *, exc_info: Any = None, **fields: object) -> None:
+        fields = {name: printable(value) for name, value in fields.items()}
         structlog = sys.modules.get("structlog")
         if structlog is not None and structlog.is_configured():
-            write = getattr(structlog.get_logger(self._name), logging.getLevelName(level).lower())
-            write(event, **{name: printable(value) if name != "exc_info" else value for name, value in fields.items()})
+            error = {} if exc_info is None else {"exc_info": exc_info}
+            getattr(structlog.get_logger(self._plain.name), level)(event, **fields, **error)
             return
-        if not self._plain.isEnabledFor(level):
-            return
-        error = fields.pop("exc_info", None)
-        fields = {name: printable(value) for name, value in fields.items()}
-        shown = "".join(f" {name}={value!r}" for name, value in fields.items() if name != "stack")
-        self._plain.log(
-            level,
-            "%s%s%s",
-            event,
-            shown,
-            f"\n{fields['stack']}" if "stack" in fields else "",
-            exc_info=error if isinstance(error, BaseException) else None,
-            extra={"event": event, "fields": fields},
-            stacklevel=_CALLER,
-        )
+        line = [event, *(f" {name}={value!r}" for name, value in fields.items() if name != "stack")]
+        if "stack" in fields:
+            line.append(f"\n{fields['stack']}")
+        write = getattr(self._plain, level)
+        write("%s", "".join(line), exc_info=exc_info, extra={"event": event, "fields": fields}, stacklevel=3)
 
-
-#: How many frames lie between the caller of a method of :class:`Log` and the standard logger.
-_CALLER: Final = 3
 
 #: The log of this library.
 log: Final = Log("purgatory")
 
 
 class Throttle:
-    """Admits one event per cause and period, and counts the events that it suppresses."""
+    """Admits one event per cause and period, and counts the events that it suppresses.
+
+    For events that could come at the rate of requests. The metrics count all of them.
+    """
 
     __slots__ = ("_causes", "_lock", "_period_s")
 

@@ -1,7 +1,6 @@
 """Observers, which are notified of operations, and the handling of exceptions from callbacks.
 
-An exception that a hook or an observer raises ends here. It is always counted, and it is logged at most once per second
-and cause. Without observers the hot path makes one truth test per event.
+An exception that a hook or an observer raises ends here. It is counted, and logged at most once per second and cause.
 """
 
 from __future__ import annotations
@@ -44,15 +43,9 @@ class Observer:
 
 
 class ObserverMethods:
-    """The methods to call for each event. A separate class so that C can replace it.
+    """The observers' bound methods for each event. A separate class so that C can replace it.
 
-    The tuples hold bound methods, so that no operation looks them up. A tuple is replaced as a whole, so it can be read
-    without a lock.
-
-    Attributes:
-        parked: the ``parked`` methods of the observers.
-        leaving: the ``leaving`` methods.
-        finished: the ``finished`` methods.
+    A tuple is replaced as a whole, so it can be read without a lock.
     """
 
     __slots__ = ("finished", "leaving", "parked")

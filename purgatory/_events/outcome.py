@@ -34,13 +34,4 @@ class Outcome(enum.Enum):
 
 
 #: The outcome of each state. None for a state without one.
-OUTCOMES: Final = (
-    None,
-    None,
-    None,
-    Outcome.IMMEDIATE,
-    Outcome.SATISFIED,
-    Outcome.EXPIRED,
-    Outcome.CANCELLED,
-    Outcome.FORCED,
-)
+OUTCOMES: Final[tuple[Outcome | None, ...]] = (None, None, None, *Outcome)

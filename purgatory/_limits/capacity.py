@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
+import attrs
+
 from purgatory._events.log import log, throttle
 from purgatory._support.errors import PurgatoryFull
 from timer._fork import new_rlock
 
 
+@attrs.define(eq=False)
 class Tenant:
     """The number of places of one tenant, and of its rejected operations. Guarded by the lock."""
 
-    __slots__ = ("name", "parked", "rejected")
-
-    def __init__(self, name: Hashable) -> None:
-        self.name = name
-        self.parked = 0
-        self.rejected = 0
+    name: Hashable
+    parked: int = 0
+    rejected: int = 0
 
 
 class Capacity:

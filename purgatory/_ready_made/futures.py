@@ -1,14 +1,12 @@
 """Waiting for a set of futures without a thread: an operation that completes when all of them are done.
 
-The futures belong to the caller. The purgatory only looks at them: it never sets, fails or cancels one. If the time is
-up first, the callback is called with futures that are not done. The operation's ``outcome`` and ``drained`` show the
-reason.
+The futures belong to the caller. The purgatory only looks at them: it never sets, fails or cancels one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,7 +17,7 @@ from purgatory._purgatory.purgatory import DelayedOperationPurgatory
 from purgatory._support.edition import CORE, native_class
 from purgatory._support.errors import InvalidSetting
 from timer._base import ShutsDown
-from timer._fork import call_after_fork, free_future, new_lock
+from timer._fork import call_after_fork, free_future
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
@@ -112,7 +110,7 @@ class DelayedFuturePurgatory(ShutsDown):
     Outcome.IMMEDIATE
     """
 
-    __slots__ = ("__weakref__", "_executor", "_lock", "_name", "_own_executor", "_purgatory", "_serial", "_workers")
+    __slots__ = ("__weakref__", "_executor", "_own_executor", "_purgatory", "_serial")
 
     def __init__(
         self,
@@ -134,12 +132,9 @@ class DelayedFuturePurgatory(ShutsDown):
             max_parked=max_parked,
             observers=observers,
         )
-        self._name = name
         self._serial = itertools.count(1)  # the watch keys: short labels in a journal
-        self._lock = new_lock()
+        self._own_executor = ThreadPoolExecutor(1, f"{name}-executor")  # starts its thread when it is first needed
         self._executor = executor
-        self._own_executor: ThreadPoolExecutor | None = None
-        self._workers: set[int] = set()  # the id of its thread
         call_after_fork(self)
 
     @property
@@ -188,8 +183,9 @@ class DelayedFuturePurgatory(ShutsDown):
             operation = found()
             if operation is None or operation.outcome is not None:
                 return
+            executor = self._own_executor if self._executor is None else self._executor
             try:
-                self._executor_now().submit(self._purgatory.check_and_complete, key)
+                executor.submit(self._purgatory.check_and_complete, key)
             except Exception:  # noqa: BLE001  # shut down or full: check on the thread that completed the future
                 self._purgatory.check_and_complete(key)
 
@@ -198,8 +194,7 @@ class DelayedFuturePurgatory(ShutsDown):
 
     def after_fork(self) -> None:
         """Forget, in a forked child, the executor's thread. Another one starts when it is needed."""
-        self._own_executor = None
-        self._workers.clear()
+        self._own_executor = ThreadPoolExecutor(1, f"{self._purgatory.name}-executor")
         for operation in self._purgatory.operations():
             for future in operation.futures:
                 free_future(future)
@@ -214,22 +209,6 @@ class DelayedFuturePurgatory(ShutsDown):
         A callback that runs on this thread may call it, too. The thread then ends after the callback.
         """
         report = self._purgatory.shutdown(drain, timeout_ms=timeout_ms)
-        with self._lock:
-            executor = self._own_executor
-        if executor is not None:
-            executor.shutdown(wait=threading.get_ident() not in self._workers)
+        with contextlib.suppress(RuntimeError):  # this is the executor's thread, which cannot wait for itself
+            self._own_executor.shutdown()
         return report
-
-    def _executor_now(self) -> Submits:
-        if self._executor is not None:
-            return self._executor
-        with self._lock:
-            if self._own_executor is None:
-                self._own_executor = ThreadPoolExecutor(
-                    1, f"{self._name}-executor", initializer=_note_this_thread, initargs=(self._workers,)
-                )
-            return self._own_executor
-
-
-def _note_this_thread(workers: set[int]) -> None:
-    workers.add(threading.get_ident())
