@@ -171,7 +171,7 @@ class Controller:
             self.is_registered, self.conflict = True, None
         except SessionLost:
             return  # the next session takes part
-        except OSError as error:
+        except (OSError, LookupError) as error:
             _log.warning("registration failed, will retry", reason=str(error))
             self._later(_RELOAD_MS, "retry", self._take_part)
             return

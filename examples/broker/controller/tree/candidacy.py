@@ -28,6 +28,7 @@ from examples.broker.coordination.store import (
 
 _log = structlog.get_logger(__name__)
 _TRIES = 20
+_TOO_MANY_DIGITS = 10  # so that it fits into a request
 
 
 @attrs.frozen
@@ -92,4 +93,4 @@ def epoch_in(node: Node) -> int:
     """Return the epoch in `/controller_epoch`."""
     # An invalid epoch was written by hand. The version counts every change, so it is at least as
     # large as the last valid epoch.
-    return int(node.data) if node.data.isdigit() else node.version
+    return int(node.data) if node.data.isdigit() and len(node.data) < _TOO_MANY_DIGITS else node.version

@@ -17,7 +17,8 @@
     /admin/reassign_partitions             a request to move partitions
     /admin/preferred_replica_election      a request to elect preferred leaders
 
-Anyone may write to the tree with other tools. So all decoders (`*_of`, `read`) raise ValueError for invalid content.
+Anyone may write to the tree with other tools. So all decoders (`*_of`, `read`) raise ValueError for invalid content,
+numbers that do not fit into a request included.
 
 Pure functions, except `make_roots` and `secret_of`.
 """
@@ -149,7 +150,7 @@ class BrokerInfo:
         content = _decode(data)
         ends = _unpacked(content.get("ends", _packed({})))
         incarnation, folder_id = str(content.get("incarnation", "")), str(content.get("folder_id", ""))
-        return cls(node_id, str(content["host"]), int(content["port"]), incarnation, folder_id, ends)
+        return cls(_int32(node_id), str(content["host"]), _int32(content["port"]), incarnation, folder_id, ends)
 
 
 def _packed(ends: Mapping[str, tuple[int, int]]) -> str:
@@ -182,7 +183,7 @@ def write_controller(node: int) -> bytes:
 
 @_decoder
 def controller_of(data: bytes) -> int:
-    return int(_decode(data)["brokerid"])
+    return _int32(_decode(data)["brokerid"])
 
 
 def write_assignment(assignment: Mapping[int, Sequence[int]], topic_id: str = "") -> bytes:
@@ -200,7 +201,7 @@ def topic_id_of(data: bytes) -> str:
 @_decoder
 def assignment_of(data: bytes) -> dict[int, tuple[int, ...]]:
     """Decode the nodes of each partition."""
-    return {int(index): _nodes(nodes) for index, nodes in _decode(data)["partitions"].items()}
+    return {_int32(index): _nodes(nodes) for index, nodes in _decode(data)["partitions"].items()}
 
 
 def write_state(state: Leadership) -> bytes:
@@ -217,10 +218,10 @@ def write_state(state: Leadership) -> bytes:
 def state_of(data: bytes, version: int) -> Leadership:
     content = _decode(data)
     return Leadership(
-        int(content["leader"]),
-        int(content["leader_epoch"]),
+        _int32(content["leader"]),
+        _int32(content["leader_epoch"]),
         _nodes(content["isr"]),
-        int(content["controller_epoch"]),
+        _int32(content["controller_epoch"]),
         version,
         _nodes(content.get("gone", [])),
     )
@@ -241,7 +242,7 @@ def write_keys(keys: Sequence[Key]) -> bytes:
 
 @_decoder
 def keys_of(data: bytes) -> list[Key]:
-    return [(str(entry["topic"]), int(entry["partition"])) for entry in _entries(data)]
+    return [(str(entry["topic"]), _int32(entry["partition"])) for entry in _entries(data)]
 
 
 def write_reassignments(targets: Mapping[Key, Sequence[int]]) -> bytes:
@@ -252,7 +253,7 @@ def write_reassignments(targets: Mapping[Key, Sequence[int]]) -> bytes:
 
 @_decoder
 def reassignments_of(data: bytes) -> dict[Key, tuple[int, ...]]:
-    return {(str(entry["topic"]), int(entry["partition"])): _nodes(entry["replicas"]) for entry in _entries(data)}
+    return {(str(entry["topic"]), _int32(entry["partition"])): _nodes(entry["replicas"]) for entry in _entries(data)}
 
 
 def _encode(**content: object) -> bytes:
@@ -276,10 +277,17 @@ def _entries(data: bytes) -> list[dict[str, Any]]:
 def _nodes(value: Any) -> tuple[int, ...]:
     if not isinstance(value, list):
         raise TypeError(f"nodes must be a list, got {value!r}")
-    nodes = tuple(int(node) for node in value)
+    nodes = tuple(_int32(node) for node in value)
     if len(set(nodes)) != len(nodes):
         raise ValueError(f"nodes must be different, got {value!r}")
     return nodes
+
+
+def _int32(value: Any) -> int:
+    number = int(value)
+    if not -(1 << 31) <= number < 1 << 31:
+        raise ValueError(f"a number must have 32 bits, got {value!r}")
+    return number
 
 
 def _now() -> str:

@@ -87,6 +87,22 @@ def test_restarted_node_takes_its_own_place(cluster):
     assert 2 == cluster.active.duties.context.epoch
 
 
+def test_a_registration_that_fails_is_tried_again(cluster, monkeypatch):
+    """Also if a log was cut while its end was read, or another tool has removed a root of the tree."""
+    failing = [IndexError("cut"), NoNode("/brokers", "removed")]
+    make_roots = layout.make_roots
+
+    def fail_first(store):
+        if failing:
+            raise failing.pop()
+        make_roots(store)
+
+    monkeypatch.setattr(layout, "make_roots", fail_first)
+    cluster.add(1)
+    cluster.advance(2_000)
+    assert cluster.nodes[1].controller.is_active
+
+
 def test_another_machine_does_not_take_the_place_of_a_node(cluster):
     """A second node with the same id waits until the session of the first is over, and takes no office meanwhile."""
     cluster.add(1, 2)

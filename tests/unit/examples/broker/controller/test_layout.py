@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from examples.broker.controller.events import EventQueue
 from examples.broker.controller.tree import layout
+from examples.broker.controller.tree.candidacy import epoch_in
+from examples.broker.coordination.store import Node
 from examples.broker.replication.leadership import Leadership
 
 nodes = st.lists(st.integers(0, 99), max_size=5, unique=True).map(tuple)
@@ -54,6 +56,20 @@ def test_a_registration_with_many_logs_is_small_enough_for_zookeeper(logs, some)
     assert len(data) < 1 << 20
     found = layout.BrokerInfo.read(3, data).ends
     assert found.items() < ends.items() if some else ends == found
+
+
+@pytest.mark.parametrize("field", ["leader", "leader_epoch", "isr", "controller_epoch"])
+def test_numbers_fit_into_requests(field):
+    """A number that a request to another node cannot carry is rejected. Otherwise it would end all requests to it."""
+    content = {"leader": 1, "leader_epoch": 0, "isr": [1], "controller_epoch": 1}
+    content[field] = [1 << 31] if field == "isr" else 1 << 31
+    with pytest.raises(ValueError, match="must have 32 bits"):
+        layout.state_of(json.dumps(content).encode(), 0)
+    with pytest.raises(ValueError, match="must have 32 bits"):
+        layout.assignment_of(b'{"partitions":{"2147483648":[1]}}')
+    with pytest.raises(ValueError, match="must have 32 bits"):
+        layout.BrokerInfo.read(1 << 31, layout.BrokerInfo(3, "host", 9092).write())
+    assert 7 == epoch_in(Node(b"2147483648", 7))
 
 
 def test_controller_is_written_as_tools_expect():
