@@ -40,25 +40,20 @@ class IdleKeys:
         known: returns the number of keys that the purgatory knows.
     """
 
-    __slots__ = ("_forgotten", "_interval", "_known", "_limit", "_lock", "_noted", "_until_recount")
+    __slots__ = ("_interval", "_known", "_limit", "_lock", "_noted", "_until_recount", "forgotten")
 
     def __init__(self, interval: int, known: Callable[[], int]) -> None:
         self._interval = self._limit = interval
         self._known = known
         self._noted: deque[Watchers] = deque()
         self._lock = threading.Lock()  # guards taking an entry out of the queue, and the count
-        self._forgotten = 0
+        self.forgotten = 0  # the number of keys that were forgotten since the start
         self._until_recount = 0  # the number of entries until the keys in use are counted again
 
     @property
     def count(self) -> int:
         """The number of entries in the queue. Some keys may be in use again."""
         return len(self._noted)
-
-    @property
-    def forgotten(self) -> int:
-        """The number of keys that were forgotten since the start."""
-        return self._forgotten
 
     def note(self, watchers: Watchers) -> None:
         """Append a key that has become idle to the queue, and shorten the queue if it is too long."""
@@ -73,13 +68,9 @@ class IdleKeys:
 
     def purge(self) -> int:
         """Forget every idle key. Returns the number of keys that were forgotten."""
-        forgotten = 0
-        for _ in range(len(self._noted)):
-            forgotten += self._forget_oldest()
-        return forgotten
+        return sum(self._forget_oldest() for _ in range(len(self._noted)))
 
     def after_fork(self) -> None:
-        """In a forked child: make a new lock."""
         self._lock = threading.Lock()
 
     def _forget_oldest(self) -> bool:
@@ -104,7 +95,7 @@ class IdleKeys:
                 watchers.idle = True
                 self._noted.append(watchers)
         with self._lock:
-            self._forgotten += 1
+            self.forgotten += 1
         return True
 
 

@@ -21,10 +21,9 @@ held.
 
 from __future__ import annotations
 
-import sysconfig
 import threading
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
 
 from purgatory._events.outcome import OUTCOMES
 from purgatory._keys.watchers import Watchers
@@ -37,44 +36,24 @@ if TYPE_CHECKING:
     from purgatory._threads.retrier import Retrier
     from timer import Timer
 
-_FREE_THREADED: Final = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
-
-
-class _Keys(dict[Hashable, Watchers]):
-    """A dict in which ``[]`` of an unknown key gives None."""
-
-    __slots__ = ()
-
-    def __missing__(self, key: Hashable) -> None:
-        return None
-
 
 class Shard:
     """The keys that hash to one shard, and the objects their operations use.
 
     Attributes:
-        lock: guards the operations and the counters.
-        key_lock: guards making and forgetting a key.
-        by_key: the watchers of each key.
         find: returns the watchers of a key, or None.
         parked: the number of operations that were parked with their first key here.
         extended: how often the deadline of one was moved.
         checks: the number of checks of the operations that have an outcome.
         outcomes: the number of operations that completed or were cancelled, by their last state.
         completions: for each operation between its outcome and the end of its hooks, what remains to be done.
-        observers: are notified of the operations.
-        idle_keys: the queue of idle keys.
-        retrier: repeats checks. None for operations that are in no purgatory.
-        capacity: limits the operations. None for no limit.
-        timer: expires the operations. None if they do not expire.
+        retrier: None for operations that are in no purgatory.
     """
 
     __slots__ = (
         *("__weakref__", "by_key", "capacity", "checks", "completions", "extended", "find", "idle_keys"),
         *("key_lock", "lock", "observers", "outcomes", "parked", "retrier", "timer"),
     )
-
-    find: Callable[[Hashable], Watchers | None]
 
     def __init__(
         self,
@@ -86,10 +65,8 @@ class Shard:
     ) -> None:
         self.lock = threading.Lock()
         self.key_lock = threading.Lock()
-        self.by_key: dict[Hashable, Watchers] = _Keys()
-        # Without a global lock, dict.get() of a key that another thread inserted takes 12 us, and [] takes 0.15 us.
-        # With a global lock, dict.get() is faster (70 ns and 105 ns).
-        self.find = self.by_key.__getitem__ if _FREE_THREADED else self.by_key.get
+        self.by_key: dict[Hashable, Watchers] = {}
+        self.find = self.by_key.get
         self.parked = 0
         self.extended = 0
         self.checks = 0
@@ -101,16 +78,6 @@ class Shard:
         self.capacity = capacity
         self.timer = timer
 
-    def make(self, key: Hashable) -> Watchers:
-        """The watchers of a key. They are made unless another thread created them first."""
-        made = Watchers(key, self)
-        try:
-            with self.key_lock:
-                return self.by_key.setdefault(key, made)
-        except BaseException:
-            self.idle_keys.note(made)  # the key may be known now, and no operation waits under it
-            raise
-
     def watch(self, operation: Any, key: Hashable) -> None:
         """Insert an operation under one more key.
 
@@ -120,7 +87,9 @@ class Shard:
         while True:
             watchers = self.find(key)
             if watchers is None:
-                watchers = self.make(key)
+                made = Watchers(key, self)
+                with self.key_lock:
+                    watchers = self.by_key.setdefault(key, made)  # another thread may have made them first
             operation._op_watches = (*before, watchers)
             watchers[operation] = None
             if not watchers.closed:
@@ -154,14 +123,10 @@ class Shard:
         return parked, extended, checks, *outcomes
 
     def entries(self) -> int:
-        """The number of entries under the keys: one per operation and key.
-
-        Counted here, and kept as a number in C. Such a number beside the dicts would be wrong after an interrupt.
-        """
+        # Kept as a number in C. Such a number beside the dicts would be wrong after an interrupt.
         return sum(map(len, self.watchers()))
 
     def completing(self) -> int:
-        """The number of operations that have an outcome, and whose hooks have not ended."""
         return len(self.completions)
 
     def after_fork(self, mine: frozenset[int] = frozenset()) -> None:
@@ -172,7 +137,6 @@ class Shard:
             watchers.closed = False  # the thread that was forgetting the key is not in this process
 
     def watchers(self) -> list[Watchers]:
-        """The watchers of every key of the shard: a copy."""
         with self.key_lock:
             return list(self.by_key.values())
 
@@ -186,7 +150,7 @@ if not TYPE_CHECKING and CORE is not None:
 
         def __init__(self, *parts: Any) -> None:
             # Re-entrant, because the native code lets a signal handler check while a key is being forgotten.
-            super().__init__(threading.RLock(), _Keys(), *parts)
+            super().__init__(threading.RLock(), {}, *parts)
 
         watchers = _pure.watchers
 

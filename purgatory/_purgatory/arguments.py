@@ -76,8 +76,10 @@ def each_once(watch_keys: Sequence[Hashable]) -> Sequence[Hashable]:
         UnhashableKey: a key has no hash.
     """
     kind = type(watch_keys)
-    if kind not in PLAIN and not _is_sequence_of_keys(watch_keys):
-        raise WatchKeysType(watch_keys)
+    if kind not in PLAIN:
+        is_one_value = isinstance(watch_keys, (str, bytes, bytearray)) or hasattr(watch_keys, "_fields")  # named tuple
+        if is_one_value or not isinstance(watch_keys, Sequence):
+            raise WatchKeysType(watch_keys)
     keys = [*watch_keys]
     if len(keys) == 1:
         return keys
@@ -87,29 +89,13 @@ def each_once(watch_keys: Sequence[Hashable]) -> Sequence[Hashable]:
         raise unhashable(watch_keys, error) from None
     if not keys:
         raise NoKeys
-    if kind is tuple and len(set(map(type, keys))) > 1:
-        _warn_one_key(watch_keys)
+    if kind is tuple and len(set(map(type, keys))) > 1:  # a key such as ("orders", 0) was probably meant
+        types = tuple(type(key).__qualname__ for key in watch_keys[:MOST_WARNED])
+        if types not in _warned and len(_warned) < MOST_WARNED:
+            _warned.add(types)
+            advice = "a tuple is taken for a sequence of keys: write [key] for one, or a list of the keys to be sure"
+            log.warning("keys_look_like_one", keys=watch_keys, advice=advice)
     return keys
-
-
-def _is_sequence_of_keys(watch_keys: object) -> bool:
-    is_one_value = isinstance(watch_keys, (str, bytes, bytearray)) or hasattr(watch_keys, "_fields")  # a named tuple
-    return isinstance(watch_keys, Sequence) and not is_one_value
-
-
-def _warn_one_key(watch_keys: Sequence[Hashable]) -> None:
-    """Warn about ``("orders", 0)``: these are two keys, but one key, ``[("orders", 0)]``, was probably meant.
-
-    The keys of one purgatory rarely have several types. The warning is logged once per combination of types.
-    """
-    types = tuple(type(key).__qualname__ for key in watch_keys[:MOST_WARNED])
-    if types not in _warned and len(_warned) < MOST_WARNED:
-        _warned.add(types)
-        log.warning(
-            "keys_look_like_one",
-            keys=watch_keys,
-            advice="a tuple is taken for a sequence of keys: write [key] for one, or a list of the keys to be sure",
-        )
 
 
 def reject_own_hook(operation: DelayedOperation) -> None:

@@ -9,12 +9,15 @@ operations makes 20 checks in place of 2,000.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
+
+import attrs
 
 from purgatory._events.outcome import NEW, PARKED, SATISFIED
 from purgatory._support.errors import WatchKeysType, checked_int, unhashable
 
 if TYPE_CHECKING:
+    from purgatory._keys.shard import Shard
     from purgatory._keys.watchers import Watchers
     from purgatory._operations.operation import Operation
     from purgatory._purgatory.parking import Parking
@@ -23,19 +26,15 @@ if TYPE_CHECKING:
 FIRST_CHUNK: Final = 16
 
 
+@attrs.frozen(eq=False)
 class RestOfCheck:
     """For the retrier, which treats it as an operation: the rest of an interrupted check."""
 
-    __slots__ = ("_limit", "_op_home_shard", "_parking", "keys")
-
-    #: It is never overdue.
-    _op_state = NEW
-
-    def __init__(self, parking: Parking, keys: Sequence[Hashable], limit: int | None) -> None:
-        self._parking = parking
-        self._limit = limit
-        self._op_home_shard = parking._shards.shard_for(keys[0])
-        self.keys = keys
+    _parking: Parking
+    keys: Sequence[Hashable]
+    _limit: int | None
+    _op_home_shard: Shard
+    _op_state: ClassVar = NEW  # it is never overdue
 
     def maybe_try_complete(self) -> None:
         self._parking.check_and_complete_all(self.keys, self._limit)
@@ -44,9 +43,9 @@ class RestOfCheck:
 def hand_over(parking: Parking, keys: Sequence[Hashable], limit: int | None) -> None:
     """Pass the rest of an interrupted check to the retrier, if there is any."""
     if keys and (limit is None or limit > 0):
-        rest = RestOfCheck(parking, keys, limit)
-        if rest._op_home_shard.retrier is not None:
-            rest._op_home_shard.retrier.retry(rest)
+        shard = parking._shards.shard_for(keys[0])
+        if shard.retrier is not None:
+            shard.retrier.retry(RestOfCheck(parking, keys, limit, shard))
 
 
 def checked_keys(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:

@@ -53,16 +53,7 @@ RETRY_SLEEP_S: Final = 0.0001
 
 
 class Parking:
-    """Implements ``try_complete_else_watch`` and ``check_and_complete``. A separate class so that C can replace it.
-
-    Args:
-        name: the purgatory's name.
-        shards: the watch lists.
-        timer: expires operations. None if they do not expire.
-        observers: are notified of operations.
-        capacity: limits the operations. None for no limit.
-        keep_context: whether hooks run in a copy of the parking thread's context.
-    """
+    """Implements ``try_complete_else_watch`` and ``check_and_complete``. A separate class so that C can replace it."""
 
     __slots__ = ("_admitted", "_capacity", "_closed", "_keep_context", "_name", "_observers", "_shards", "_timer")
 
@@ -139,8 +130,13 @@ class Parking:
         self, operation: DelayedOperation, turn: ParkingTurn, home_shard: Shard, keys: Sequence[Hashable]
     ) -> bool:
         """Park the operation with the user's lock held. Returns whether a check here completed it."""
-        if not (operation._op_arrive(home_shard, turn) or arrive(operation, home_shard, turn)):
-            return False
+        while not operation._op_arrive(home_shard, turn):
+            if operation._op_home_shard is not UNPARKED:
+                raise AlreadyParked(operation)
+            if operation._op_state > PARKED:  # it had completed before
+                return False
+            reject_own_hook(operation)
+            time.sleep(RETRY_SLEEP_S)  # another thread checks the operation
         completed = operation._op_check_now(keys)
         if operation._op_state != ARRIVING:
             return completed
@@ -251,28 +247,15 @@ def checked_when_closed(name: str) -> None:
         log.info("checked_when_closed", purgatory=name, suppressed=suppressed)
 
 
-def arrive(operation: DelayedOperation, home_shard: Shard, turn: ParkingTurn) -> bool:
-    """Wait for the turn, and take the step to ARRIVING. False if the operation has completed before."""
-    while not operation._op_arrive(home_shard, turn):
-        if operation._op_home_shard is not UNPARKED:
-            raise AlreadyParked(operation)
-        if operation._op_state > PARKED:
-            return False
-        reject_own_hook(operation)
-        time.sleep(RETRY_SLEEP_S)  # another thread checks the operation
-    return True
-
-
 def set_deadline(operation: DelayedOperation) -> None:
     """Set the deadline of an operation that no timer expires."""
     operation._deadline_ns = time.monotonic_ns() + operation._delay_ms * NS_PER_MS
 
 
 def find_place(capacity: Capacity, operation: DelayedOperation) -> bool:
-    """Take a place for an operation that has to wait. If this raises, the operation is new again.
+    """Take a place for an operation that has to wait. False if it has an outcome.
 
-    Returns:
-        False if the operation needs no place, because it has an outcome.
+    If this raises, the operation is new again.
     """
     try:
         capacity.take(operation)

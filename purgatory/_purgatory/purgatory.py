@@ -29,7 +29,7 @@ from purgatory._limits.tenants import capacity_of
 from purgatory._operations.operation_type import OperationT
 from purgatory._purgatory.live import register
 from purgatory._purgatory.parking import Parking
-from purgatory._purgatory.shards import CHUNK, Shards, operations_in_chunks
+from purgatory._purgatory.shards import Shards
 from purgatory._purgatory.shutdown import Drain, Shutdown, own_hooks
 from purgatory._purgatory.take_snapshot import overdue_ms, take_snapshot
 from purgatory._support.errors import InvalidSetting, checked_int
@@ -179,10 +179,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         Raises:
             UnhashableKey: the key has no hash.
         """
-        watchers = self._shards.find(key)
-        if watchers is None:
-            return []
-        return [operation for operation in watchers.operations() if operation.cancel()]
+        return [operation for operation in self.operations_for_key(key) if operation.cancel()]
 
     # -- properties and snapshots
 
@@ -291,9 +288,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
             UnhashableKey: the key has no hash.
         """
         watchers = self._shards.find(key)
-        if watchers is None:
-            return []
-        return [each for chunk in operations_in_chunks(watchers, CHUNK) for each in chunk if each._op_state <= PARKED]
+        return [] if watchers is None else [each for each in watchers.operations() if each._op_state <= PARKED]
 
     def snapshot(self, *, largest: int = 10) -> PurgatorySnapshot:
         """The purgatory as it is now, as a frozen value. Visits every key, one shard after the other.

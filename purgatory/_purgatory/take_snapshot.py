@@ -14,6 +14,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from purgatory._events.outcome import PARKED
+from purgatory._purgatory.shards import operations_in_chunks
 from purgatory._purgatory.snapshot import PurgatorySnapshot
 from purgatory._support.edition import CORE
 from timer import NS_PER_MS
@@ -109,19 +110,12 @@ def driver_of(purgatory: DelayedOperationPurgatory[Any]) -> Driver | None:
 
 
 def _since(watchers: Watchers) -> int | None:
-    """When the operation that has waited longest under a key was parked. None if all of them have an outcome.
-
-    The operations are in order of arrival. Usually the first one is parked, so only that one is copied.
-    """
-    most = 1
-    while True:
-        operations = watchers.head(most)
-        for operation in operations:
+    """When the operation that has waited longest under a key was parked. None if all of them have an outcome."""
+    for chunk in operations_in_chunks(watchers, 1):  # usually the first one is parked
+        for operation in chunk:
             if operation._op_state == PARKED and operation._deadline_ns:
                 return int(operation.created_ns)
-        if len(operations) < most:
-            return None
-        most *= 8
+    return None
 
 
 if not TYPE_CHECKING and CORE is not None:
