@@ -119,4 +119,10 @@ def _since(watchers: Watchers) -> int | None:
 
 
 if not TYPE_CHECKING and CORE is not None:
-    visit = CORE.visit
+    _pure = visit
+
+    def visit(chunk: Sequence[Watchers], least: int) -> tuple[int, int | None, list[tuple[int, Hashable]]]:
+        try:
+            return CORE.visit(chunk, least)
+        except OverflowError:  # the timer's clock is past 64 bits
+            return _pure(chunk, least)

@@ -73,7 +73,7 @@ static inline int call_try_complete(Operation *op)
     PyTypeObject *type = Py_TYPE(op);
     for (int i = 0; i < READY_MADE; i++)
         if (type == __atomic_load_n(&ready_made[i].type, __ATOMIC_RELAXED)) {
-            unsigned int version = __atomic_load_n(&ready_made[i].version, __ATOMIC_RELAXED);
+            unsigned int version = __atomic_load_n(&ready_made[i].version, __ATOMIC_ACQUIRE);
             if (version != 0 && version == version_of(type))
                 return ready_made[i].function(op);
         }

@@ -155,7 +155,7 @@ static void stop_completing(Operation *op)
 {
     Shard *home_shard = home_of(op);
     lock_shard(home_shard);
-    home_shard->completing--;
+    home_shard->completing -= home_shard->completing > 0; /* it is 0 in a child that an observer forked */
     unlock_shard(home_shard);
 }
 

@@ -363,6 +363,34 @@ forks.force_complete()
 
 
 @global_lock
+def test_a_child_that_an_observer_forks_counts_no_hook_twice():
+    """An observer that forks returns in the child, too. No hook is left there, and none is missing."""
+    out = run(
+        """
+from purgatory import Observer
+class Quiet(Op):
+    def on_complete(self):
+        pass
+class Forks(Observer):
+    pid = None
+    def finished(self, operation, outcome, error):
+        if self.pid is None:
+            self.pid = os.fork()
+forks = Forks()
+p = DelayedOperationPurgatory("p", reaper_enabled=False, observers=[forks])
+operation = Quiet(60_000)
+p.try_complete_else_watch(operation, ["k"])
+operation.force_complete()
+if forks.pid == 0:
+    print("completing", p._shards.completing(), flush=True)
+    os._exit(0)
+os.waitpid(forks.pid, 0)
+"""
+    )
+    assert ["completing 0"] == out
+
+
+@global_lock
 def test_a_childs_waiters_are_reached_by_a_value_after_the_one_at_the_fork():
     """A thread that raised the number had removed their thresholds from the heap, and had not checked them."""
     out = run(

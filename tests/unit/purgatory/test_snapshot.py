@@ -6,7 +6,7 @@ import pytest
 from purgatory import DelayedOperationPurgatory, InvalidSetting, PurgatorySnapshot, Totals
 from purgatory._purgatory import shards as _shards
 from tests.support import Waiting
-from timer import SystemTimer, SystemTimerReaper
+from timer import ManualClock, SystemTimer, SystemTimerReaper
 
 
 def park(purgatory, *keys, **settings):
@@ -142,3 +142,12 @@ def test_oldest_operation_may_have_the_longest_delay(purgatory, mock_timer):
     assert 3 == purgatory.snapshot().oldest_age_ms
     purgatory.cancel_for_key("k")
     assert None is purgatory.snapshot().oldest_age_ms
+
+
+def test_age_by_a_clock_past_64_bits():
+    """A clock may answer with any int. The age of the oldest operation is right by it."""
+    clock = ManualClock(10**20)
+    with DelayedOperationPurgatory("test", timer=SystemTimer(clock=clock), reaper_enabled=False) as purgatory:
+        park(purgatory, "a")
+        clock.advance(3)
+        assert 3 == purgatory.snapshot().oldest_age_ms
