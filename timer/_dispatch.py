@@ -85,7 +85,7 @@ class Batch:
         try:
             entry = dispatcher.begin()
             if self._tasks is None:
-                due = [(bucket, task) for bucket in self._buckets for task in bucket]
+                due = [(bucket, task) for bucket in self._buckets for task in list(bucket)]  # a copy: others cancel
                 due.sort(key=lambda pair: pair[1]._deadline_ns)  # tasks of one deadline stay in order
                 self._tasks = iter(due)
             self._run(islice(self._tasks, most), tally)

@@ -3,12 +3,14 @@
 import sys
 import threading
 import time
+from queue import SimpleQueue
+from types import SimpleNamespace
 
 import pytest
 
 import timer as package
 from tests.support import Ping
-from timer import Driver, InlineExecutor, SystemTimer, SystemTimerReaper, check_invariants
+from timer import Driver, InlineExecutor, ManualClock, SystemTimer, SystemTimerReaper, _dispatch, check_invariants
 
 FOLDER = package.__path__[0]
 
@@ -149,3 +151,32 @@ def test_a_reaper_runs_what_was_put_back():
         timer.add(second)
         assert second.ran.wait(10)
     assert ended.is_set()
+
+
+def test_tasks_that_are_cancelled_while_a_batch_begins():
+    """Tasks that are cancelled at each step of a batch's beginning do not run, and the others do."""
+    clock = ManualClock()
+    batches = SimpleQueue()
+    inner = SystemTimer(clock=clock, executor=SimpleNamespace(submit=batches.put))
+    tasks = [Ping(1) for _ in range(1_000)]
+    for task in tasks:
+        inner.add(task)
+    cancelled = set()
+
+    def tracer(frame, event, _):
+        if frame.f_code.co_filename == _dispatch.__file__:
+            frame.f_trace_opcodes = True
+            if event == "opcode" and len(cancelled) < 900 and tasks[-1 - len(cancelled)].cancel():
+                cancelled.add(tasks[-1 - len(cancelled)])
+        return tracer
+
+    clock.advance(1)
+    inner.advance_clock(0)
+    run = batches.get_nowait()
+    sys.settrace(tracer)
+    try:
+        run()
+    finally:
+        sys.settrace(None)
+    assert [] == [task for task in tasks if task.ran.is_set() == (task in cancelled)]
+    inner.shutdown()
