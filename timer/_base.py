@@ -1,8 +1,4 @@
-"""The interface of every timer and of executors, and the statistics of a timer.
-
-A timer of your own must define ``add``, ``advance_clock``, ``size`` and ``shutdown``. Every other method has a default
-here that is correct for any timer.
-"""
+"""The interface of every timer and of executors, and the statistics of a timer."""
 
 from __future__ import annotations
 
@@ -30,8 +26,8 @@ POLL_MS = 200
 class Submits(Protocol):
     """The method that an executor must have: ``submit``, as in ``concurrent.futures.Executor``.
 
-    The timer submits ``run``, a method of a batch of due tasks. The executor calls it once, without arguments. An
-    executor that must not be kept for long calls ``run(500)``, and calls it again as long as it returns True.
+    The timer submits ``run`` of a batch of due tasks. The executor calls it once, without arguments. An executor that
+    must not be kept for long (an event loop) calls ``run(500)``, and calls it again as long as it returns True.
     """
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Any:
@@ -115,11 +111,13 @@ class ShutsDown:
 
 
 class Timer(ShutsDown, abc.ABC):
-    """Runs tasks after their delays. As a context manager it shuts down at the end of the block."""
+    """Runs tasks after their delays. As a context manager it shuts down at the end of the block.
+
+    A timer of your own must define ``add``, ``advance_clock``, ``size`` and ``shutdown``. Every other method has a
+    default that is correct for any timer.
+    """
 
     __slots__ = ()
-
-    # -- what every timer defines
 
     @abc.abstractmethod
     def add(self, task: TimerTask) -> None:
@@ -133,11 +131,7 @@ class Timer(ShutsDown, abc.ABC):
 
     @abc.abstractmethod
     def advance_clock(self, timeout_ms: float) -> bool:
-        """Wait up to ``timeout_ms`` for a bucket to come due, and expire it.
-
-        Returns:
-            True if a bucket expired, False if none did in that time.
-        """
+        """Wait up to ``timeout_ms`` for a bucket to come due, and expire it. Returns whether one expired."""
 
     @property
     @abc.abstractmethod
@@ -152,19 +146,17 @@ class Timer(ShutsDown, abc.ABC):
             The tasks that were pending, earliest first. Some may be past their deadline.
         """
 
-    # -- what a timer may define to do better than the default
-
     def put_off(self, task: TimerTask, delay_ms: float) -> bool:
         """Move the deadline of a pending task to ``delay_ms`` from now, later or earlier than it was.
 
         A delay below zero counts as zero. ``task.delay_ms`` and ``task.added_ns`` do not change.
 
-        This default removes the task and adds it again. If ``add`` raises then, the task is in no timer, and the
-        exception reaches the caller. So a timer that may be full needs a ``put_off`` of its own.
+        This default removes the task and adds it again. If ``add`` raises, the task is in no timer. So a timer that may
+        be full needs a ``put_off`` of its own.
 
         Returns:
-            True if the task was pending here, and the new deadline counts. False, with nothing changed, if the task is
-            running, has run, was cancelled or was never added.
+            True if the task was pending here. False, with nothing changed, if the task is running, has run, was
+            cancelled or was never added.
 
         Raises:
             DelayTypeError, DelayValueError: the delay is not a finite number.
@@ -185,10 +177,7 @@ class Timer(ShutsDown, abc.ABC):
         """Wait until a bucket comes due, and expire it, or until ``stopped()`` returns True.
 
         A driver's thread calls this in a loop. A timer that may wait for long must call ``stopped`` before it waits and
-        after each :meth:`wake`.
-
-        Returns:
-            True if a bucket expired.
+        after each :meth:`wake`. Returns whether a bucket expired.
         """
         return not stopped() and self.advance_clock(POLL_MS)
 
@@ -197,8 +186,6 @@ class Timer(ShutsDown, abc.ABC):
 
     def driven_by(self, driver: Driver) -> None:  # a timer may ignore it, and can then get a second driver
         """Note that ``driver`` drives this timer, so that no other driver begins to."""
-
-    # -- what a timer may report about itself
 
     @property
     def name(self) -> str:

@@ -1,13 +1,12 @@
 """A task, and the bucket that it waits in.
 
 Kafka keeps a ``TimerTaskEntry`` beside every task, as a link of a linked list. Here the entry is the base class of the
-task, and a bucket is a dict with the tasks as keys. Tasks of one deadline keep the order in which they were added, and
-a cancelled task leaves no trace. Rejected: a separate entry (56 bytes and 150 ns more per task), and linked lists
-(3 times slower in Python).
+task, and a bucket is a dict with the tasks as keys. So tasks of one deadline keep the order in which they were added.
+Rejected: a separate entry (56 bytes and 150 ns more per task), and linked lists (3 times slower in Python).
 
-**One task, one bucket.** ``task._bucket`` names the bucket that holds the task, or None. The timer's lock guards it and
-the buckets: a thread that adds, cancels, moves or claims a task holds the lock. A thread that cancels does not know the
-timer, so it reads ``_bucket`` first, takes the lock of that bucket and reads ``_bucket`` again:
+``task._bucket`` names the bucket that holds the task, or None. The timer's lock guards it and the buckets. A thread
+that cancels does not know the timer, so it reads ``_bucket`` first, takes the lock of that bucket and reads ``_bucket``
+again:
 
     1. ``cancel()`` reads the old bucket from ``_bucket``.
     2. The cascade moves the task to a finer bucket, under the lock.
@@ -42,23 +41,19 @@ def checked_delay_ms(delay_ms: object) -> int:
     """
     if isinstance(delay_ms, bool) or not isinstance(delay_ms, (int, float)):
         raise DelayTypeError(delay_ms)
-    if isinstance(delay_ms, int):
-        return int(delay_ms)
-    if not math.isfinite(delay_ms):
+    if isinstance(delay_ms, float) and not math.isfinite(delay_ms):
         raise DelayValueError(delay_ms)
     return math.ceil(delay_ms)
 
 
 @native_class
 class TimerTaskList(dict["TimerTask", None]):
-    """One bucket of a wheel: the tasks whose due tick lies in ``[first, end)``.
+    """One bucket of a wheel: the tasks whose due tick lies in ``[first, end)``, in order of arrival.
 
-    When its time comes, it is closed and removed from the wheel. Methods that change a bucket are called with its lock
-    held.
+    Methods that change a bucket are called with its lock held.
 
     Attributes:
-        first: the first tick of the span.
-        end: the first tick after the span.
+        first, end: the first tick of the span, and the first tick after it.
         level: the level of the wheel that the bucket belongs to.
         lock: the lock of the timer that the bucket belongs to.
         closed: whether the bucket was removed from the wheel.
@@ -110,7 +105,6 @@ class TimerTaskList(dict["TimerTask", None]):
         return iter(lambda: list(islice(tasks, size)), [])
 
     def close(self) -> None:
-        """Accept no more tasks."""
         self.closed = True
 
     def close_if_empty(self) -> bool:
@@ -182,9 +176,8 @@ class TimerTask(TimerTaskEntry):
     """A task that runs after a delay. Subclass it and define :meth:`run`.
 
     A task with a delay of zero or less is due at once. A task may be added again, to the same timer or to another. If
-    it is pending, it is moved. Two threads must not add *the same task* at the same time, because each holds the lock
-    of its own timer only. The default of :meth:`Timer.put_off`, which only timers of your own have, adds the task, too.
-    Any thread may cancel or reschedule a task at any time.
+    it is pending, it is moved. Two threads must not add *the same task* at the same time. The default of
+    :meth:`Timer.put_off` adds it, too. Any thread may cancel or reschedule a task at any time.
 
     >>> class Ping(TimerTask):
     ...     def run(self) -> None:

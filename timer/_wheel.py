@@ -1,14 +1,12 @@
 """The hierarchical timing wheel: where a task waits, and which bucket comes next.
 
-**How it works.** Time is counted in ticks. A bucket of level 0 spans one tick. A bucket of level 1 spans ``wheel_size``
-ticks, one of level 2 spans ``wheel_size`` times as many, and so on. A level is made when the first task needs it. A
-task goes to the finest level that reaches its due tick. When the time of a coarse bucket comes, its tasks *cascade*:
-each is put into a bucket of the next finer level. The *hand* is the tick that the wheel has reached.
+Time is counted in ticks. A bucket of level 0 spans one tick, one of level 1 ``wheel_size`` ticks, one of level 2
+``wheel_size`` times as many, and so on. A task goes to the finest level that reaches its due tick. When the time of a
+coarse bucket comes, its tasks *cascade* to the next finer level. The *hand* is the tick that the wheel has reached.
 
-**Ring size.** Kafka's ring has ``wheel_size`` buckets. It can empty a coarse bucket only when the first tick of the
-bucket has come, all tasks at once, and due tasks wait meanwhile. A ring here has ``2 * wheel_size`` buckets, so it also
-covers the whole *next* coarse bucket. A coarse bucket is therefore removed from the wheel one span ahead of its first
-tick, and its tasks are moved a slice at a time.
+Kafka's ring has ``wheel_size`` buckets. It empties a coarse bucket at the first tick of that bucket, all tasks at once.
+A ring here has ``2 * wheel_size`` buckets, so it also covers the whole *next* coarse bucket. A coarse bucket is
+therefore removed from the wheel one span ahead of its first tick, and its tasks are moved a slice at a time.
 
 An example with ``wheel_size=3``. The hand is at tick 0, so level 0 reaches ticks 1 to 5, level 1 up to 17, and level 2
 up to 53:
@@ -23,16 +21,14 @@ and the second task moves there. At tick 27 bucket [36-44] is removed. Level 1 r
 moves to its bucket [39-41]. At tick 36 that bucket is removed, and the task moves to level 0. So a task is moved at
 most once per level, and the cost of ``add`` and ``cancel`` does not depend on the number of tasks.
 
-**Finding the next bucket.** A heap orders the non-empty buckets by the tick at which they are removed. The timer finds
-the next bucket without visiting empty ticks. A bucket whose tasks were all cancelled is removed when it is first in the
-heap.
+A heap orders the buckets by the tick at which they are removed. So the timer finds the next bucket without visiting
+empty ticks. A bucket whose tasks were all cancelled is removed when it is first in the heap.
 
-**Exceptions.** A bucket is in one of three lists: the wheel, ``moving``, ``due``. It is added to the next list before
-it is removed from the last one. After an exception in between, such as a ``MemoryError``, the same step is done again.
-A bucket in two lists is harmless, because a task is removed from it only once.
+A bucket is in one of three lists: the wheel, ``moving``, ``due``. It is added to the next list before it is removed
+from the last one. After an exception in between, the same step is done again.
 
-**Rejected.** A heap of tasks with lazy deletion, as in asyncio: cancelled tasks keep their memory, each ``add`` costs
-O(log n) comparisons, and the clean-up is a pause.
+Rejected: a heap of tasks with lazy deletion, as in asyncio. Cancelled tasks keep their memory, and each ``add`` costs
+O(log n) comparisons.
 
 All methods must be called with the timer's lock held.
 """
@@ -59,20 +55,14 @@ SLICE: Final = 256 if CORE is None else 1024
 
 
 class WheelLevel:
-    """One ring of buckets.
-
-    Attributes:
-        span: ticks per bucket.
-        slots: the buckets, by ``tick // span % len(slots)``. None where there is none.
-        reach: how many ticks ahead of the hand the ring has slots for.
-    """
+    """One ring of buckets."""
 
     __slots__ = ("reach", "slots", "span")
 
     def __init__(self, span: int, wheel_size: int) -> None:
-        self.span = span
-        self.slots: list[TimerTaskList | None] = [None] * (2 * wheel_size)
-        self.reach = 2 * wheel_size * span
+        self.span = span  # ticks per bucket
+        self.slots: list[TimerTaskList | None] = [None] * (2 * wheel_size)  # by tick // span % len(slots)
+        self.reach = 2 * wheel_size * span  # how many ticks ahead of the hand there are slots for
 
 
 class TimingWheel:
@@ -98,8 +88,7 @@ class TimingWheel:
     def __init__(self, wheel_size: int, lock: threading.Lock, tick_ns: int = NS_PER_MS, start_ns: int = 0) -> None:
         if type(wheel_size) is not int or wheel_size < 1:
             raise TimerConfigError("wheel_size", wheel_size, "an int, 1 or more")
-        # With 1, all levels would have the same span.
-        self.wheel_size = max(wheel_size, 2)
+        self.wheel_size = max(wheel_size, 2)  # with 1, all levels would have the same span
         self._lock = lock
         self._tick_ns = tick_ns
         self._start_ns = start_ns
@@ -116,7 +105,6 @@ class TimingWheel:
         return (deadline_ns - self._start_ns - 1) // self._tick_ns + 1
 
     def tick_at(self, now_ns: int) -> int:
-        """The tick that a clock has reached."""
         return (now_ns - self._start_ns) // self._tick_ns
 
     def bucket_for(self, deadline_ns: int, now_ns: int) -> tuple[TimerTaskList, bool]:
@@ -201,12 +189,11 @@ class TimingWheel:
         self.hand = max(self.hand, tick)
 
     def take_due(self) -> list[TimerTaskList]:
-        """Remove and return the buckets that are due."""
         due, self.due = self.due, []
         return due
 
     def requeue(self, buckets: list[TimerTaskList]) -> None:
-        """Make buckets from :meth:`take_due` due again, because not all of their tasks were run."""
+        """Make buckets due again, because not all of their tasks were run."""
         there = set(map(id, self.due))
         self.due += [bucket for bucket in buckets if id(bucket) not in there]
 
@@ -253,11 +240,9 @@ class TimingWheel:
     # -- counts
 
     def buckets(self) -> list[TimerTaskList]:
-        """Every bucket in the wheel, moving or due."""
         return [*self.waiting(), *(bucket for bucket, _ in self.moving), *self.due]
 
     def waiting(self) -> list[TimerTaskList]:
-        """Every bucket in the wheel."""
         return [bucket for *_, bucket in self._occupied]
 
     def counts(self) -> tuple[tuple[int, ...], ...]:
