@@ -1,8 +1,7 @@
 """Which implementation runs: the native one, if it was built and is not switched off, or the pure Python one.
 
-The hot types are implemented in Python and in C (``timer/native``). The Python code defines what they do, and runs if
-the C code was not built. The decorator :func:`native_class` replaces such a class with the native one, if there is one.
-``PURGATORY_PURE=1`` in the environment switches the native implementation off.
+The hot types are implemented in Python and in C (``timer/native``). The Python code defines what they do. It runs if
+the C code was not built, or if ``PURGATORY_PURE=1`` is in the environment.
 """
 
 # The core does not import pathlib.

@@ -9,8 +9,8 @@ from typing import Any
 def reduced(error: BaseException) -> tuple[Any, ...]:
     """How to pickle an error whose ``__init__`` takes other arguments than its text: ``__reduce__ = reduced``.
 
-    The copy has the class, the text and the attributes. An attribute that cannot be pickled is replaced by its
-    ``repr``, because an error that cannot be unpickled hangs a ``multiprocessing.Pool``.
+    An attribute that cannot be pickled is replaced by its ``repr``, because an error that cannot be unpickled hangs a
+    ``multiprocessing.Pool``.
     """
     state = {name: _portable(value) for name, value in vars(error).items()}
     if isinstance(error, OSError):
@@ -35,11 +35,7 @@ class TimerError(Exception):
 
 
 class DelayTypeError(TimerError, TypeError):
-    """A delay is not a number of milliseconds.
-
-    Attributes:
-        delay: the value given.
-    """
+    """A delay is not a number of milliseconds. ``delay`` is the value given."""
 
     def __init__(self, delay: object) -> None:
         super().__init__(
@@ -50,11 +46,7 @@ class DelayTypeError(TimerError, TypeError):
 
 
 class DelayValueError(TimerError, ValueError):
-    """A delay is NaN or infinite.
-
-    Attributes:
-        delay: the value given.
-    """
+    """A delay is NaN or infinite. ``delay`` is the value given."""
 
     def __init__(self, delay: float) -> None:
         super().__init__(f"delay_ms must be finite, got {delay!r}; for no timeout, pass 10**12 (31 years)")
@@ -62,12 +54,7 @@ class DelayValueError(TimerError, ValueError):
 
 
 class TimerConfigError(TimerError, ValueError):
-    """A timer, wheel or reaper was created with a setting that cannot work.
-
-    Attributes:
-        setting: the parameter's name.
-        value: the value given.
-    """
+    """A timer or wheel was created with a setting that cannot work: the parameter ``setting`` with this ``value``."""
 
     def __init__(self, setting: str, value: object, wanted: str) -> None:
         super().__init__(f"{setting} must be {wanted}, got {value!r}")
@@ -76,11 +63,7 @@ class TimerConfigError(TimerError, ValueError):
 
 
 class TimerClosed(TimerError, RuntimeError):
-    """The timer is shut down and would never run another task.
-
-    Attributes:
-        name: the timer's name.
-    """
+    """The timer of this ``name`` is shut down and would never run another task."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"timer {name!r} is shut down and accepts no tasks; create a new timer")
@@ -88,12 +71,7 @@ class TimerClosed(TimerError, RuntimeError):
 
 
 class TimerFull(TimerError, RuntimeError):
-    """The timer holds ``max_pending`` tasks.
-
-    Attributes:
-        name: the timer's name.
-        limit: its ``max_pending``.
-    """
+    """The timer of this ``name`` holds ``max_pending`` tasks. ``limit`` is that number."""
 
     def __init__(self, name: str, limit: int) -> None:
         super().__init__(f"timer {name!r} is full: {limit} tasks are pending; try again later or raise max_pending")
@@ -102,11 +80,7 @@ class TimerFull(TimerError, RuntimeError):
 
 
 class InvalidTask(TimerError, TypeError):
-    """An object cannot be added to a timer, or a class of tasks cannot work.
-
-    Attributes:
-        task: the object or class given.
-    """
+    """An object cannot be added to a timer, or a class of tasks cannot work. ``task`` is the object or class."""
 
     def __init__(self, task: object, why: str | None = None) -> None:
         super().__init__(why or f"task must be a TimerTask, got {type(task).__qualname__} {task!r}; subclass TimerTask")
@@ -114,11 +88,7 @@ class InvalidTask(TimerError, TypeError):
 
 
 class TaskHeld(TimerError, RuntimeError):
-    """A pending operation was added to a timer again. Only its purgatory may reschedule it.
-
-    Attributes:
-        task: the operation. It stays where it is.
-    """
+    """A pending operation, ``task``, was added to a timer again. Only its purgatory may reschedule it."""
 
     def __init__(self, task: object) -> None:
         super().__init__(

@@ -2,9 +2,7 @@
 
 A fork copies every lock as it is, but only the thread that forked. A lock that another thread held at that moment would
 stay locked in the child for ever. So the library makes its locks here, and each child reinitializes them before any
-other code runs in it:
-
-    self._lock = new_lock()
+other code runs in it.
 
 Two rules follow for code that uses these locks:
 
@@ -13,9 +11,8 @@ Two rules follow for code that uses these locks:
 2. Data behind a lock may be half changed in a child. What a child needs must be written in one step, or repaired by
    :func:`call_after_fork`.
 
-Some objects must do more, for example forget a thread or close a copy of a file. They define ``after_fork()`` and call
-:func:`call_after_fork` at the end of their constructor. A purgatory does so too, and its parts make new locks there.
-All other locks are free by then.
+Some objects must do more, for example forget a thread. They define ``after_fork()`` and call :func:`call_after_fork` at
+the end of their constructor. All locks are free by then.
 
 Rejected: acquire all locks before a fork and release them after it. The fork would wait for the slowest holder.
 """
@@ -34,8 +31,6 @@ from typing import Any, Protocol
 
 
 class AfterFork(Protocol):
-    """An object that a forked child must change."""
-
     def after_fork(self) -> None:
         """Make this copy usable in a forked child, which has none of the parent's other threads."""
 

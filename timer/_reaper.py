@@ -1,8 +1,4 @@
-"""The thread that drives a timer and survives exceptions.
-
-A :class:`Driver` is the thread alone. A purgatory drives a timer that it was given with one. A
-:class:`SystemTimerReaper` is a timer with a thread of its own.
-"""
+"""The thread that drives a timer, alone (:class:`Driver`) or as a part of a timer (:class:`SystemTimerReaper`)."""
 
 from __future__ import annotations
 
@@ -81,7 +77,6 @@ class SystemTimerReaper(Timer):
     Attributes:
         timer: the timer that is driven.
         inner: the timer that holds the tasks: the driven timer, or the one that it wraps.
-        name: the driven timer's name.
         driver: the thread and its heartbeat. None after shutdown.
 
     Raises:
@@ -118,10 +113,10 @@ class SystemTimerReaper(Timer):
         self.timer.add(task)
 
     def put_off(self, task: TimerTask, delay_ms: float) -> bool:
+        """Move the deadline of a pending task to ``delay_ms`` from now. See :meth:`Timer.put_off`."""
         return self.timer.put_off(task, delay_ms)
 
     def advance_clock(self, timeout_ms: float) -> bool:
-        """Wait and expire as the thread does, in addition to it. This is rarely useful."""
         return self.timer.advance_clock(timeout_ms)
 
     def now_ns(self) -> int:
@@ -131,11 +126,7 @@ class SystemTimerReaper(Timer):
         return self.timer.statistics()
 
     def shutdown(self) -> list[TimerTask]:
-        """Stop the thread and shut down the timer.
-
-        Returns:
-            The tasks that were pending, earliest first. An empty list the second time.
-        """
+        """Stop the thread and shut down the timer. Returns the tasks that were pending, earliest first."""
         driver, self.driver = self.driver, None
         if driver is None:
             return []

@@ -53,7 +53,8 @@ class TimerTaskList(dict["TimerTask", None]):
     Methods that change a bucket are called with its lock held.
 
     Attributes:
-        first, end: the first tick of the span, and the first tick after it.
+        first: the first tick of the span.
+        end: the first tick after the span.
         level: the level of the wheel that the bucket belongs to.
         lock: the lock of the timer that the bucket belongs to.
         closed: whether the bucket was removed from the wheel.
@@ -69,7 +70,6 @@ class TimerTaskList(dict["TimerTask", None]):
         self.closed = closed
 
     def put(self, task: TimerTask, /) -> None:
-        """Add a task that is in no bucket."""
         assert task._bucket is None, "two threads add the same task"
         task._bucket = self
         self[task] = None
@@ -83,11 +83,7 @@ class TimerTaskList(dict["TimerTask", None]):
         return True
 
     def take(self, task: TimerTask, source: TimerTaskList, deadline_ns: int | None = None, /) -> bool:
-        """Move a task from ``source`` to this bucket, and change its deadline if one is given.
-
-        Returns:
-            False if the task is not in ``source``.
-        """
+        """Move a task from ``source``, with a new deadline if one is given. Returns False if it is not there."""
         if task._bucket is not source:
             source.pop(task, None)  # it is still there if a second __init__ has reset it
             return False
@@ -152,18 +148,11 @@ class TimerTaskEntry:
 
     @property
     def added_ns(self) -> int:
-        """When the task was last added to a timer, on that timer's clock. 0 before it was ever added.
-
-        ``put_off`` does not change it.
-        """
+        """When the task was last added to a timer, on that timer's clock. 0 before it was ever added."""
         return self._deadline_ns - self._rescheduled_by_ns - self._delay_ms * NS_PER_MS if self._deadline_ns else 0
 
     def _withdraw(self) -> bool:
-        """Remove the task from its timer.
-
-        Returns:
-            True if the task will now not run. False if it was not pending: never added, running, run, or cancelled.
-        """
+        """Remove the task from its timer. Returns True if it will now not run, and False if it was not pending."""
         while (bucket := self._bucket) is not None:
             with bucket.lock:
                 if bucket.remove(self):
@@ -205,11 +194,7 @@ class TimerTask(TimerTaskEntry):
     cancel = TimerTaskEntry._withdraw
 
     def __reduce__(self) -> NoReturn:
-        """Reject copying and pickling: a copy would share the original's bucket.
-
-        Raises:
-            TypeError: always. A subclass may define its own method.
-        """
+        """Reject copying and pickling with ``TypeError``: a copy would share the original's bucket."""
         raise TypeError(f"cannot copy or pickle a {type(self).__qualname__}: create a new one")
 
     def run(self) -> None:

@@ -99,11 +99,8 @@ def check_invariants(timer: SystemTimer) -> None:
     """Verify the structure of a timer that no other thread is using.
 
     The heap and the slots contain the same buckets, except empty ones. Buckets are open, ahead of the hand and within
-    the reach of their level. Every task is in exactly one bucket, refers to it, and belongs there by its deadline. The
-    size is the number of tasks.
-
-    Raises:
-        AssertionError: with what was found.
+    the reach of their level. Every task refers to its one bucket, and belongs there by its deadline. If any of this is
+    wrong, the function raises ``AssertionError``.
     """
     wheel = timer._wheel
     with timer._lock:

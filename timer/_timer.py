@@ -1,21 +1,20 @@
 """The timer: adds tasks to a wheel, waits until they are due, and hands them to an executor.
 
-**How a task expires.** A driver (usually a :class:`~timer.SystemTimerReaper`) sleeps in
-:meth:`SystemTimer.advance_clock` until the time of the next bucket. It removes the bucket from the wheel. The tasks of
-a fine bucket are due. Those of a coarse one move to finer buckets. All due buckets go to the executor as one batch,
-which runs the tasks in order of deadline.
+A driver (usually a :class:`~timer.SystemTimerReaper`) sleeps until the time of the next bucket, and removes it from the
+wheel. The tasks of a fine bucket are due. Those of a coarse one move to finer buckets. All due buckets go to the
+executor as one batch, which runs the tasks in order of deadline.
 
 **Never early.** The due tick of a task is its deadline rounded *up*, and a bucket becomes due when the clock has
-reached its first tick. So a task runs between 0 and ``tick_ms`` after its deadline, plus the time to wake the driver
-and to run the tasks before it.
+reached its first tick. So a task runs up to ``tick_ms`` after its deadline, plus the time to wake the driver and to run
+the tasks before it.
 
-**Threads.** One lock guards the wheel and its buckets. Every call takes it. The driver takes it to move buckets, at
-most 256 tasks (pure Python) or 1024 (native) at a time. No task, executor or error handler runs with the lock held.
-Only the clock and the argument of :meth:`SystemTimer.advance_until` are called with it. Signal handlers and ``__del__``
+**Threads.** One lock guards the wheel and its buckets. No task, executor or error handler runs with the lock held. Only
+the clock and the argument of :meth:`SystemTimer.advance_until` are called with it. Signal handlers and ``__del__``
 methods must not call a timer: they may run on a thread that holds the lock.
 
-**Rejected.** A queue entry per task to the executor: a wake-up costs more than the task. A driver that also runs the
-tasks: a slow task would delay all others. If your tasks are quick, pass ``executor=InlineExecutor()``.
+Rejected: a queue entry per task to the executor, because a wake-up costs more than the task. Also rejected: a driver
+that runs the tasks, because a slow task would delay all others. If your tasks are quick, pass
+``executor=InlineExecutor()``.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 #: How long a driver rests between two slices of tasks, so that other threads get the interpreter.
 SLEEP_S: Final = 0.0001
 
-#: A time above this is converted to a float as if it were this. A delay may be any int, and a float has a limit.
+#: The greatest time that is converted to a float. A delay may be any int.
 MOST_NS: Final = 10**300
 
 
@@ -70,7 +69,8 @@ class SystemTimer(Timer):
         on_error: called with a task and the exception that it raised.
 
     Attributes:
-        name, tick_ms, wheel_size: as given. The wheel has at least two buckets.
+        tick_ms: the resolution in milliseconds.
+        wheel_size: how many buckets of one level a bucket of the next level spans. At least 2.
         driver: the thread that drives the timer. None if there is none.
 
     Raises:
@@ -125,16 +125,13 @@ class SystemTimer(Timer):
         call_after_fork(self)
 
     def after_fork(self) -> None:
-        """In a forked child: forget the batches that were handed over. The parent runs them."""
         self._dispatcher.after_fork()
-
-    # -- adding and rescheduling
 
     def add(self, task: TimerTask) -> None:
         """Run ``task`` once, when its delay from now has passed. See :meth:`Timer.add`.
 
-        A pending task that is rejected stays where it was. (If another thread closes or fills this timer while the task
-        is moved here from another timer, the task is in neither.)
+        A pending task that is rejected stays where it was, unless another thread closes or fills this timer while the
+        task is moved here from another timer.
 
         Raises:
             TimerFull: ``max_pending`` tasks are pending.
@@ -191,18 +188,10 @@ class SystemTimer(Timer):
             self._expire_due()
         return True
 
-    # -- expiring
-
     def advance_clock(self, timeout_ms: float) -> bool:
-        """Wait up to ``timeout_ms`` for a bucket to come due, and hand its tasks to the executor.
-
-        Returns:
-            True if a bucket expired. False if none did in that time, or before the timer was shut down.
-        """
         return self._advance(self._clock() + checked_delay_ms(timeout_ms) * NS_PER_MS, lambda: False)
 
     def advance_until(self, stopped: Callable[[], bool]) -> bool:
-        """Wait for a bucket to come due, and expire it, or for ``stopped()``, which is called with the lock held."""
         return self._advance(None, stopped)
 
     def _advance(self, until_ns: int | None, stopped: Callable[[], bool]) -> bool:
@@ -234,7 +223,6 @@ class SystemTimer(Timer):
         return False
 
     def _sleep_s(self, now_ns: int, until_ns: int | None) -> float | None:
-        """How long to sleep until the next bucket must be removed from the wheel. None if nothing is pending."""
         upcoming = self._wheel.next_tick()
         next_ns = None if upcoming is None else self._origin_ns + upcoming * self._tick_ns
         wake_ns = min((ns for ns in (until_ns, next_ns) if ns is not None), default=None)
@@ -258,8 +246,6 @@ class SystemTimer(Timer):
             self._wheel.requeue(buckets)
             self._changed.notify_all()
 
-    # -- properties and statistics
-
     @property
     def size(self) -> int:
         with self._lock:
@@ -267,7 +253,6 @@ class SystemTimer(Timer):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the timer was shut down."""
         return self._closed
 
     def now_ns(self) -> int:
@@ -291,7 +276,6 @@ class SystemTimer(Timer):
         return sorted(tasks, key=by_deadline)
 
     def statistics(self) -> TimerStatistics:
-        """The timer as it is now, as a frozen value."""
         next_deadline_ms = self.next_deadline_ms()
         dispatcher = self._dispatcher
         total = dispatcher.total
@@ -320,20 +304,15 @@ class SystemTimer(Timer):
     def _pending(self) -> int:
         return sum(map(len, self._wheel.buckets()))
 
-    # -- shutdown
-
     def wake(self) -> None:
-        """Wake all threads that wait in :meth:`advance_clock`."""
         with self._lock:
             self._changed.notify_all()
 
     def shutdown(self) -> list[TimerTask]:
         """Stop the timer. Batches that were handed over run to their end on the timer's own executor.
 
-        Called from one of the timer's own tasks, this method does not wait for that task.
-
-        Returns:
-            The tasks that were pending, earliest first. They are in no timer any more. An empty list the second time.
+        Called from one of the timer's own tasks, this method does not wait for that task. It returns the tasks that
+        were pending, earliest first.
         """
         with self._lock:
             self._closed = True

@@ -98,8 +98,6 @@ class TimingWheel:
         self.moving: list[tuple[TimerTaskList, Iterator[list[TimerTask]]]] = []
         self.due: list[TimerTaskList] = []
 
-    # -- adding
-
     def due_tick(self, deadline_ns: int) -> int:
         """The tick at which a deadline is due. It is rounded up, because nothing may run early."""
         return (deadline_ns - self._start_ns - 1) // self._tick_ns + 1
@@ -139,8 +137,8 @@ class TimingWheel:
             return bucket, False
         first = tick // level.span * level.span
         bucket = TimerTaskList(first, first + level.span, index, self._lock)
-        # A coarse bucket is removed one span ahead: the ring of the next finer level covers it then. The heap comes
-        # first. After an exception in between, the bucket is in the heap only, and stays empty.
+        # A coarse bucket is removed one span ahead. The heap comes before the slot: after an exception in between, the
+        # bucket stays empty.
         heappush(self._occupied, (first - level.span if index else first, index, id(bucket), bucket))
         level.slots[slot] = bucket
         return bucket, self._occupied[0][-1] is bucket
@@ -150,8 +148,6 @@ class TimingWheel:
         bucket = TimerTaskList(tick, tick + 1, 0, self._lock, closed=True)
         self.due.append(bucket)
         return bucket
-
-    # -- removing buckets
 
     def next_tick(self) -> int | None:
         """The tick at which the next bucket with tasks is removed: its first tick, one span earlier if coarse."""
@@ -176,7 +172,7 @@ class TimingWheel:
                 self.moving.sort(key=lambda pair: pair[0].first)
             heappop(self._occupied)
         self.hand = max(self.hand, tick)
-        # If the driver was late, tasks of a coarse bucket may be due, too. Move one slice of them now.
+        # If the driver was late, tasks of a coarse bucket may be due, too.
         left = SLICE
         while left > 0 and self.is_urgent():
             left -= self.move_slice()
@@ -207,8 +203,6 @@ class TimingWheel:
         self.due.clear()
         return buckets
 
-    # -- coarse buckets on the move
-
     def is_urgent(self) -> bool:
         """Whether the hand has reached the first moving bucket, so that its tasks may be due already."""
         return bool(self.moving) and self.moving[0][0].first <= self.hand
@@ -236,8 +230,6 @@ class TimingWheel:
         elif len(tasks) < SLICE:
             self.moving[0] = (bucket, bucket.slices(SLICE))  # an exception left some tasks: begin again
         return len(tasks)
-
-    # -- counts
 
     def buckets(self) -> list[TimerTaskList]:
         return [*self.waiting(), *(bucket for bucket, _ in self.moving), *self.due]

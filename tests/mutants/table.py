@@ -639,7 +639,7 @@ MUTANTS = (
     Mutant(
         "NaN is not a delay",
         TASK,
-        "    if not math.isfinite(delay_ms):",
+        "    if isinstance(delay_ms, float) and not math.isfinite(delay_ms):",
         "    if False:",
         T_TASK + "test_what_is_not_finite_is_no_delay",
     ),
