@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from typing import Any, Final
 
 from timer._fork import new_lock
@@ -103,22 +103,3 @@ class Throttle:
 
 #: The throttle of this process.
 throttle = Throttle()
-
-
-def log_callback_error(
-    purgatory: str | None, operation: Any, hook: str, error: BaseException, keys: Sequence[Hashable] = ()
-) -> None:
-    """Log what a hook raised. ``keys`` are the keys that the operation is being parked under, if any."""
-    kind = type(operation).__qualname__
-    suppressed = throttle.admit("callback_failed", purgatory, kind, hook, type(error).__qualname__)
-    if suppressed is not None:
-        log.error(
-            "callback_failed",
-            purgatory=purgatory,
-            operation=kind,
-            keys=tuple(keys) or operation.keys,
-            hook=hook,
-            error=repr(printable(error)),
-            suppressed=suppressed,
-            exc_info=error,
-        )

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from purgatory._events.log import log, log_callback_error, printable, throttle
+from purgatory._events.log import log, printable, throttle
 from purgatory._support.edition import CORE
 from purgatory._support.errors import InvalidSetting
 from timer._fork import new_rlock
@@ -103,7 +103,19 @@ class Observers(ObserverMethods):
         """Count and log what a hook raised. ``keys`` are the keys that the operation is being parked under, if any."""
         with self._lock:
             self._errors[hook] += 1
-        log_callback_error(self.name or None, operation, hook, error, keys)
+        name, kind = self.name or None, type(operation).__qualname__
+        suppressed = throttle.admit("callback_failed", name, kind, hook, type(error).__qualname__)
+        if suppressed is not None:
+            log.error(
+                "callback_failed",
+                purgatory=name,
+                operation=kind,
+                keys=tuple(keys) or operation.keys,
+                hook=hook,
+                error=repr(printable(error)),
+                suppressed=suppressed,
+                exc_info=error,
+            )
 
     def notify(self, methods: Iterable[Callable[..., object]], operation: Any, *details: object) -> None:
         """Call the observers' methods for one event, for example ``notify(observers.parked, operation)``."""

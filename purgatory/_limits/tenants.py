@@ -70,13 +70,11 @@ class _Taken(dict[Any, Tenant]):
     def pop(self, operation: Any, default: Any = None) -> Any:
         """Give a place back. A second call has no effect."""
         with self._lock:
-            tenant = dict.pop(self, operation, None)
-            if tenant is None:
-                return default
-            tenant.parked -= 1
-            self.counted -= 1
-            if not tenant.parked:
-                self.present -= 1
+            tenant = dict.pop(self, operation, default)
+            if tenant is not None:
+                tenant.parked -= 1
+                self.counted -= 1
+                self.present -= not tenant.parked
             return tenant
 
 

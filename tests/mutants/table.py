@@ -500,9 +500,9 @@ MUTANTS = (
     ),
     Mutant(
         "errors are logged with the operation's type and keys",
-        "purgatory/_events/log.py",
-        "            keys=tuple(keys) or operation.keys,",
-        "            keys=(),",
+        OBSERVERS,
+        "                keys=tuple(keys) or operation.keys,",
+        "                keys=(),",
         T_OPERATION + "test_error_is_logged_with_type_and_keys",
     ),
     Mutant(

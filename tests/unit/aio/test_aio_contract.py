@@ -647,7 +647,7 @@ def test_coroutine_hook_behind_a_decorator_is_awaited(run, opened):
 @pytest.mark.parametrize("hook", ["on_complete", "on_expiration"])
 def test_plain_hook_that_returns_a_coroutine_is_an_error(run, opened, logs, hook, monkeypatch):
     """A coroutine hook behind a decorator that hides it is closed, logged with the operation's type, and counted."""
-    monkeypatch.setattr("purgatory._events.log.throttle", Throttle())
+    monkeypatch.setattr("purgatory._events.observers.throttle", Throttle())
 
     class Hidden(AsyncOperation):
         def try_complete(self):

@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -79,10 +80,10 @@ def test_retrier_survives_what_it_tries(threaded):
 def test_retrier_survives_a_log_handler_that_raises(threaded, monkeypatch):
     """An operation whose check raises is logged. If that raises, too, the other operations are still checked."""
 
-    def fail(*_):
+    def fail(*_, **fields):
         raise SystemExit
 
-    monkeypatch.setattr("purgatory._events.observers.log_callback_error", fail)
+    monkeypatch.setattr("purgatory._events.observers.log", SimpleNamespace(error=fail))
     lock = threading.Lock()
     broken, good = Waiting(lock=lock), Waiting(lock=lock)
     for operation in (broken, good):

@@ -1,5 +1,7 @@
 """The duties of a thread towards an operation, when that thread is interrupted or the purgatory is full."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, Observer, Outcome, PurgatoryFull
@@ -130,14 +132,14 @@ def test_stop_in_the_log_keeps_the_hooks_error(mock_timer, monkeypatch):
         def on_expiration(self):
             ran.append("on_expiration")
 
-    def stop(*_):
+    def stop(*_, **fields):
         raise Interrupted
 
     ran, telling = [], Telling()
     with DelayedOperationPurgatory("stopped", timer=mock_timer, observers=[telling]) as purgatory:
         operation = Failing(5)
         purgatory.try_complete_else_watch(operation, ["k"])
-        monkeypatch.setattr("purgatory._events.observers.log_callback_error", stop)
+        monkeypatch.setattr("purgatory._events.observers.log", SimpleNamespace(error=stop))
         with pytest.raises(Interrupted):
             operation.run()
 
