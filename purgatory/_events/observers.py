@@ -61,12 +61,7 @@ if CORE is not None:
 
 
 class Observers(ObserverMethods):
-    """The observers of one purgatory, and the number of exceptions that its callbacks raised.
-
-    Args:
-        name: the purgatory's name.
-        observers: the first observers.
-    """
+    """The observers of one purgatory, and the number of exceptions that its callbacks raised."""
 
     __slots__ = ("_errors", "_lock", "_observers", "name")
 
@@ -82,7 +77,6 @@ class Observers(ObserverMethods):
             self.attach(observer)
 
     def attach(self, observer: Observer) -> None:
-        """Notify ``observer`` from now on. A second call has no effect."""
         if not any(callable(getattr(observer, name, None)) for name in ("parked", "leaving", "finished")):
             raise InvalidSetting("observer", observer, "an Observer with at least one method")
         with self._lock:
@@ -90,7 +84,6 @@ class Observers(ObserverMethods):
                 self._replace((*self._observers, observer))
 
     def detach(self, observer: Observer) -> None:
-        """Notify ``observer`` no longer."""
         with self._lock:
             self._replace(tuple(other for other in self._observers if other is not observer))
 

@@ -26,9 +26,8 @@ class Capacity:
 
     Attributes:
         limit: the number of places.
-        taken: the operations that have a place. ``taken.pop(operation, None)`` gives it back. That is one atomic step
-            without Python code, so it also works after a ``RecursionError``. A second call has no effect, so an
-            interrupted thread can repeat it.
+        taken: the operations that have a place. ``taken.pop(operation, None)`` gives it back, also after a
+            ``RecursionError``. An interrupted thread can repeat it.
         rejected: the number of operations that got no place.
     """
 
@@ -42,11 +41,6 @@ class Capacity:
         self.rejected = 0
 
     def take(self, operation: Any) -> None:
-        """Take a place for an operation.
-
-        Raises:
-            PurgatoryFull: all places are taken.
-        """
         with self._lock:
             if len(self.taken) < self.limit:
                 self.taken[operation] = None
@@ -58,5 +52,4 @@ class Capacity:
         raise PurgatoryFull(self._name, self.limit)
 
     def tenants(self) -> list[Tenant]:  # for TenantCapacity
-        """The tenants. Without tenants: empty."""
         return []

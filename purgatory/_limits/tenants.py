@@ -18,19 +18,14 @@ apply, in this order. The examples have 20 places, ``tenant_share=0.6`` and the 
    c       0       accepted
    ======  ======  ==============
 
-With a share of 1, one tenant can take all places. The next tenant then waits until a place becomes free. From its first
-place on it gets each place that becomes free, until both tenants hold the same number. With a share below 1 there is
-always a place for a second tenant.
+With a share of 1, one tenant can take all places. From its first place on, a second tenant gets each place that becomes
+free, until both hold the same number.
 
-**Counting.** ``taken.pop(operation, None)`` gives a place back. An exception (``KeyboardInterrupt`` or
-``RecursionError``) can come between the removal from the dict and the change of the counts. The sum of the counts is
-then above the length of the dict. ``take`` compares the two and repairs the counts.
+**Counting.** An exception (``KeyboardInterrupt`` or ``RecursionError``) can come between the removal from the dict and
+the change of the counts. The sum of the counts is then not the length of the dict, and the next reader repairs it.
+``__eq__`` and ``__hash__`` of the tenants run with the lock held.
 
-Rejected: a queue per tenant, because operations that wait for a place would be a second purgatory without a limit.
-Weights of tenants, because a service can give one tenant several names (``("gold", hash(id) % 4)``).
-
-Any thread may call these methods. ``__eq__`` and ``__hash__`` of the tenants run with the lock held, the ``tenant``
-function does not.
+Rejected: weights of tenants, because a service can give one tenant several names (``("gold", hash(id) % 4)``).
 """
 
 from __future__ import annotations
@@ -55,7 +50,7 @@ class _Taken(dict[Any, Tenant]):
     """The operations that have a place, with their tenants.
 
     Attributes:
-        counted: the sum of the tenants' counts. Above the length of the dict if a place was given back uncounted.
+        counted: the sum of the tenants' counts.
         present: the number of tenants that hold a place.
     """
 
@@ -101,12 +96,6 @@ class TenantCapacity(Capacity):
         self._tenants: dict[Hashable, Tenant] = {}
 
     def take(self, operation: Any) -> None:
-        """Take a place for an operation.
-
-        Raises:
-            PurgatoryFull: there is no place for its tenant.
-            InvalidTenant: the ``tenant`` function raised, or returned a value that is not hashable.
-        """
         name = self._tenant_name(operation)
         with self._lock:
             self._repair_counts()
@@ -181,7 +170,6 @@ class TenantCapacity(Capacity):
         return tenant
 
     def _repair_counts(self) -> None:
-        """Repair the counts if a place was given back without being counted."""
         taken = self.taken
         if taken.counted == len(taken):
             return
@@ -197,11 +185,7 @@ class TenantCapacity(Capacity):
 def capacity_of(
     name: str, limit: int | None, tenant: Callable[[Any], Hashable] | None, share: float
 ) -> Capacity | None:
-    """The places of a purgatory, from its settings. None if there is no limit. ``limit`` was checked before.
-
-    Raises:
-        InvalidSetting: a setting cannot work.
-    """
+    """The places of a purgatory, from its settings. None if there is no limit. ``limit`` was checked before."""
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
         raise InvalidSetting("tenant_share", share, "a number above 0 and up to 1")
     if tenant is None:

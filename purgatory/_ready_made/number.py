@@ -90,15 +90,7 @@ if not TYPE_CHECKING and CORE is not None:
 
 
 class Number:
-    """One number that rises, and the thresholds that are waited for.
-
-    Args:
-        purgatory: where its waiters are parked.
-        key: the key of the number.
-
-    Attributes:
-        error: what its waiters fail with after the number was forgotten.
-    """
+    """One number that rises, and the thresholds that are waited for. ``error``: its waiters fail with that."""
 
     __slots__ = ("_heap", "_key", "_known", "_lock", "_most", "_purgatory", "error", "value")
 
@@ -113,7 +105,7 @@ class Number:
         self.error: BaseException | None = None
 
     def after_fork(self) -> None:
-        """Repair the heap in a forked child. Another thread may have been changing it."""
+        """Repair the heap in a forked child: another thread may have been changing it."""
         self._heap = sorted(self._known.union(self._heap))
         self._known = set(self._heap)
 
@@ -200,12 +192,7 @@ def _complete(
 
 
 class Numbers:
-    """The numbers of one purgatory, by key. The number without a key has the key None.
-
-    Args:
-        purgatory: where the waiters are parked.
-        value: the first value of the number without a key. None: it has no value yet.
-    """
+    """The numbers of one purgatory, by key. ``value`` is the first value of the number without a key."""
 
     __slots__ = ("_numbers", "_purgatory")
 
@@ -304,12 +291,10 @@ class Numbers:
 
 
 def check_int(setting: str, value: object) -> None:
-    """Raise ``InvalidSetting`` unless a threshold or a value is an ``int``."""
     if type(value) is not int:
         raise InvalidSetting(setting, value, "an int")
 
 
 def _check_exception(error: object) -> None:
-    """Raise ``InvalidSetting`` unless waiters can fail with an error. The threads that wait would find it too late."""
     if not isinstance(error, BaseException):
         raise InvalidSetting("error", error, "an exception, such as RuntimeError('closed')")

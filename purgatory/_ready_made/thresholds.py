@@ -1,8 +1,6 @@
 """Futures on numbers that rise, such as a high watermark, a committed offset or a version: one, or one per key.
 
-Many numbers share one purgatory, one timer and one set of shards. Each has a value, a lock and a heap of its own (see
-``purgatory._ready_made.number``). Rejected: one purgatory per number, which takes several kilobytes and, unless the
-timer is shared, a thread.
+Many numbers share one purgatory. Each has a value, a lock and a heap of its own (see ``purgatory._ready_made.number``).
 """
 
 from __future__ import annotations
@@ -27,11 +25,7 @@ if TYPE_CHECKING:
 
 
 class ThresholdWaiter(ThresholdWait, DelayedOperation):
-    """Waits until a number has reached a threshold, and then completes a future.
-
-    Attributes:
-        future: gets the value, or the error.
-    """
+    """Waits until a number has reached a threshold, and then completes a future."""
 
     __slots__ = ("future",)
 

@@ -1,7 +1,6 @@
 r"""Keys as text: one printable line each. Two keys that differ have different labels.
 
-A key is any hashable value, but a page, a journal and a trace can only hold text. Equal keys share a label, as they
-share their waiters::
+Equal keys share a label, as they share their waiters::
 
     "orders-3"              orders-3            a str as it is, unless it looks like another type
     ("orders", 3)           (orders, 3)         a tuple in brackets

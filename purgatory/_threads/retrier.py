@@ -52,9 +52,19 @@ class Retrier(TimerTask):
             if self._stopped:
                 return
             self._missed[operation] = self._missed.get(operation, 0) + 1
-            error = self._wake()
-        if error is not None:
-            self._ask_timer(error)
+            if self._thread is not None and self._thread.is_alive():
+                self._changed.notify_all()
+                return
+            # Assigned before start(): if start() is interrupted, stop() still finds the thread.
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            try:
+                self._thread.start()
+            except RuntimeError as error:  # the process has no more threads
+                self._thread = None
+                why = error
+            else:
+                return
+        self._ask_timer(why)
 
     def run(self) -> None:
         """Make one round: try each operation once. Called by the thread, or by the timer."""
@@ -94,20 +104,6 @@ class Retrier(TimerTask):
             thread = self._thread
         if thread is not None and thread is not threading.current_thread() and thread.is_alive():
             thread.join()
-
-    def _wake(self) -> RuntimeError | None:
-        """Wake or start the thread. Returns why it cannot be started. The lock is held."""
-        if self._thread is not None and self._thread.is_alive():
-            self._changed.notify_all()
-            return None
-        # Assigned before start(): if start() is interrupted, stop() still finds the thread.
-        self._thread = thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-        try:
-            thread.start()
-        except RuntimeError as error:  # the process has no more threads
-            self._thread = None
-            return error
-        return None
 
     def _ask_timer(self, why: RuntimeError) -> None:
         """Let the timer make a round. Called without the lock, because a log handler may call back."""

@@ -1,12 +1,10 @@
 """A watchdog that detects hooks and timer tasks that run too long, and logs where they hang.
 
-Timing each call would cost time per operation, and would report a hook that hangs only after it has ended. So a thread
-samples the stacks of all threads (``sys._current_frames``) four times per threshold and looks for frames of the user's
-hooks. A frame that is found in several samples has run at least as long as the samples are apart. It is logged once,
-while it runs. If a slow hook runs inside another, the innermost slow one is reported.
+A thread samples the stacks of all threads (``sys._current_frames``) four times per threshold and looks for frames of
+the user's hooks. A frame that is found in several samples has run at least as long as the samples are apart. It is
+logged once, while it runs. If a slow hook runs inside another, the innermost slow one is reported.
 
-Between two samples the watchdog keeps the frames of hooks that were running, to recognize them by identity. Rejected:
-comparing ``id(frame)``, because the next call of the same hook may get the same id.
+Between two samples the watchdog keeps the frames, to recognize them by identity: another call may get the same ``id``.
 
 **Without a global lock** (free-threaded CPython) the frames of a running thread must not be read, because the thread
 may free them at that moment. So the watchdog does not run there, and logs ``watchdog_unavailable`` once.
@@ -37,11 +35,7 @@ _DEPTH: Final = 25
 
 
 class Watchdog:
-    """See the module's header.
-
-    Args:
-        threshold_ms: how long a hook may run. None for no limit.
-    """
+    """See the module's header. ``threshold_ms`` is how long a hook may run, or None for no limit."""
 
     def __init__(self, threshold_ms: float | None = 1000) -> None:
         self._lock = new_lock()
@@ -55,7 +49,6 @@ class Watchdog:
         call_after_fork(self)
 
     def watch(self, purgatory: object) -> None:
-        """Watch the hooks of a purgatory."""
         self._purgatories.add(purgatory)
         self._adjust()
 
@@ -65,12 +58,10 @@ class Watchdog:
         self._adjust()
 
     def set_threshold(self, threshold_ms: float | None) -> None:
-        """Set how long a hook may run. None ends the thread."""
         self.threshold_ms = threshold_ms
         self._adjust()
 
     def after_fork(self) -> None:
-        """Forget the thread, which a forked child does not have."""
         self._thread = None
         self._since = {}
 
@@ -161,8 +152,7 @@ class Watchdog:
 
 def frames_may_be_read() -> bool:
     """Whether a thread may read the frames of other threads: only if a global lock stops them meanwhile."""
-    is_gil_enabled = getattr(sys, "_is_gil_enabled", None)
-    return is_gil_enabled is None or is_gil_enabled()
+    return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 
 
 def _hooks(frame: FrameType | None) -> dict[FrameType, TimerTask]:
