@@ -86,7 +86,7 @@ def rehearse(trace: Path, journal: Path, *, keep_ms: int | None = KEEP_KEYS_MS) 
         keep_ms: how long a key keeps its level after the latest row that named it (None: forever).
 
     Raises:
-        JournalFormat: the folder holds a journal.
+        JournalFormat: the folder holds a journal, or a row is malformed.
     """
     rows = _rows(trace)
     timer = MockTimer()
@@ -167,7 +167,18 @@ def _rows(trace: Path) -> list[TraceRow]:
             message = f"{trace} holds a journal: rehearse needs a trace, which says what operations wait for"
             raise JournalFormat(message)
         if row.kind in _RANK:
+            if not _is_whole(row):
+                message = (
+                    f"row {row.seq} of {trace} is malformed: rehearse needs whole rows, replay sets the others aside"
+                )
+                raise JournalFormat(message)
             # One that names no purgatory, as a file that others wrote may have it, is of the one without a name.
             rows.append(row if row.purgatory is not None else attrs.evolve(row, purgatory=""))
     rows.sort(key=lambda row: (row.ts, _RANK[row.kind], row.seq))
     return rows
+
+
+def _is_whole(row: TraceRow) -> bool:
+    """Whether the library can be given this row. Files that others wrote may have any."""
+    needed = (row.ts, *row.keys, *row.levels, *((row.operation, row.delay_ms) if row.kind == OPERATION else ()))
+    return None not in needed and 0 < len(row.keys) == len(row.levels)

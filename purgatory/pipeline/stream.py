@@ -57,7 +57,8 @@ METRICS: Final = "purgatory"
 many more or fewer are `parked`."""
 
 _KEPT: Final = "purgatory.json"
-FORMATS: Final = ("parquet", "delta")
+LOGS: Final = {"parquet": "_spark_metadata", "delta": "_delta_log"}
+FORMATS: Final = tuple(LOGS)
 
 
 def _at_least_one(_: object, attribute: attrs.Attribute[int], value: int) -> None:
@@ -106,15 +107,31 @@ def keep(spark: SparkSession, checkpoint: str, settings: StreamSettings) -> None
     text = places.read(spark, place)
     if text is None:
         if places.exists(spark, f"{checkpoint}/offsets"):
-            message = f"{checkpoint} has no file {_KEPT} with its settings: use a new checkpoint"
+            message = f"{checkpoint} has no file {_KEPT} with its settings: use a new checkpoint and a new output"
             raise CheckpointDiffers(message)
         places.write(spark, place, json.dumps(wanted))
         return
     found = json.loads(text)
     if differ := [name for name in wanted if found.get(name) != wanted[name]]:
         said = ", ".join(f"{name} {found.get(name)}, not {wanted[name]}" for name in differ)
-        message = f"{checkpoint} was started with {said}: use these settings, or a new checkpoint"
+        message = f"{checkpoint} was started with {said}: use these settings, or a new checkpoint and a new output"
         raise CheckpointDiffers(message)
+
+
+def _check_output(spark: SparkSession, out: str, checkpoint: str, settings: StreamSettings) -> None:
+    """Reject an output of the other format, and Parquet files that another checkpoint wrote.
+
+    Spark numbers the batches of each checkpoint from 0. Its Parquet sink skips the numbers that the output has already,
+    so the answers would be lost. Several streams may write to one Delta table.
+
+    Raises:
+        CheckpointDiffers: the output is one of these.
+    """
+    mine = ["delta"] if settings.format == "delta" else ["parquet"] * places.exists(spark, f"{checkpoint}/{_KEPT}")
+    for name, log in LOGS.items():
+        if name not in mine and places.exists(spark, f"{out}/{log}"):
+            message = f"{out} holds {name} answers that {checkpoint} did not write: use a new output"
+            raise CheckpointDiffers(message)
 
 
 _COUNTED: Final = {"done": "answered", "late": "late", "malformed": "malformed"}
@@ -192,7 +209,7 @@ def start(spark: SparkSession, source: str, out: str, checkpoint: str, settings:
     """Start the query over a folder of sealed trace files.
 
     Raises:
-        CheckpointDiffers: the checkpoint was started with other settings.
+        CheckpointDiffers: the checkpoint was started with other settings, or the output belongs to another one.
         NoConnect: the session is one of Spark Connect.
         PlaceMissing: there is no such source.
         PlaceUnusable: output or checkpoint cannot be written.
@@ -200,6 +217,7 @@ def start(spark: SparkSession, source: str, out: str, checkpoint: str, settings:
     places.classic(spark, "stream")
     places.readable(spark, source)
     places.writable(spark, out)
+    _check_output(spark, out, checkpoint, settings)
     keep(spark, checkpoint, settings)
     rows = (
         spark.readStream.schema(spark_schema(TRACE))

@@ -6,6 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from purgatory.journal import Journal, Trace
+from purgatory.journal.cli import main as journal_command
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.journal.records.errors import JournalDamaged, JournalFormat
 from purgatory.journal.records.folder import open_name
@@ -131,6 +132,21 @@ def test_an_old_trace_is_loaded_as_of_one_purgatory_and_not_streamed(spark, trac
     assert {"", "produce"} == {purgatory for purgatory, *_ in replayed(over(folder))[0]}
     with pytest.raises(JournalFormat, match=f"{segments[1].name} is of version 1"):
         check_streamable(folder)
+
+
+def test_a_stream_rejects_segments_that_it_would_not_read(tmp_path):
+    """Spark reads Parquet files of a trace alone. A stream over others would answer nothing."""
+    check_streamable(tmp_path)
+    with Trace(tmp_path / "trace", parquet=False) as trace:
+        trace.event("fetch", "orders-0", 1)
+    with pytest.raises(JournalFormat, match=r"_trace-.* is not Parquet.*run `purgatory journal seal"):
+        check_streamable(tmp_path / "trace")
+    assert 0 == journal_command(["seal", str(tmp_path / "trace")])
+    check_streamable(tmp_path / "trace")
+    with Journal(tmp_path / "journal") as journal:
+        journal.observer("fetch").finished(Operation(), "satisfied", None)
+    with pytest.raises(JournalFormat, match="holds a journal, not a trace"):
+        check_streamable(tmp_path / "journal")
 
 
 def test_a_stream_does_not_start_over_a_gap(trace, capsys):

@@ -39,6 +39,8 @@ CASES = [
     (row(keys=[""]), None),
     (row(kind="flush", keys=None, levels=None, operation=None), None),
     (row(kind="flush", ts=None), "no instant"),
+    (row(kind="flush", ts=dt.datetime(9999, 1, 1, tzinfo=dt.UTC)), "an instant out of range"),
+    (row(kind="ended", ts=dt.datetime(1970, 1, 1, tzinfo=dt.UTC)), "an instant out of range"),
     (row(kind="something"), "unknown kind"),
     (row(kind=None), "unknown kind"),
     (row(ts=None), "no instant"),

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.tws_tester import TwsTester
 
+from purgatory.pipeline.state import wire
 from purgatory.pipeline.state.processors import KeyStage, OperationStage
 from purgatory.pipeline.state.state_machines import OperationCore
 from purgatory.pipeline.state.wire import hand, handed, home, packing, parted, unpack
@@ -44,8 +45,8 @@ def raw():
 def packed():
     """Rows as stage 1 gets them."""
 
-    def packed(*rows, buckets=1):
-        batches = pa.Table.from_pylist(list(rows), RAW).to_batches(max_chunksize=2)
+    def packed(*rows, buckets=1, chunk=2):
+        batches = pa.Table.from_pylist(list(rows), RAW).to_batches(max_chunksize=chunk)
         return pd.concat([batch.to_pandas() for batch in packing(buckets)(batches)])
 
     return packed
@@ -95,6 +96,16 @@ def stage():
         return tester, rows
 
     return stage
+
+
+def test_operations_of_many_keys_are_packed_a_few_at_a_time(raw, packed, monkeypatch):
+    """What is held at once is bounded by keys, not by rows: 10,000 operations may have 10 million keys."""
+    monkeypatch.setattr(wire, "GATHERED", 100)
+    keys = [f"k{number}" for number in range(40)]
+    many = [raw("operation", 5_000, keys, [1] * 40, operation=f"op-{n}", delay_ms=4) for n in range(20)]
+    parts = [unpack(value) for value in packed(*many, raw("event", 1, ["k"], [1]), chunk=10)["rows"]]
+    assert max(map(len, parts)) < 200
+    assert 801 == sum(map(len, parts))
 
 
 def test_nothing_is_decided_before_the_watermark(stage, raw, packed, said, mark):

@@ -205,6 +205,21 @@ def test_a_checkpoint_that_says_nothing_is_not_guessed_at(spark, tmp_path):
         stream.keep(spark, str(tmp_path), stream.StreamSettings())
 
 
+@pytest.mark.parametrize("log", ["_spark_metadata", "_delta_log"])
+def test_an_output_of_another_checkpoint_is_refused(spark, tmp_path, log):
+    """Spark skips batches whose numbers the output has, so the answers would be lost. Delta tables take other streams."""
+    places = [str(tmp_path / name) for name in ("trace", "out", "checkpoint")]
+    (tmp_path / "trace").mkdir()
+    (tmp_path / "out" / log).mkdir(parents=True)
+    with pytest.raises(stream.CheckpointDiffers, match="did not write: use a new output"):
+        stream.start(spark, *places, stream.StreamSettings())
+    assert not (tmp_path / "checkpoint").exists()
+    stream.keep(spark, places[2], stream.StreamSettings())
+    other = {"_spark_metadata": "delta", "_delta_log": "parquet"}[log]
+    with pytest.raises(stream.CheckpointDiffers, match="did not write: use a new output"):
+        stream.start(spark, *places, stream.StreamSettings(format=other))
+
+
 @pytest.mark.parametrize("place", ["s3a://nowhere/out", "hdfs://127.0.0.1:1/out", "no-such-scheme://x/out"])
 def test_an_output_that_cant_be_written_is_refused_before_the_work(spark, tmp_path, place):
     """A store that this session can't reach is one line, before a batch has begun."""

@@ -16,6 +16,7 @@ per row) before anything is computed from the rows.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -24,8 +25,8 @@ import numpy as np
 import pyarrow as pa
 
 from purgatory.journal.records import TRACE, one_purgatory
-from purgatory.journal.records.errors import JournalFormat, reduced
-from purgatory.journal.records.folder import SEALED, end, list_segments, tip
+from purgatory.journal.records.errors import JournalFormat, JournalMissing, reduced
+from purgatory.journal.records.folder import SEALED, check_kind, end, list_segments, tip
 from purgatory.journal.records.parquet import opened
 from purgatory.pipeline.rows.between import ALL, Between
 
@@ -207,19 +208,27 @@ def check_streamable(folder: Path, *, allow_gaps: bool = False) -> None:
 
     Raises:
         IncompleteJournal: a segment is missing between two others, and gaps aren't allowed.
-        JournalFormat: a segment was written before events named their purgatory.
+        JournalFormat: it holds a journal, or a segment that was sealed without pyarrow or written before events named
+            their purgatory.
     """
+    with suppress(JournalMissing):  # nothing has been written yet
+        check_kind(folder, TRACE)
     gaps = _missing_between(folder)
     if gaps and not allow_gaps:
         raise IncompleteJournal(gaps)
     for segment in list_segments(folder):
-        if segment.path.suffix == ".parquet":
-            with opened(segment.path, check=False) as (_, version):
-                if one_purgatory(TRACE, version):
-                    message = (
-                        f"{segment.path.name} is of version {version}, in which events name no purgatory: use replay"
-                    )
-                    raise JournalFormat(message)
+        if segment.is_open:
+            continue
+        if segment.path.suffix != ".parquet":
+            message = (
+                f"{segment.path.name} is not Parquet, so a stream cannot read it: "
+                f"install pyarrow and run `purgatory journal seal {folder}`"
+            )
+            raise JournalFormat(message)
+        with opened(segment.path, check=False) as (_, version):
+            if one_purgatory(TRACE, version):
+                message = f"{segment.path.name} is of version {version}, in which events name no purgatory: use replay"
+                raise JournalFormat(message)
 
 
 def _missing_between(folder: Path) -> list[Gap]:

@@ -37,10 +37,10 @@ def _hollow(values: str, kind: str) -> str:
 
 
 TRACE_PROBLEM: Final = f"""case
-    when kind in ('{FLUSH}', '{ENDED}') then case when ts is null then 'no instant' end
-    when kind is null or kind not in ('{OPERATION}', '{EVENT}') then 'unknown kind'
+    when kind is null or kind not in ('{OPERATION}', '{EVENT}', '{FLUSH}', '{ENDED}') then 'unknown kind'
     when ts is null then 'no instant'
     when unix_micros(ts) < {EARLIEST_US} or unix_micros(ts) >= {LATEST_US} then 'an instant out of range'
+    when kind in ('{FLUSH}', '{ENDED}') then null
     when keys is null or levels is null or size(keys) = 0 then 'no keys'
     when size(keys) <> size(levels) then 'as many keys as levels are needed'
     when {_hollow("keys", "string")} or {_hollow("levels", "bigint")} then 'an empty key or level'

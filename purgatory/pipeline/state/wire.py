@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     Handed = tuple[list[Open], list[Hit], list[tuple[Any, ...]]]
 
 GATHERED: Final = 65_536
-"""Rows looked at together: enough for the cost of a value not to count, few enough to be held."""
+"""Rows, one per key of an operation, that are looked at together: enough for the cost of a value not to count, few
+enough to be held."""
 
 APART: Final = "\0"
 """What stands between the purgatory and the rest in the names of keys and operations."""
@@ -62,12 +63,15 @@ def packing(buckets: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Re
         gathered: list[pa.RecordBatch] = []
         count = 0
         for batch in batches:
-            gathered.append(batch)
-            count += batch.num_rows
-            if count >= GATHERED:
-                yield _values(keyed(pa.Table.from_batches(gathered), buckets))
-                gathered, count = [], 0
-        if count:
+            keys = max(len(batch), pc.sum(pc.list_value_length(batch.column("keys"))).as_py() or 0)
+            size = max(1, GATHERED * len(batch) // max(1, keys))
+            for start in range(0, len(batch), size):
+                gathered.append(batch.slice(start, size))
+                count += min(GATHERED, keys)
+                if count >= GATHERED:
+                    yield _values(keyed(pa.Table.from_batches(gathered), buckets))
+                    gathered, count = [], 0
+        if gathered:
             yield _values(keyed(pa.Table.from_batches(gathered), buckets))
 
     return pack

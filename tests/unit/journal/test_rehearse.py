@@ -1,10 +1,15 @@
 """A trace run through the library: its outcomes where keys are forgotten."""
 
+import attrs
+import pyarrow as pa
 import pytest
 
 from purgatory.journal import Trace
 from purgatory.journal._reader import read
 from purgatory.journal.cli import main
+from purgatory.journal.records import TRACE, TraceRow
+from purgatory.journal.records.folder import sealed_name
+from purgatory.journal.records.parquet import arrow_schema, write_groups
 
 START = 1_767_225_600_000_000
 
@@ -68,3 +73,19 @@ def test_a_week_is_long_unless_told_otherwise(rehearsed, options, outcome):
     week = 7 * 86_400_000
     rows = [(0, None, ("k",), (5,), 0), (week + 1, "op", ("k",), (5,), 50)]
     assert outcome == rehearsed(rows, *options)["op"][0]
+
+
+@pytest.mark.parametrize(
+    ("operation", "keys", "levels", "delay"),
+    [(None, (), (), 0), ("op", ("k",), (1, 2), 5), ("op", ("k",), (None,), 5), ("op", ("k",), (1,), None)],
+)
+def test_a_malformed_row_is_named(tmp_path, capsys, operation, keys, levels, delay):
+    """A trace that another program wrote may hold any row. One that the library cannot be given is one line."""
+    row = TraceRow(
+        seq=0, kind="operation", purgatory="p", operation=operation, keys=keys, ts=START, delay_ms=delay, levels=levels
+    )
+    table = pa.Table.from_pylist([attrs.asdict(row)], arrow_schema(TRACE))
+    with (tmp_path / sealed_name(TRACE, 0, 0, parquet=True)).open("wb") as file:
+        write_groups([table], table.schema, file)
+    assert 2 == main(["rehearse", str(tmp_path), "--journal", str(tmp_path / "journal")])
+    assert f"row 0 of {tmp_path} is malformed" in capsys.readouterr().err
