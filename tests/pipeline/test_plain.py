@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from purgatory import DelayedOperationPurgatory
 from purgatory.journal.records import JOURNAL, KEEP_KEYS_MS
 from purgatory.journal.records.instants import seconds
 from purgatory.pipeline.arguments import parser
@@ -18,6 +19,8 @@ from purgatory.pipeline.stream import StreamSettings
 from purgatory.pipeline.summaries.choices import Grid, WrongGrid, choose
 from purgatory.pipeline.summaries.idle import NEVER, forgetting
 from purgatory.pipeline.tables.local import Local
+from tests.support import Waiting
+from timer import MockTimer
 
 
 @pytest.mark.parametrize("workload", gen.WORKLOADS)
@@ -46,31 +49,19 @@ def test_no_operation_names_a_key_twice(trace_rows):
 
 
 @pytest.mark.parametrize("limit", [0, 1, 3, 8, 50])
-def test_forgetting_agrees_with_a_queue_of_idle_keys(limit):
-    """The search says a key is made again just where a queue that forgets the longest idle has dropped it."""
-    rng = np.random.default_rng(limit)
-    spells, at = [], dict.fromkeys(range(20), 0)
-    for _ in range(400):
-        key = int(rng.integers(20))
-        idle = at[key] + int(rng.integers(1, 50))
-        at[key] = idle + int(rng.integers(1, 200))
-        spells.append([idle, at[key], key])
-    last = {key: max(spell for spell in spells if spell[2] == key) for key in {spell[2] for spell in spells}}
-    for spell in last.values():
-        spell[1] = NEVER
-    instants = sorted({spell[0] for spell in spells})
-    assume_distinct = {at: n for n, at in enumerate(instants)}
-    spells = [s for s in spells if assume_distinct.pop(s[0], None) is not None]  # one falls idle at a time
-    anew = 0
-    for idle, again, _ in spells:
-        anew += again != NEVER and sum(idle < other < again for other, _, _ in spells) >= limit
-    events = [(idle, 1) for idle, _, _ in spells] + [(again, -1) for _, again, _ in spells if again != NEVER]
-    level = most = 0
-    for _, change in sorted(events, key=lambda event: (event[0], -event[1])):
-        level += change
-        most = max(most, level)
-    idle, again = (np.array([spell[place] for spell in spells]) for place in (0, 1))
-    assert [(anew, min(limit, most))] == forgetting(idle, again, [limit])
+def test_keys_are_forgotten_as_the_library_forgets_them(limit):
+    """Keys are created again as often as in a purgatory under whose keys operations come and go, one at a time."""
+    keys = np.random.default_rng(limit).zipf(1.3, 2_000) % 20
+    purgatory = DelayedOperationPurgatory("p", timer=MockTimer(), purge_interval=limit)
+    for key in keys.tolist():
+        purgatory.try_complete_else_watch(Waiting(), [key])
+        purgatory.cancel_for_key(key)
+    created = purgatory.forgotten_keys + purgatory.known_keys
+    at = np.arange(len(keys)) * 2
+    again = np.array([next((n * 2 - 1 for n in range(m + 1, len(keys)) if keys[n] == keys[m]), NEVER) for m in at // 2])
+    distinct = len(set(keys.tolist()))
+    assert [(created - distinct, min(limit, distinct))] == forgetting(at, again, keys, [limit])
+    purgatory.shutdown()
 
 
 def test_choice_prefers_the_shortest_timeout_that_will_do():

@@ -207,7 +207,7 @@ def test_a_checkpoint_that_says_nothing_is_not_guessed_at(spark, tmp_path):
 
 @pytest.mark.parametrize("log", ["_spark_metadata", "_delta_log"])
 def test_an_output_of_another_checkpoint_is_refused(spark, tmp_path, log):
-    """Spark skips batches whose numbers the output has, so the answers would be lost. Delta tables take other streams."""
+    """Spark skips batches whose numbers the output has, so the answers would be lost."""
     places = [str(tmp_path / name) for name in ("trace", "out", "checkpoint")]
     (tmp_path / "trace").mkdir()
     (tmp_path / "out" / log).mkdir(parents=True)

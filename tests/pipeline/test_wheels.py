@@ -1,4 +1,4 @@
-"""The closed form of the timing wheel, against a wheel that is followed step by step."""
+"""The closed form of the timing wheel, against the library's."""
 
 import random
 
@@ -6,23 +6,25 @@ import numpy as np
 import pytest
 
 from purgatory.pipeline.summaries.wheels import levels_and_reinsertions
+from timer import NS_PER_MS, MockTimer, TimerTask
+
+
+class Task(TimerTask):
+    def run(self):
+        """Nothing."""
 
 
 def follow(now, delay, wait, size):
-    """The levels and how often an entry is put again, in a wheel whose levels are made on demand."""
-    due, answered, again, most = now + delay, now + wait, 0, 1
-    while due > now:
-        tick, span, level = 1, size, 1
-        while due >= now - now % tick + span:
-            tick, span, level = span, span * size, level + 1
-        most = max(most, level)
-        if tick == 1:
-            break
-        now = due - due % tick
-        if now > answered:
-            break
-        again += due > now
-    return most, again
+    """The levels of the library's timer, and how often it moves a task of this delay to another level."""
+    timer = MockTimer(wheel_size=size)
+    timer.advance_clock(now)
+    timer.add(Task(delay))
+    again, wheel = 0, timer._wheel
+    while (tick := wheel.next_tick()) is not None and tick <= now + wait:
+        before = wheel.occupancy()
+        timer.advance_clock(tick - timer.clock() // NS_PER_MS)
+        again += any(wheel.occupancy()) and before != wheel.occupancy()
+    return len(wheel.levels), again
 
 
 @pytest.mark.parametrize("size", [2, 3, 10, 20, 128])

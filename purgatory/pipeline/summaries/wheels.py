@@ -1,15 +1,16 @@
 """The work that a timing wheel of another tick and size would have done, in closed form: no simulation.
 
-An entry that goes in at level L moves to a lower level each time its bucket comes due. That happens once per non-zero
-digit of its due tick, in base `size`, below L. A digit that comes due after the operation was answered costs nothing::
+A bucket of level L spans `size ** L` ticks, and the ring of a level has `2 * size` buckets. So an entry goes in at the
+finest level whose ring reaches its due tick. Its bucket is emptied one span ahead of the bucket's first tick, and the
+entry then moves to the next finer level, unless its operation was answered before::
 
-    size 20, due at tick 8,437 = digits 1|1|1|17: in at level 3, moved to levels 2, 1, 0 if it waits that long
+    size 20, due in 8,437 ticks: level 0 reaches 40 ticks ahead, level 1 800, level 2 16,000
+        in at level 2, its bucket begins at 8,400
+        moved to level 1 at 8,000, where its bucket begins at 8,420
+        moved to level 0 at 8,400
 
-The computation goes level by level. At each one, the due tick, the arrival and the answer are divided by `size`. The
-entry lies above this level if it is due `size` or more ahead of its arrival. It moves into this level if its digit here
-is not zero, and if it was still there when its bucket above came due: then the digits of the answer above agree with
-its own. Each level is a few operations on whole columns, and only the few entries above it go on. So one core counts
-tens of millions of operations per second and setting.
+Each level is a few operations on whole columns, and only the entries that lie above it go on. So one core counts tens
+of millions of operations per second and setting.
 """
 
 from __future__ import annotations
@@ -40,17 +41,12 @@ def levels_and_reinsertions(due: Any, start: Any, end: Any, size: int) -> tuple[
         end: when each was answered, or `due`.
         size: the buckets of a wheel.
     """
-    levels, again = 1, 0
-    while True:
-        above = due - start >= size
-        if not above.any():
-            return levels, again
-        if not above.all():
-            due, start, end = due[above], start[above], end[above]
-        up, up_end = due // size, end // size
-        again += int(np.count_nonzero((up == up_end) & (up * size != due)))
-        due, start, end = up, start // size, up_end
-        levels += 1
+    levels, again, span = 1, 0, size
+    while (above := due - start >= 2 * span).any():
+        due, start, end = due[above], start[above], end[above]
+        again += int(np.count_nonzero((due // span - 1) * span <= end))
+        levels, span = levels + 1, span * size
+    return levels, again
 
 
 def summed(counts: pa.Table) -> pa.Table:
