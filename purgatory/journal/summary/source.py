@@ -131,8 +131,12 @@ def _from_json(lines: Iterable[str], name: str) -> Iterator[Record]:
         for line in lines:
             if line.strip():
                 values = {key: value for key, value in json.loads(line).items() if key in _NAMES}
-                yield Record(**{**values, "keys": tuple(values["keys"])})
+                record = Record(**{**values, "keys": tuple(values["keys"])})
+                "".join(
+                    text for text in (record.type, *record.keys) if text is not None
+                )  # a TypeError: one is not a str
+                yield record
             number += 1
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         message = f"{name}, line {number}: no record as `purgatory journal tail` prints it ({error!r})"
         raise JournalFormat(message) from error

@@ -198,6 +198,19 @@ def test_line_that_is_no_record_is_named(tmp_path, line, capsys):
     assert "line 1: no record" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "change", [{"type": 7}, {"type": ["T"]}, {"keys": [0]}, {"keys": [["k"]]}, {"keys": None}, {"checks": "many"}, None]
+)
+def test_any_json_is_counted_or_refused_with_its_line(tmp_path, capsys, change):
+    """A line that another program wrote is a record, one that cannot be true, or an error that names the line."""
+    line = {"seq": 0, "purgatory": "p", "type": "T", "keys": ["k"], "instance": "", "created": 0, "finished": 5}
+    line |= {"delay_ms": 1, "outcome": "expired", "checks": 1}
+    text = "[" * 100_000 if change is None else json.dumps(line | change)
+    (tmp_path / "records.jsonl").write_text(f"{json.dumps(line)}\n{text}\n")
+    status = main(["summary", str(tmp_path / "records.jsonl")])
+    assert ("line 2: no record" in capsys.readouterr().err) == (status == 2)
+
+
 @pytest.mark.parametrize("name", ["some.parquet", "some.frames", "some.txt"])
 def test_other_file_is_no_journal(tmp_path, name, capsys):
     """A file of something else is rejected in a line."""
