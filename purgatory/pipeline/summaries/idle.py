@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 
 NEVER: Final = 2**62
 PURGES: Final = schema("purgatory:text purge_interval keys in_use:real parked made anew anew_share:real idle_at_most")
+_NUMBER: Final = "cast(conv(substr(md5(key), 1, 15), 16, 10) as bigint)"
+"""A number instead of a key: the same on both engines."""
 _AT_ONCE: Final = 65_536
 _ORDER: Final = "over (partition by purgatory, key order by from_us, to_us desc"
 _SO_FAR: Final = f"{_ORDER} rows between unbounded preceding and current row)"
 SPELLS: Final = Table(
-    f"""select purgatory, xxhash64(purgatory, key), idle_us, coalesce(again_us, {NEVER}), first_us, uses from (
+    f"""select purgatory, {_NUMBER}, idle_us, coalesce(again_us, {NEVER}), first_us, uses from (
         select purgatory, key, max(to_us) {_SO_FAR} as idle_us, lead(from_us) {_ORDER}) as again_us,
             min(from_us) {_SO_FAR} as first_us, row_number() {_ORDER}) as uses
         from uses) as ends
@@ -57,7 +59,7 @@ def forgetting(idle: Numbers, again: Numbers, keys: Numbers, limits: Sequence[in
         keys: under which key.
         limits: how long the queue may be.
     """
-    order = np.argsort(idle, kind="stable")
+    order = np.lexsort((keys, idle))
     idle, again, keys = idle[order], again[order], keys[order]
     ends = np.concatenate([idle, again[again < NEVER]])
     order = np.argsort(ends, kind="stable")

@@ -21,7 +21,7 @@ from purgatory._distribution import missing
 from purgatory.journal.records import JOURNAL, TRACE, one_purgatory
 from purgatory.journal.records.errors import JournalDamaged, JournalError, JournalMissing
 from purgatory.journal.records.folder import list_segments
-from purgatory.journal.records.parquet import arrow_schema, opened, read_arrow
+from purgatory.journal.records.parquet import arrow_schema, grouped, opened, read_arrow
 from purgatory.pipeline.rows.between import ALL, Between
 from purgatory.pipeline.rows.completeness import IncompleteJournal, Run, gaps_in, noted
 from purgatory.pipeline.rows.frames import beside
@@ -56,7 +56,7 @@ _MACROS: Final = (
 )
 """Spark's names of functions that DuckDB calls differently."""
 _WRITTEN: Final = 1_000_000
-"""Rows of frames that are copied into one Parquet file."""
+"""Rows of frames, at most, that are copied into one Parquet file."""
 
 
 class Local(Engine):
@@ -95,7 +95,7 @@ class Local(Engine):
         if gaps and not allow_gaps:
             raise IncompleteJournal(gaps, damaged)
         # The file without rows has every column, also those that older segments lack: these are then null.
-        files.append(self._copied([]))
+        files.append(self._copied(arrow_schema(self.schema).empty_table()))
         replaced = "replace (coalesce(purgatory, '') as purgatory)" if self.schema is TRACE else ""
         rows = f"read_parquet([{', '.join(map(_quoted, files))}], union_by_name = true)"
         self.view("source", f"select * {replaced} from {rows} where {self._between.of_rows(self.schema)}")
@@ -189,23 +189,17 @@ class Local(Engine):
                 pass
         runs += found
         if one_purgatory(self.schema, version):
-            return [self._copied(list(read_arrow(segment.path, self.schema)))]
+            return [self._copied(pa.Table.from_batches(read_arrow(segment.path, self.schema)))]
         return [str(segment.path)]
 
     def _frames(self, segment: Segment, sealed: Sequence[Segment], expected: Run, runs: list[Run]) -> list[str]:
         """Copies of the rows of a segment that is not Parquet, but for those that came after the work began."""
-        files, held, rows = [], [], 0
-        for batch in noted(beside(segment, sealed, expected.last), expected.journal, runs):
-            held.append(batch)
-            rows += len(batch)
-            if rows >= _WRITTEN:
-                files.append(self._copied(held))
-                held, rows = [], 0
-        return [*files, self._copied(held)] if held else files
+        rows = noted(beside(segment, sealed, expected.last), expected.journal, runs)
+        return [self._copied(table) for table in grouped(rows, _WRITTEN)]
 
-    def _copied(self, batches: list[pa.RecordBatch]) -> str:
+    def _copied(self, rows: pa.Table) -> str:
         path = self._aside / f"{len(list(self._aside.iterdir()))}.parquet"
-        pq.write_table(pa.Table.from_batches(batches, arrow_schema(self.schema)), path)
+        pq.write_table(rows, path)
         return str(path)
 
 
