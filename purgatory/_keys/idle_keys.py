@@ -1,18 +1,14 @@
 """Idle keys, under which no operation waits, and when they are forgotten.
 
-A key is kept after its last operation was removed, because it is often needed again, and finding a key is cheaper than
-making it. But keys come from the user's data, so a purgatory that kept every key would grow without limit.
+A key is kept after its last operation was removed, because finding a key is cheaper than making it. To forget it with
+its last operation takes 1.4 times the cycle if the key is used again. But keys come from the user's data, so a
+purgatory that kept every key would grow without limit.
 
 A key that becomes idle is appended to a queue, once. If the queue is longer than its limit, the thread that appended
-removes the two oldest entries. If the key of an entry is not in use again, it is forgotten. So each call removes at
-most two entries.
+removes the two oldest entries. If the key of an entry is not in use again, it is forgotten.
 
 **The limit** is ``purge_interval``, or the number of keys in use if that is larger, but zero if ``purge_interval`` is
-zero. A service whose keys take turns, such as ten thousand partitions, would make and forget keys all day otherwise.
-The keys in use are counted once per :data:`RECOUNT` entries, because counting visits every shard.
-
-Rejected: forgetting a key with its last operation (1.4 times the cycle for keys that are used again), and a background
-thread.
+zero. Otherwise a service whose keys take turns, such as ten thousand partitions, would make and forget keys all day.
 """
 
 from __future__ import annotations
@@ -28,17 +24,12 @@ from purgatory._support.edition import CORE
 if TYPE_CHECKING:
     from purgatory._keys.watchers import Watchers
 
-#: The keys in use are counted once per this number of entries.
+#: The keys in use are counted once per this number of entries, because counting visits every shard.
 RECOUNT: Final = 512
 
 
 class IdleKeys:
-    """The idle keys of one purgatory. Any thread may call :meth:`note`.
-
-    Args:
-        interval: how many keys may be idle in any case.
-        known: returns the number of keys that the purgatory knows.
-    """
+    """The idle keys of one purgatory. ``known`` returns the number of keys that the purgatory knows."""
 
     __slots__ = ("_interval", "_known", "_limit", "_lock", "_noted", "_until_recount", "forgotten")
 

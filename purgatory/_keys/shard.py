@@ -1,22 +1,16 @@
 """One shard of a purgatory's watch lists.
 
-The hash of a key decides which shard it belongs to. A shard maps each key to its :class:`Watchers`, and it counts the
-operations whose first key it has.
-
-**The lock** guards each step in the life of these operations, and the counters (see
-``purgatory._operations.operation``).
+The hash of a key decides which shard it belongs to. **The lock** guards each step in the life of the operations whose
+first key the shard has, and the counters (see ``purgatory._operations.operation``).
 
 **The key lock** guards making and forgetting a key, which call the key's ``__hash__`` and ``__eq__``. Watching under a
 key that exists does not take it: the parking thread inserts its operation and then reads ``closed``. The thread that
-forgets a key sets ``closed`` and then reads the entries. So one of the two sees the other. This prevents the following,
-which Kafka had to fix:
+forgets a key sets ``closed`` and then reads the entries. So one of the two sees the other. This prevents a defect that
+Kafka had to fix:
 
     1. The parking thread finds the watchers of key K and is about to insert its operation.
     2. Another thread finds the watchers empty and removes K from the shard.
     3. The parking thread inserts into watchers that no thread can find any more. Every later check of K misses it.
-
-A key's ``__hash__`` and ``__eq__`` must not park or check in the same purgatory, because they may run with the key lock
-held.
 """
 
 from __future__ import annotations

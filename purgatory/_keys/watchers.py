@@ -17,12 +17,9 @@ if TYPE_CHECKING:
 class Watchers(dict[Any, None]):
     """The operations that wait under one key, in order of arrival.
 
-    Each step is a single dict operation, which is atomic with and without the global lock. A key that is named twice
-    counts once. The thread that completes an operation removes it from all its keys at once.
+    Each step is a single dict operation, which is atomic with and without the global lock.
 
     Attributes:
-        key: the key.
-        home_shard: the key's shard.
         closed: set while the key is being removed from its shard, and afterwards.
         idle: whether the key is in the queue of idle keys (``purgatory._keys.idle_keys``).
     """
@@ -53,13 +50,10 @@ class Watchers(dict[Any, None]):
             return self.operations()[:most]
 
     def after(self, known: list[Any], most: int) -> list[Any] | None:
-        """The operations behind the last of ``known`` that is still here, or the first ones if ``known`` is empty.
+        """The operations behind the last of ``known`` that is still here. None if none of them is here.
 
-        This implementation ignores ``most`` and returns all behind ``known``, because a dict cannot be read from a
-        position. Only the first ones are limited.
-
-        Returns:
-            Up to ``most`` operations. None if none of ``known`` is here.
+        If ``known`` is empty, the first ``most``. Otherwise this implementation ignores ``most``, because a dict cannot
+        be read from a position.
         """
         if not known:
             return self.head(most)

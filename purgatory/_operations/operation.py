@@ -315,7 +315,6 @@ class DelayedOperation(TimerTask, abc.ABC):
     # -- checking
 
     def _op_check_initialized(self) -> None:
-        """Explain the missing state of a subclass that does not call ``super().__init__``."""
         if not hasattr(self, "_op_home_shard"):
             raise not_initialized(self) from None
 
@@ -339,7 +338,6 @@ class DelayedOperation(TimerTask, abc.ABC):
                 return True
 
     def _op_check_with(self, lock: LockLike) -> bool:
-        """Check the operation once if the user's lock can be taken. Otherwise the retrier repeats the check."""
         completed = call_with(lock, self._op_check_now, wait=False)
         if completed is None:
             self._op_retry()
@@ -425,7 +423,7 @@ class DelayedOperation(TimerTask, abc.ABC):
     # -- completing
 
     def _op_end(self, outcome: int) -> bool:
-        """Give the operation its outcome and do all that follows from it. False if it has an outcome already."""
+        """Complete or cancel the operation. False if it has an outcome already."""
         completion = Completion(_HOOKS[outcome])
         try:
             before = self._op_decide(outcome, completion)
@@ -503,7 +501,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             home_shard.capacity.taken.pop(self, None)
 
     def _op_after_fork(self) -> None:
-        """In a forked child, where no other thread exists: reset the state that one of them left behind."""
+        """In a forked child: reset the state that another thread left behind."""
         self._op_turn = None
         if self._op_state == ARRIVING:
             self._op_state = CANCELLED

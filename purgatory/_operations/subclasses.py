@@ -56,26 +56,17 @@ def described(operation: DelayedOperation) -> str:
     """The ``repr`` of an operation: its type, state, first keys, and the seconds left. Never raises."""
     kind = type(operation).__qualname__
     try:
-        outcome = operation.outcome
-        state = _STATES[operation._op_state] if outcome is None else outcome.value
-        return f"<{kind} {state}{_keys_of(operation)}{_time_left(operation)}>"
+        outcome, keys, timer = operation.outcome, operation.keys, operation._op_home_shard.timer
+        text = f"<{kind} {_STATES[operation._op_state] if outcome is None else outcome.value}"
+        if keys:
+            text += f" under {', '.join(map(label, keys[:_KEYS_SHOWN]))}"
+        if len(keys) > _KEYS_SHOWN:
+            text += f" and {len(keys) - _KEYS_SHOWN} more"
+        if timer is not None and operation._op_state == PARKED:
+            text += f", {(operation.deadline_ns - timer.now_ns()) / _NS_PER_S:.3f} s left"
     except Exception:  # noqa: BLE001  # not initialized, or a user's timer raises
         return f"<{kind}>"
-
-
-def _keys_of(operation: DelayedOperation) -> str:
-    keys = operation.keys
-    if not keys:
-        return ""
-    further = f" and {len(keys) - _KEYS_SHOWN} more" if len(keys) > _KEYS_SHOWN else ""
-    return f" under {', '.join(map(label, keys[:_KEYS_SHOWN]))}{further}"
-
-
-def _time_left(operation: DelayedOperation) -> str:
-    timer = operation._op_home_shard.timer
-    if timer is None or operation._op_state != PARKED:
-        return ""
-    return f", {(operation.deadline_ns - timer.now_ns()) / _NS_PER_S:.3f} s left"
+    return f"{text}>"
 
 
 def not_initialized(operation: object) -> AttributeError:

@@ -68,13 +68,7 @@ def not_an_operation(given: object) -> InvalidOperation:
 
 
 def each_once(watch_keys: Sequence[Hashable]) -> Sequence[Hashable]:
-    """The keys without repetitions.
-
-    Raises:
-        WatchKeysType: ``watch_keys`` is not a sequence of keys.
-        NoKeys: it is empty.
-        UnhashableKey: a key has no hash.
-    """
+    """The keys without repetitions. Raises ``WatchKeysType``, ``NoKeys`` or ``UnhashableKey``."""
     kind = type(watch_keys)
     if kind not in PLAIN:
         is_one_value = isinstance(watch_keys, (str, bytes, bytearray)) or hasattr(watch_keys, "_fields")  # named tuple

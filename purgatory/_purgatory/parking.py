@@ -1,4 +1,4 @@
-"""Parking and checking: the two flows that every operation goes through.
+"""The flows ``try_complete_else_watch`` and ``check_and_complete``.
 
 **Two checks, one turn.** An event between the first check and the watch would be missed without the second check. The
 parking thread keeps the turn over both, which prevents this deadlock:
@@ -53,7 +53,7 @@ RETRY_SLEEP_S: Final = 0.0001
 
 
 class Parking:
-    """Implements ``try_complete_else_watch`` and ``check_and_complete``. A separate class so that C can replace it."""
+    """Implements both flows. A separate class so that C can replace it."""
 
     __slots__ = ("_admitted", "_capacity", "_closed", "_keep_context", "_name", "_observers", "_shards", "_timer")
 

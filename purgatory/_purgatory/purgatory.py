@@ -8,8 +8,6 @@ There are three flows:
   ``maybe_try_complete`` of each -> ``force_complete`` -> removal from its keys and the timer -> ``on_complete``
 - **expire**: reaper -> timer -> due bucket -> executor -> ``run`` in ``purgatory._operations.operation`` -> removal
   from its keys -> ``on_complete`` -> ``on_expiration``
-
-This module contains the rest: the parts of a purgatory, its properties, and its shutdown.
 """
 
 from __future__ import annotations

@@ -3,9 +3,6 @@
 A shard is made when the first operation is parked under one of its keys. So an empty purgatory is small, and a check of
 an unknown key makes nothing.
 
-Reading changes nothing and blocks no other thread for long. A shard's lock is taken to read its counters, one shard
-after the other. So each number is exact for its own moment, but two numbers can be of different moments.
-
 Operations are listed in chunks, so that other threads run in between. The next chunk is found by the last operation of
 those before it that still waits under the key. All operations behind that one are new, because operations are in order
 of arrival. So an operation that waits all the time is listed, and none is listed twice.
@@ -30,12 +27,7 @@ CHUNK: Final = 2048
 
 
 class Shards:
-    """The shards of a purgatory, made when they are needed.
-
-    Args:
-        count: the number of shards that there can be.
-        make: makes one.
-    """
+    """Up to ``count`` shards of a purgatory. ``make`` makes one when it is needed."""
 
     __slots__ = ("_count", "_made", "_make")
 
@@ -61,7 +53,6 @@ class Shards:
         return iter(list(self._made.values()))  # a copy, because another thread may make one meanwhile
 
     def __len__(self) -> int:
-        """The number of shards that there can be."""
         return self._count
 
     def walk(self) -> Iterator[Watchers]:
@@ -83,11 +74,10 @@ class Shards:
                 yield from watchers.with_first_key_here(chunk)
 
     def completing(self) -> int:
-        """The number of operations that have an outcome, and whose hooks have not ended."""
+        """The number of operations whose hooks have not ended, although they have an outcome."""
         return sum(shard.completing() for shard in self)
 
     def totals(self) -> Totals:
-        """Operations since the start, by outcome."""
         sums = [0] * (3 + len(OUTCOMES))
         for shard in self:
             sums = [total + number for total, number in zip(sums, shard.counts(), strict=True)]
@@ -104,7 +94,6 @@ class Shards:
         )
 
     def _number(self, key: Hashable) -> int:
-        """The number of the shard that a key belongs to. Raises ``UnhashableKey`` if the key has no hash."""
         try:
             return hash(key) % self._count
         except TypeError as error:

@@ -1,17 +1,14 @@
 """Shutdown: settle the parked operations, and wait until all hooks have ended.
 
-**No operation is missed.** The purgatory rejects new operations before this begins. For one that is arriving, see
+The purgatory rejects new operations before this begins. For an operation that is arriving, see
 ``purgatory._purgatory.parking``, "Shut down while arriving".
 
 **Every client gets its answer.** If another thread has an operation's turn or its user's lock, that thread or the
-retrier expires the operation, and the shutdown waits for it. An operation whose lock stays taken until ``timeout_ms``
-have passed remains open. The report lists it as stuck.
+retrier expires the operation, and the shutdown waits for it.
 
 **The shutdown is over** when no operation is under any key, and no thread is between an outcome and the end of its
 hooks. A hook that calls a shutdown waits for it. So no shutdown counts the hooks on the stack of a thread that is in a
 shutdown, its own or another.
-
-Threads and asyncio share the algorithm: a generator that yields the number of seconds to sleep. Its caller sleeps.
 """
 
 from __future__ import annotations
@@ -40,12 +37,12 @@ OPERATIONS_PER_STEP: Final = 512
 
 
 class Shutdown:
-    """Which operations a shutdown settles, and how.
+    """Which operations a shutdown settles, and how. Threads and asyncio share it.
 
     Args:
         purgatory: where the operations are parked.
-        drain: see :meth:`DelayedOperationPurgatory.shutdown`.
-        timeout_ms: how long to wait for operations with ``drain="wait"``, and afterwards for hooks that still run.
+        drain: see :meth:`DelayedOperationPurgatory.shutdown`, also for ``timeout_ms``.
+        timeout_ms: how long to wait.
         all_answered: returns whether all settled operations were answered. It is called when no operation is open.
         operations: returns the open operations to settle. If not given, all are settled.
         slice_size: how many operations to settle before yielding.
@@ -53,9 +50,6 @@ class Shutdown:
     Attributes:
         ends_wait: set it to end the wait of ``drain="wait"``. What is left is then expired.
         report: what happened to the operations. None until :meth:`run` has ended.
-
-    Raises:
-        InvalidSetting: ``drain`` or ``timeout_ms`` is not valid.
     """
 
     def __init__(

@@ -1,8 +1,4 @@
-"""Taking a snapshot: visit every key, and read its first operation.
-
-The keys are visited in chunks, one shard after the other, so that other threads run in between. The visit itself is
-also implemented in C.
-"""
+"""Taking a snapshot: visit every key, in chunks so that other threads run in between, and read its first operation."""
 
 from __future__ import annotations
 
