@@ -82,6 +82,7 @@ class Shard:
             watchers = self.find(key)
             if watchers is None:
                 made = Watchers(key, self)
+                operation._op_watches = (*before, made)
                 with self.key_lock:
                     watchers = self.by_key.setdefault(key, made)  # another thread may have made them first
             operation._op_watches = (*before, watchers)
