@@ -1,1 +1,1 @@
-"""Used by every part of the core: errors, labels of keys, the choice of implementation, and forks."""
+"""Used by every part of the core: errors, labels of keys, and the choice of implementation."""

@@ -21,6 +21,8 @@ import time
 import traceback
 import weakref
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Final
 
@@ -49,17 +51,14 @@ class Watchdog:
         call_after_fork(self)
 
     def watch(self, purgatory: object) -> None:
-        self._purgatories.add(purgatory)
-        self._adjust()
+        self._change(partial(self._purgatories.add, purgatory))
 
     def unwatch(self, purgatory: object) -> None:
         """Watch a purgatory no longer. After the last one the thread ends. A second call has no effect."""
-        self._purgatories.discard(purgatory)
-        self._adjust()
+        self._change(partial(self._purgatories.discard, purgatory))
 
     def set_threshold(self, threshold_ms: float | None) -> None:
-        self.threshold_ms = threshold_ms
-        self._adjust()
+        self._change(partial(setattr, self, "threshold_ms", threshold_ms))
 
     def after_fork(self) -> None:
         self._thread = None
@@ -87,14 +86,15 @@ class Watchdog:
     def _is_needed(self) -> bool:
         return bool(self._purgatories) and self.threshold_ms is not None
 
-    def _adjust(self) -> None:
-        """Start the thread if it is needed, and end it if not.
+    def _change(self, make: Callable[[], object]) -> None:
+        """Make a change. Then start the thread if it is needed, and end it if not.
 
         Logs and waits without the lock, because a log handler may call the watchdog.
         """
         ended = failure = None
         is_unavailable = False
         with self._lock:
+            make()
             if not self._is_needed():
                 ended, self._thread = self._thread, None
                 self._rest.set()
