@@ -188,6 +188,9 @@ class EmbeddedStore:
 
     # -- calls
 
+    def sync(self) -> None:
+        """Return at once: every read finds the latest write."""
+
     def get(self, path: str) -> Node:
         check_path(None, None, path)
         self._check_started()

@@ -164,6 +164,9 @@ class Store(Protocol):
     def close(self) -> None:
         """End the session at once, with its ephemeral nodes."""
 
+    def sync(self) -> None:
+        """Wait until this process can read all earlier writes of others. A server of a ZooKeeper may be behind."""
+
     def get(self, path: str) -> Node:
         """Read a node. Raises NoNode."""
 

@@ -164,6 +164,9 @@ class ZooKeeperStore:
 
     # -- calls
 
+    def sync(self) -> None:
+        self._wait("", self._client.sync_async("/"))
+
     def get(self, path: str) -> Node:
         check_path(None, None, path)
         data, stat = self._wait(path, self._client.get_async(path))

@@ -56,8 +56,9 @@ class TreeJobs:
         self._process = uuid.uuid4().hex
 
     def read_topics(self, names: Iterable[str]) -> dict[str, Topic]:
-        """Read these topics, as far as they exist."""
+        """Read these topics, as far as they exist. A stale answer would be an earlier topic of that name."""
         found = {}
+        self._store.sync()
         for name in names:
             try:
                 data = self._store.get(layout.topic_path(name)).data
@@ -91,6 +92,7 @@ class TreeJobs:
     def topic_ids(self, names: Iterable[str]) -> dict[str, str]:
         """Read the ids of these topics, as far as they exist and are not being deleted."""
         found = {}
+        self._store.sync()
         leaving = set(self._store.children(layout.DELETIONS))
         for name in names:
             with contextlib.suppress(NoNode):

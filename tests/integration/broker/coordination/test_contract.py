@@ -30,6 +30,16 @@ def test_created_node_is_read(store):
     assert Node(b"data", 0) == store.get("/a")
 
 
+def test_writes_of_others_are_read_after_a_sync(stores):
+    """All earlier writes of another process are read, whichever server this one is connected to."""
+    writer, reader = stores.open(), stores.open()
+    writer.multi([Create("/a", b"0")])
+    for number in range(1, 50):
+        writer.multi([Set("/a", b"%d" % number)])
+        reader.sync()
+        assert b"%d" % number == reader.get("/a").data
+
+
 def test_create_if_absent(store):
     """A node that is there can't be created."""
     store.multi([Create("/a", b"1")])

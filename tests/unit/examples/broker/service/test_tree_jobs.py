@@ -33,6 +33,17 @@ def test_a_topic_keeps_its_id_as_it_grows(jobs):
     assert jobs.read_topics(["u"])["u"].topic_id != before.topic_id
 
 
+def test_topics_are_read_after_a_sync(jobs, monkeypatch):
+    """A server of a ZooKeeper that is behind could answer with an earlier topic of that name, or with none."""
+    jobs.create_topic("t", {0: (1, 2)}, {})
+    late = []
+    monkeypatch.setattr(
+        jobs._store, "sync", lambda: late.append(1) or jobs.create_topic(f"late-{len(late)}", {0: (1,)}, {})
+    )
+    assert {"t", "late-1"} == jobs.read_topics(["t", "late-1"]).keys()
+    assert {"t", "late-2"} == jobs.topic_ids(["t", "late-2"]).keys()
+
+
 def setting(name, value):
     return lambda before: {**before, name: value}
 
