@@ -50,7 +50,7 @@ class ReplicaManager:
         self.settings = settings
         self.store = store
         self.actions = actions
-        self._folders = ReplicaFolders(store, settings.fsync)
+        self.folders = ReplicaFolders(store, settings.fsync)
         self.partitions: dict[Key, Partition] = {}
         self.metadata = Metadata({cluster.node_id: (cluster.advertised_host, cluster.port)})
         self.propose_isr: Callable[[Partition, frozenset[int]], None] = lambda *_: None
@@ -74,14 +74,6 @@ class ReplicaManager:
 
     # -- partitions
 
-    def find(self) -> None:
-        """Open all replicas in the data folder."""
-        self._folders.find()
-
-    def ends(self) -> dict[str, tuple[int, int]]:
-        """Return the latest leader epoch and the end of each log, by folder. May be called from any thread."""
-        return self._folders.ends()
-
     def open(self, topic: Topic, index: int, *, is_new: bool = False) -> None:
         """Open a partition's log if this node has a replica. If `is_new`, old content of its folder is removed."""
         if self.cluster.node_id in topic.replicas:
@@ -96,7 +88,7 @@ class ReplicaManager:
         *,
         is_new: bool = False,
     ) -> Partition:
-        log, high_watermark = self._folders.open(topic, index, is_new=is_new)
+        log, high_watermark = self.folders.open(topic, index, is_new=is_new)
         partition = Partition(
             (topic.name, index),
             log,
@@ -167,11 +159,11 @@ class ReplicaManager:
         partition = self.partitions.pop(key, None)
         if partition is not None:
             partition.is_deleted = True
-        self._folders.remove(key)
+        self.folders.remove(key)
 
     def drop_stray(self, key: Key) -> None:
         """Remove the records of a partition that has been moved to other nodes."""
-        if key in self.partitions or self._folders.has(key):
+        if key in self.partitions or self.folders.has(key):
             _log.info("replica moved away", key=key)
             self.delete_replica(key)
 
@@ -334,4 +326,4 @@ class ReplicaManager:
     def close(self) -> None:
         self.checkpoint()
         self.store.sync()
-        self._folders.close()
+        self.folders.close()

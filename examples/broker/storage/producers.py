@@ -53,7 +53,7 @@ class ProducerStates:
             return None
         known = self._producers.get(batch.producer_id)
         if known is None:
-            self._check_refused(batch)
+            self._check_not_overtaking(batch)
             return None
         if batch.producer_epoch < known.epoch:
             raise BrokerError(
@@ -70,7 +70,7 @@ class ProducerStates:
         for base_sequence, last_sequence, offset in known.recent:
             if (base_sequence, last_sequence) == (batch.base_sequence, last):
                 return offset
-        self._check_refused(batch)
+        self._check_not_overtaking(batch)
         expected = (known.recent[-1][1] + 1) % _SEQUENCES
         if batch.base_sequence != expected:
             raise BrokerError(
@@ -79,7 +79,7 @@ class ProducerStates:
             )
         return None
 
-    def _check_refused(self, batch: Batch) -> None:
+    def _check_not_overtaking(self, batch: Batch) -> None:
         epoch, sequence = self._rejected.get(batch.producer_id, (-1, -1))
         if epoch == batch.producer_epoch and sequence != batch.base_sequence:
             raise BrokerError(

@@ -36,7 +36,7 @@ class ReplicaFolders:
         self._logs: dict[str, Log] = {}
         """The open logs, by folder."""
 
-    def find(self) -> None:
+    def open_all(self) -> None:
         """Open every replica in the data folder."""
         for path in sorted(file.parent for file in self._store.folder.glob(f"*/{_ID_FILE}")):
             try:
@@ -65,7 +65,7 @@ class ReplicaFolders:
             log.close()
         if log is None or is_new:
             log = self._logs[path.name] = self._log(path, is_new=is_new)
-        if topic.topic_id:
+        if topic.topic_id and topic.topic_id != _id_in(path):
             (path / _ID_FILE).write_text(topic.topic_id)
         return log, high_watermark
 
@@ -91,12 +91,16 @@ class ReplicaFolders:
         return self._store.folder / f"{key[0]}-{key[1]}"
 
 
+def _id_in(folder: Path) -> str:
+    try:
+        return (folder / _ID_FILE).read_text()
+    except FileNotFoundError:
+        return ""
+
+
 def _is_of_another(folder: Path, topic: Topic) -> bool:
     """Whether a folder belongs to an earlier topic of this name."""
-    try:
-        found = (folder / _ID_FILE).read_text()
-    except FileNotFoundError:
-        return False
+    found = _id_in(folder)
     if not found or not topic.topic_id or found == topic.topic_id:
         return False
     _log.warning("folder of an earlier topic removed", folder=str(folder))

@@ -94,13 +94,13 @@ class Membership:
         )
         self.channels = Channels(self.key, self.instructions.deliver, self._answered)
         info = layout.BrokerInfo(here.node_id, here.advertised_host, here.port, uuid.uuid4().hex, folder_id)
-        replicas.find()
+        replicas.folders.open_all()
         self.controller = Controller(
             info,
             store,
             self.channels,
             timer,
-            ends=replicas.ends,
+            ends=replicas.folders.ends,
             rebalance_ms=config.rebalance_ms,
             key=self.key,
         )

@@ -293,6 +293,23 @@ def test_stray_is_dropped(node):
     assert not folder.exists()
 
 
+def test_a_node_on_a_full_disk_leads_its_replicas_again(node, monkeypatch):
+    """It writes nothing before it leads, and does not lose the ids of the topics."""
+    node.manager.store.topics["t"] = Topic("t", 1, ALL, topic_id="first")
+    node.decide(1, 0)
+    node.append()
+    node.manager.partitions.pop(KEY)  # as at a restart
+    node.manager.folders.close()
+
+    def reject(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("pathlib.Path.write_text", reject)
+    node.decide(1, 1)
+    assert node.partition.is_leader
+    assert 1 == node.partition.log.next_offset
+
+
 def test_what_is_left_of_another_topic_is_removed(node):
     """A folder that belongs to an earlier topic of the name is begun again. One of the same, or of none, is kept."""
     topics, kept = node.manager.store.topics, []
@@ -302,6 +319,6 @@ def test_what_is_left_of_another_topic_is_removed(node):
         kept.append(node.partition.log.next_offset)
         node.append()
         node.manager.partitions.pop(KEY)  # as at a restart
-        node.manager._folders.close()
+        node.manager.folders.close()
 
     assert [0, 1, 2, 0] == kept

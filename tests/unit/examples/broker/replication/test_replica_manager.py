@@ -265,11 +265,11 @@ def test_ends_are_those_of_now(leader):
     )
     for index in (0, 1):
         (leader.manager.store.folder / f"t-{index}" / "topic_id").write_text("a")
-    restarted.find()
+    restarted.folders.open_all()
     restarted.lead_or_follow(KEY, Leadership(1, 4, (1,), 1), (1,))
     restarted.append({KEY: BATCH}, acks=1, timeout_ms=0, respond=lambda _: None)
 
-    assert {"t-0": (4, 2), "t-1": (-1, 0)} == restarted.ends()
+    assert {"t-0": (4, 2), "t-1": (-1, 0)} == restarted.folders.ends()
     restarted.shut_down()
     restarted.close()
 
