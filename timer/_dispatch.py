@@ -27,8 +27,8 @@ from timer._fork import new_lock
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from timer._clock import Clock
     from timer._task import TimerTask, TimerTaskList
+    from timer._timer import SystemTimer
 
 by_deadline = attrgetter("_deadline_ns")
 
@@ -119,32 +119,19 @@ class Batch:
 
 
 class Dispatcher:
-    """Runs due buckets on an executor, and keeps the counts.
-
-    Args:
-        name: names the thread, if one has to be made.
-        executor: where to run. If None, the dispatcher makes a thread when it first needs one.
-        clock: the timer's.
-        on_error: called with each exception that a task raises.
-        requeue: called with the buckets of a batch that an exception ended.
-    """
+    """Runs due buckets on an executor, or on a thread of its own, and keeps the counts."""
 
     def __init__(
-        self,
-        name: str,
-        executor: Submits | None,
-        clock: Clock,
-        on_error: Callable[[TimerTask, BaseException], None],
-        requeue: Callable[[list[TimerTaskList]], None],
+        self, timer: SystemTimer, executor: Submits | None, on_error: Callable[[TimerTask, BaseException], None]
     ) -> None:
-        self._name = name
+        self._timer = timer
         self._executor = executor
         self._own_executor = executor is None
         self._on_error = on_error
         self._lock = new_lock()
         self._inside: dict[int, int] = {}  # by id of a thread that runs a batch: when the batch began
-        self.clock = clock
-        self.requeue = requeue
+        self.clock = timer._clock
+        self.requeue = timer._requeue  # called with the buckets of a batch that an exception ended
         self.total = Tally()  # of all batches
         self.handed_over = 0  # tasks in batches that are not finished
 
@@ -155,7 +142,7 @@ class Dispatcher:
             return
         with self._lock:
             if self._executor is None:
-                self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"{self._name}-executor")
+                self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"{self._timer.name}-executor")
             executor = self._executor
             self.handed_over += len(batch)
         try:

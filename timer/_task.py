@@ -120,13 +120,8 @@ class TimerTaskEntry:
     #: Whether ``Timer.add`` may move a pending task of this class.
     _allows_readd: ClassVar[bool] = True
 
-    _bucket: TimerTaskList | None
-    _deadline_ns: int
-    _delay_ms: int
-    _rescheduled_by_ns: int
-
     def __init__(self, delay_ms: int = 0) -> None:
-        self._bucket = None
+        self._bucket: TimerTaskList | None = None
         self._deadline_ns = 0
         self._delay_ms = delay_ms if type(delay_ms) is int else checked_delay_ms(delay_ms)
         self._rescheduled_by_ns = 0

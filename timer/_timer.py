@@ -117,9 +117,7 @@ class SystemTimer(Timer):
         self.wheel_size = self._wheel.wheel_size
         self._closed = False
         self._reschedules = 0  # how many tasks were rescheduled
-        self._dispatcher = Dispatcher(
-            name, executor, self._clock, on_error or (lambda _, error: report_error(error)), self._requeue
-        )
+        self._dispatcher = Dispatcher(self, executor, on_error or (lambda _, error: report_error(error)))
         if CORE is not None:
             self._connect(self._clock, self._origin_ns, self._tick_ns, self._wheel.levels, max_pending)  # type: ignore[attr-defined]
         call_after_fork(self)
@@ -233,7 +231,7 @@ class SystemTimer(Timer):
         due: list[TimerTaskList] = []
         try:
             with self._lock:
-                due = self._wheel.take_due()
+                due, self._wheel.due = self._wheel.due, []
             self._dispatcher.hand_over(due)
         except BaseException:
             self._requeue(due)
@@ -243,7 +241,8 @@ class SystemTimer(Timer):
     def _requeue(self, buckets: list[TimerTaskList]) -> None:
         """Make the tasks that remain in some buckets due again."""
         with self._lock:
-            self._wheel.requeue(buckets)
+            there = set(map(id, self._wheel.due))
+            self._wheel.due += [bucket for bucket in buckets if id(bucket) not in there]
             self._changed.notify_all()
 
     @property

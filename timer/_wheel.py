@@ -184,15 +184,6 @@ class TimingWheel:
             tick = upcoming - 1
         self.hand = max(self.hand, tick)
 
-    def take_due(self) -> list[TimerTaskList]:
-        due, self.due = self.due, []
-        return due
-
-    def requeue(self, buckets: list[TimerTaskList]) -> None:
-        """Make buckets due again, because not all of their tasks were run."""
-        there = set(map(id, self.due))
-        self.due += [bucket for bucket in buckets if id(bucket) not in there]
-
     def clear(self) -> list[TimerTaskList]:
         """Close and remove all buckets, due or not."""
         buckets = self.buckets()
