@@ -28,10 +28,8 @@ def native(name: str) -> ModuleType | None:
         return None
     try:
         module = importlib.import_module(name)
-    except ModuleNotFoundError:
-        return None
     except ImportError as error:
-        if "interpreter" in str(error):
+        if isinstance(error, ModuleNotFoundError) or "interpreter" in str(error):
             return None
         raise
     reject_if_stale(str(module.__file__))
