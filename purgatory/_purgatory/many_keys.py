@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 import attrs
 
 from purgatory._events.outcome import NEW, PARKED, SATISFIED
-from purgatory._support.errors import WatchKeysType, checked_int, unhashable
+from purgatory._support.errors import WatchKeysType, checked_int
 
 if TYPE_CHECKING:
     from purgatory._keys.shard import Shard
@@ -60,15 +60,11 @@ def check_keys(parking: Parking, keys: Iterable[Hashable], limit: int | None) ->
     if limit is not None:
         checked_int("limit", limit, 1)
     given = checked_keys(keys)
-    try:
-        once = dict.fromkeys(given)
-    except TypeError as error:
-        raise unhashable(given, error) from None
-    known = [watchers for key in once if (watchers := parking._shards.find(key)) is not None]
+    known = {id(watchers): watchers for key in given if (watchers := parking._shards.find(key)) is not None}
     completed = 0
     begun: Operation | None = None
     try:
-        for operation in _in_order(known, limit):
+        for operation in _in_order(known.values(), limit):
             if operation._op_state > PARKED:
                 continue
             begun = operation
@@ -83,7 +79,7 @@ def check_keys(parking: Parking, keys: Iterable[Hashable], limit: int | None) ->
     return completed
 
 
-def _in_order(known: list[Watchers], limit: int | None) -> Iterator[Operation]:
+def _in_order(known: Iterable[Watchers], limit: int | None) -> Iterator[Operation]:
     """The operations under the keys, each once. A key's are read when it is reached, in chunks if there is a limit."""
     seen: set[Operation] = set()
     for watchers in known:

@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+import attrs
+
 from purgatory._events.log import log
 from purgatory._events.outcome import PARKED
 from purgatory._purgatory.snapshot import ShutdownReport
@@ -36,6 +38,7 @@ LONGEST_SLEEP_S: Final = 0.02
 OPERATIONS_PER_STEP: Final = 512
 
 
+@attrs.define(eq=False, slots=False)
 class Shutdown:
     """Which operations a shutdown settles, and how. Threads and asyncio share it.
 
@@ -52,33 +55,27 @@ class Shutdown:
         report: what happened to the operations. None until :meth:`run` has ended.
     """
 
-    def __init__(
-        self,
-        purgatory: DelayedOperationPurgatory[Any],
-        drain: Drain,
-        timeout_ms: int,
-        *,
-        all_answered: Callable[[], bool],
-        operations: Callable[[], Sequence[DelayedOperation]] | None = None,
-        slice_size: int = OPERATIONS_PER_STEP,
-    ) -> None:
-        if drain not in ("expire", "cancel", "wait"):
-            raise InvalidSetting("drain", drain, "'expire', 'cancel' or 'wait'")
-        self._timeout_s = checked_int("timeout_ms", timeout_ms, 0) / 1000
-        self._purgatory = purgatory
-        self._drain = drain
-        self._all_answered = all_answered
-        self._operations = operations
-        self._slice_size = slice_size
-        self.ends_wait = False
-        self.report: ShutdownReport[Any] | None = None
+    _purgatory: DelayedOperationPurgatory[Any]
+    _drain: Drain
+    _timeout_ms: int
+    _all_answered: Callable[[], bool]
+    _operations: Callable[[], Sequence[DelayedOperation]] | None = None
+    _slice_size: int = OPERATIONS_PER_STEP
+    ends_wait: bool = attrs.field(default=False, init=False)
+    report: ShutdownReport[Any] | None = attrs.field(default=None, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        if self._drain not in ("expire", "cancel", "wait"):
+            raise InvalidSetting("drain", self._drain, "'expire', 'cancel' or 'wait'")
+        checked_int("timeout_ms", self._timeout_ms, 0)
 
     def run(self) -> Iterator[float]:
         """Settle, and set the report. Yields how many seconds the caller should sleep."""
         started = time.monotonic()
+        timeout_s = self._timeout_ms / 1000
         before = self._purgatory.totals()
         if self._drain == "wait":
-            yield from _until(lambda: self.ends_wait or self._is_empty(), started + self._timeout_s)
+            yield from _until(lambda: self.ends_wait or self._is_empty(), started + timeout_s)
         waited = self._purgatory.totals()
         cancelled: list[DelayedOperation] = []
         for number, operation in enumerate(self._open(), 1):
@@ -88,7 +85,7 @@ class Shutdown:
                 cancelled.append(operation)
             if number % self._slice_size == 0:
                 yield 0.0
-        yield from _until(lambda: self._is_empty() and self._all_answered(), time.monotonic() + self._timeout_s)
+        yield from _until(lambda: self._is_empty() and self._all_answered(), time.monotonic() + timeout_s)
         self.report = ShutdownReport(
             name=self._purgatory.name,
             drain=self._drain,
