@@ -74,14 +74,7 @@ class _Taken(dict[Any, Tenant]):
 
 
 class TenantCapacity(Capacity):
-    """The places of a purgatory, by tenant. See the module's header.
-
-    Args:
-        name: the purgatory's name.
-        limit: the number of places.
-        tenant: returns the tenant of an operation.
-        share: the part of the places that one tenant may hold, above 0 and up to 1.
-    """
+    """The places of a purgatory, by tenant. See the module's header."""
 
     __slots__ = ("_most", "_reserved", "_tenant_of", "_tenants")
 
@@ -105,8 +98,7 @@ class TenantCapacity(Capacity):
                 self.taken[operation] = tenant
                 tenant.parked += 1
                 self.taken.counted += 1
-                if tenant.parked == 1:
-                    self.taken.present += 1
+                self.taken.present += tenant.parked == 1
                 return
             self.rejected += 1
             tenant.rejected += 1
@@ -130,8 +122,7 @@ class TenantCapacity(Capacity):
         with self._lock:
             self._repair_counts()
             found = list(self._tenants.values())
-        found.sort(key=lambda tenant: (-tenant.parked, -tenant.rejected))
-        return found
+        return sorted(found, key=lambda tenant: (-tenant.parked, -tenant.rejected))
 
     def _tenant_name(self, operation: Any) -> Hashable:
         try:

@@ -35,10 +35,7 @@ else:
 
 
 class FuturesWait(Operation, Generic[FutureT]):
-    """The data and the check of a :class:`DelayedFuture`. The native implementation replaces this class.
-
-    The hook that calls the user's code is not here: the watch for slow hooks must find it on the thread's stack.
-    """
+    """The data and the check of a :class:`DelayedFuture`. The native implementation replaces this class."""
 
     __slots__ = ("_callback", "_done", "_futures")
 

@@ -27,12 +27,7 @@ TIMER_ROUND_MS = 20
 
 
 class Retrier(TimerTask):
-    """Repeats checks on a thread that exists only while there are any.
-
-    Args:
-        name: names the thread.
-        timer: makes the rounds if no thread can be started.
-    """
+    """Repeats checks on a thread that exists only while there are any, or else on ``timer``."""
 
     __slots__ = ("_changed", "_lock", "_missed", "_name", "_stopped", "_thread", "_timer")
 
@@ -106,7 +101,7 @@ class Retrier(TimerTask):
             thread.join()
 
     def _ask_timer(self, why: RuntimeError) -> None:
-        """Let the timer make a round. Called without the lock, because a log handler may call back."""
+        """Let the timer make a round. The lock is not held, because a log handler may call back."""
         is_logged = throttle.admit("retrier_not_started", self._name) is not None
         if is_logged:
             log.error("retrier_not_started", retrier=self._name, error=repr(why))
