@@ -42,7 +42,10 @@ def label(key: object) -> str:
     >>> print(label("a\x1b[31m\n"), label(("orders",)), label(b"id"))
     'a\x1b[31m\n' (orders,) b'id'
     """
-    text = _written(key)
+    try:
+        text = _written(key)
+    except Exception:  # noqa: BLE001  # of the key's own code, or of a tuple that is nested too deeply
+        text = _other(key)
     if len(text) <= LONGEST:
         return text
     from hashlib import blake2b  # noqa: PLC0415  # loads OpenSSL, and is rarely needed

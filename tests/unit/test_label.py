@@ -120,3 +120,12 @@ def test_a_number_of_thousands_of_digits_has_a_label():
     number = 10**5_000
     assert LONGEST == len(label(number))
     assert 3 == len({label(number), label(number + 1), label(-number)})
+
+
+def test_tuple_nested_too_deeply_has_a_label():
+    """A tuple with more levels than the stack has room for can be a key, so it has a label."""
+    key = ()
+    for _ in range(5_000):
+        key = (key,)
+
+    assert label(key).startswith("builtins:tuple[")
