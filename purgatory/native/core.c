@@ -101,7 +101,8 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *given)
                            {&core.closed_error, "PurgatoryClosed"}, {&core.each_once, "each_once"},
                            {&core.find_place, "find_place"}, {&core.future, "Future"},
                            {&core.hand_over, "hand_over"}, {&core.invalid_operation, "InvalidOperation"},
-                           {&core.no_init, "NO_INIT"}, {&core.own_hook, "OWN_HOOK"}, {&core.reject_coroutine, "reject_coroutine"},
+                           {&core.no_init, "NO_INIT"}, {&core.own_hook, "OWN_HOOK"},
+                           {&core.reject_coroutine, "reject_coroutine"},
                            {&core.retry_sleep_s, "RETRY_SLEEP_S"}, {&core.set_deadline, "set_deadline"},
                            {&core.sleep, "sleep"}, {&core.timer_closed, "TimerClosed"},
                            {&core.unhashable, "unhashable"}, {&core.warn, "warn_still_open"}};
@@ -136,7 +137,8 @@ static int make_all_names(void)
                           {&core.str_on_complete, "on_complete"}, {&core.str_on_expiration, "on_expiration"},
                           {&core.str_pending, "PENDING"}, {&core.str_pop, "pop"}, {&core.str_put_off, "put_off"},
                           {&core.str_release, "release"}, {&core.str_retry, "retry"},
-                          {&core.str_running, "RUNNING"}, {&core.str_shard_for, "shard_for"}, {&core.str_state, "_state"}, {&core.str_taken, "taken"},
+                          {&core.str_running, "RUNNING"}, {&core.str_shard_for, "shard_for"},
+                          {&core.str_state, "_state"}, {&core.str_taken, "taken"},
                           {&core.str_try_complete, "try_complete"}, {&core.str_value, "value"}};
     return make_names(names, sizeof names / sizeof *names);
 }

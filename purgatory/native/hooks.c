@@ -31,7 +31,8 @@ static PyObject *call_hook_in_context(Operation *op, PyObject *name)
 static int contain(Operation *op, PyObject *hook, PyObject *keys)
 {
     PyObject *error = take_error();
-    int failed = done_call(PyObject_CallMethodObjArgs(home_of(op)->observers, core.str_contain, op, hook, error, keys, NULL));
+    PyObject *observers = home_of(op)->observers;
+    int failed = done_call(PyObject_CallMethodObjArgs(observers, core.str_contain, op, hook, error, keys, NULL));
     Py_DECREF(error);
     return failed;
 }

@@ -244,8 +244,8 @@ static int force(Operation *op)
     return raise_deferred(deferred) || failed ? -1 : 1;
 }
 
-/* Let the retrier repeat the check. An error that is set stays set. If this thread is interrupted meanwhile, the retrier
- * gets the operation all the same, and that error is set in its place: -1. Otherwise 0. */
+/* Let the retrier repeat the check. An error that is set stays set. If this thread is interrupted meanwhile, the
+ * retrier gets the operation all the same, and that error is set in its place: -1. Otherwise 0. */
 static int retry(Operation *op)
 {
     PyObject *retrier = home_of(op)->retrier;
