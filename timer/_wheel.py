@@ -113,9 +113,8 @@ class TimingWheel:
             for level in self.levels:
                 if ahead < level.reach:
                     bucket = level.slots[tick // level.span % len(level.slots)]
-                    if bucket is not None:
+                    if bucket is not None and bucket.first <= tick:
                         return bucket, False
-                    break
         self.catch_up(self.tick_at(now_ns))
         if deadline_ns <= now_ns or tick <= self.hand:
             return self.make_due(tick), False

@@ -2,7 +2,7 @@
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
 import timer as native
 from tests.explore.edition import Edition
@@ -99,6 +99,13 @@ def story(edition, delays, steps, tick_ms, wheel_size, most):
     tick_ms=st.sampled_from([1, 7]),
     wheel_size=st.sampled_from([2, 3, 20]),
     most=st.sampled_from([None, 4]),
+)
+@example(  # the second task goes to the bucket of the first, although a finer level reaches its tick by then
+    delays=[50, 43, *[0] * 10],
+    steps=[("add", 0, None), ("advance", None, 7), ("add", 1, None)],
+    tick_ms=7,
+    wheel_size=2,
+    most=None,
 )
 @settings(deadline=None)
 def test_editions_answer_alike(pure, delays, steps, tick_ms, wheel_size, most):

@@ -155,6 +155,17 @@ def test_every_due_tick_finds_its_bucket(wheel_size, clock):
         assert (bucket, False) == wheel.bucket_for(tick * NS_PER_MS, 0)
 
 
+def test_bucket_of_the_next_turn_is_not_taken_for_one_of_this():
+    """A coarse bucket that is in the slot of a nearer one, because the ring has turned, gets no task of that one."""
+    wheel = TimingWheel(2, threading.Lock())
+    wheel.hand = 1
+    far, _ = wheel.place(16)
+    far.put(Ping(1))
+    near, _ = wheel.bucket_for(2 * NS_PER_MS, NS_PER_MS)
+
+    assert [(16, 20), (2, 3)] == [(bucket.first, bucket.end) for bucket in (far, near)]
+
+
 def test_next_tick_is_known_without_walking():
     """The next bucket to be taken out is found at once, however far it is: a coarse one a span ahead."""
     wheel = TimingWheel(20, threading.Lock())
