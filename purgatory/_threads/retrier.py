@@ -62,7 +62,10 @@ class Retrier(TimerTask):
         self._ask_timer(why)
 
     def run(self) -> None:
-        """Make one round: try each operation once. Called by the thread, or by the timer."""
+        """Make one round, because no thread could be started. Called by the timer."""
+        self._try_each()
+
+    def _try_each(self) -> None:
         with self._lock:
             missed = list(self._missed.items())
         for operation, misses in missed:
@@ -124,7 +127,7 @@ class Retrier(TimerTask):
                     self._thread = None
                     return
                 before = len(self._missed)
-            self.run()
+            self._try_each()
             with self._lock:
                 if len(self._missed) < before:
                     sleep_s = SHORTEST_SLEEP_S

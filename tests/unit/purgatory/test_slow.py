@@ -247,3 +247,21 @@ def test_watchdog_logs_without_its_lock(monkeypatch, watchdog):
         watchdog.unwatch(purgatory)
 
     assert [("watchdog_not_started", {})] == logged
+
+
+@watched
+def test_round_of_the_retrier_is_no_hook(purgatory, watchdog, logs):
+    """A round of the retrier that lasts, because a lock's own ``acquire`` does, is not reported as a slow hook."""
+    lock = SimpleNamespace(acquire=lambda *_: True, release=lambda: None)
+    operation = Waiting(lock=lock)
+    purgatory.try_complete_else_watch(operation, ["k"])
+    go = threading.Event()
+    lock.acquire = lambda *_: False
+    purgatory.check_and_complete("k")
+    lock.acquire = lambda *_: go.wait(20)
+    try:
+        looks = looks_of(watchdog)
+        assert eventually(lambda: len(looks) > 8)  # a hook is reported at the fifth look
+        assert [] == slow(logs)
+    finally:
+        go.set()
