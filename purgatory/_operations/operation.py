@@ -344,9 +344,9 @@ class DelayedOperation(TimerTask, abc.ABC):
         return bool(completed)
 
     def _op_check_now(self, keys: Sequence[Hashable] = ()) -> bool:
-        """Check the operation once, or expire it, with the turn taken and the user's lock held.
+        """Check the operation once, or expire it. Returns whether the check completed it.
 
-        ``keys`` are those that the operation is being parked under. Returns whether the check completed it.
+        ``keys`` are those that the operation is being parked under, for the log.
         """
         if self._op_overdue and self._op_state != ARRIVING:
             self._op_end(EXPIRED)

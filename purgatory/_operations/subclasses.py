@@ -16,9 +16,6 @@ from purgatory._support.label import label
 if TYPE_CHECKING:
     from purgatory._operations.operation import DelayedOperation
 
-#: The beginning of the private names of an operation.
-PREFIX: Final = "_op_"
-
 #: The public properties of an operation. A subclass must not redefine them.
 RESERVED: Final = (
     *("added_ns", "checks", "created_ns", "deadline_ns", "delay_ms"),
@@ -34,9 +31,8 @@ _warned: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def check_names(cls: type) -> None:
-    """Raise ``ReservedName`` if a subclass redefines one of the library's names."""
     for name in vars(cls):
-        if name in RESERVED or name.startswith(PREFIX):
+        if name in RESERVED or name.startswith("_op_"):
             raise ReservedName(cls, name, RESERVED)
 
 
@@ -75,10 +71,7 @@ def not_initialized(operation: object) -> AttributeError:
 
 
 def warn_still_open(operation: DelayedOperation, keys: Sequence[Hashable] = ()) -> None:
-    """Warn, once per type, that ``try_complete`` returned True and left the operation open.
-
-    The operation waits for its deadline then. ``keys`` are the keys that it is being parked under.
-    """
+    """Warn, once per type, that ``try_complete`` returned True and left the operation open."""
     kind = type(operation)
     if kind not in _warned:
         _warned.add(kind)

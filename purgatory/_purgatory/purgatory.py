@@ -351,7 +351,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         return self._report  # type: ignore[return-value]  # a shutdown that has ended has a report
 
     def _end(self, report: ShutdownReport[OperationT]) -> None:
-        """Stop permanently, after the caller has settled the parked operations itself. For ``AsyncPurgatory``."""
+        """Stop after ``AsyncPurgatory`` has settled the operations."""
         self._closed = True
         with self._closing:
             self._report = self._report or report
@@ -362,11 +362,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         return self._shards.completing() <= len(frozenset().union(*self._waiting.copy().values()))
 
     def _stop_threads(self) -> None:
-        """End the threads and the timer, if they are the purgatory's own. A second call has no effect.
-
-        Called without ``_closing``: a hook on one of these threads may wait for that lock, in a ``shutdown()`` of its
-        own.
-        """
+        # Called without _closing: a hook on one of these threads may wait for that lock, in a shutdown() of its own.
         unwatch(self)
         if self._driver is not None:
             self._driver.stop()
@@ -383,7 +379,6 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         raise TypeError(f"cannot copy or pickle {type(self).__name__!r} object")
 
     def after_fork(self) -> None:
-        """In a forked child: reset the state that the parent's other threads left behind."""
         mine = frozenset(map(id, hooks_on_this_stack()))
         self._closing = threading.RLock()
         self._waiting = {}
