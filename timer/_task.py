@@ -150,7 +150,9 @@ class TimerTaskEntry:
         """Remove the task from its timer. Returns True if it will now not run, and False if it was not pending."""
         while (bucket := self._bucket) is not None:
             with bucket.lock:
-                if bucket.remove(self):
+                if self._bucket is bucket:
+                    del bucket[self]
+                    self._bucket = None
                     return True
             # Another thread has moved or removed the task: read its bucket again.
         return False

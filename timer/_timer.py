@@ -134,10 +134,11 @@ class SystemTimer(Timer):
         Raises:
             TimerFull: ``max_pending`` tasks are pending.
         """
-        if not isinstance(task, TimerTaskEntry):
-            raise InvalidTask(task)
-        if task._bucket is not None and not task._allows_readd:
-            raise TaskHeld(task)
+        try:
+            if task._bucket is not None and not task._allows_readd:
+                raise TaskHeld(task)
+        except AttributeError:
+            raise InvalidTask(task) from None
         while True:
             now_ns = self._clock()
             deadline_ns = now_ns + task._delay_ms * NS_PER_MS
@@ -146,7 +147,7 @@ class SystemTimer(Timer):
                 is_here = source is not None and source.lock is self._lock
                 if self._closed:
                     raise TimerClosed(self.name)
-                if not is_here and self._max_pending is not None and self._pending() >= self._max_pending:
+                if self._max_pending is not None and not is_here and self._pending() >= self._max_pending:
                     raise TimerFull(self.name, self._max_pending)
                 if is_here or source is None:
                     bucket, is_earliest = self._wheel.bucket_for(deadline_ns, now_ns)

@@ -430,8 +430,8 @@ MUTANTS = (
     Mutant(
         "adding a task that its owner holds raises",
         TIMER,
-        "        if task._bucket is not None and not task._allows_readd:\n",
-        "        if False:\n",
+        "            if task._bucket is not None and not task._allows_readd:\n",
+        "            if False:\n",
         T_CONTRACT + "test_task_that_its_owner_holds_is_not_moved",
     ),
     Mutant(
@@ -458,8 +458,8 @@ MUTANTS = (
     Mutant(
         "cancelling frees the task at once",
         TASK,
-        "        del self[task]\n",
-        "        self[task]\n",
+        "                    del bucket[self]\n",
+        "                    bucket[self]\n",
         T_TASK + "test_cancelled_task_is_freed_at_once",
     ),
     Mutant(
