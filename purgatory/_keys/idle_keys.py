@@ -70,19 +70,22 @@ class IdleKeys:
         if self._until_recount < 0:
             self._until_recount = RECOUNT
             self._limit = max(self._interval, self._known() - len(self._noted)) if self._interval else 0
-        with self._lock:
-            if not self._noted:
-                return False
-            watchers = self._noted.popleft()
-        watchers.idle = False  # before the entries are read, so that a key that becomes idle meanwhile is noted again
+        watchers: Watchers | None = None
         try:
+            with self._lock:
+                if not self._noted:
+                    return False
+                watchers = self._noted[0]
+                del self._noted[0]  # no call: an interrupt would lose the key
+                watchers.idle = False  # before the entries are read: a key that becomes idle meanwhile is noted again
             if watchers or not watchers.home_shard.remove_if_empty(watchers):
                 return False
         except Exception as error:  # noqa: BLE001  # of the key's own code: the key stays
-            key_failed(watchers.key, error)
+            if watchers is not None:
+                key_failed(watchers.key, error)
             return False
         finally:
-            if not (watchers or watchers.idle or watchers.closed):  # look at it again later
+            if watchers is not None and not (watchers or watchers.idle or watchers.closed):  # look at it again later
                 watchers.idle = True
                 self._noted.append(watchers)
         with self._lock:
