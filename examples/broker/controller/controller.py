@@ -17,6 +17,7 @@ Methods that are called from any thread say so. All others run on the thread of 
 
 from __future__ import annotations
 
+import uuid
 from typing import TYPE_CHECKING
 
 import attrs
@@ -66,8 +67,8 @@ class Controller:
     """One node's part in the control of the cluster.
 
     Args:
-        info: this node, without the ends of its logs.
-        ends: reads these at each registration. Called on the queue's thread.
+        info: this node, without an incarnation and the ends of its logs.
+        ends: reads these at each registration, after the incarnation has changed. Called on the queue's thread.
         store: not started yet. This object starts and closes it.
         channel: sends requests to the other nodes.
         timer: schedules periodic events.
@@ -87,6 +88,7 @@ class Controller:
         key: NodeKey | None = None,
     ) -> None:
         self.info = info
+        """This node. May be read from any thread."""
         self.store = store
         self.events = EventQueue()
         self.controller_id: int | None = None
@@ -180,6 +182,7 @@ class Controller:
 
     def _register(self) -> None:
         path = f"{layout.IDS}/{self.info.node_id}"
+        self.info = attrs.evolve(self.info, incarnation=uuid.uuid4().hex)
         create = Create(path, attrs.evolve(self.info, ends=self._ends()).write(), ephemeral=True)
         while True:
             try:

@@ -296,7 +296,7 @@ class ReplicaManager:
     def checkpoint(self) -> None:
         self.store.save_checkpoint(
             {
-                f"{topic}-{index}": [partition.log.start_offset, partition.high_watermark]
+                f"{topic}-{index}": [partition.log.start_offset, partition.high_watermark, *partition.log.epochs.last]
                 for (topic, index), partition in self.partitions.items()
             }
         )

@@ -6,7 +6,9 @@
 The leader of epoch 2 wrote 100 to 139. A replica with records of epoch 2 up to 145 asks the leader where epoch 2 ended.
 The answer is 140, and it drops its own 140 to 145. Only the dead leader and this replica ever had them.
 
-The epochs are part of the batches, so they are read again when the log is opened. Used by a log on its own thread.
+The epochs are part of the batches, so they are read again when the log is opened. The last one may have no batch yet,
+although its leader has committed records of earlier epochs. So the owner of the log remembers it. Used by a log on its
+own thread.
 """
 
 from __future__ import annotations
@@ -27,7 +29,12 @@ class LeaderEpochs:
     @property
     def latest(self) -> int:
         """The newest epoch, or `UNKNOWN`."""
-        return self._epochs[-1] if self._epochs else UNKNOWN
+        return self.last[0]
+
+    @property
+    def last(self) -> tuple[int, int]:
+        """The newest epoch and its first offset, or `UNKNOWN` for both."""
+        return (self._epochs[-1], self._starts[-1]) if self._epochs else (UNKNOWN, UNKNOWN)
 
     def begin(self, epoch: int, offset: int) -> None:
         """Note that records from `offset` on have this epoch, if it is new."""

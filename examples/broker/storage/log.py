@@ -24,7 +24,7 @@ import structlog
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import RECORDS_PER_STEP, Batch, batches, parse, records_of
 from examples.broker.storage.disk import Disk, Fsync
-from examples.broker.storage.leader_epochs import LeaderEpochs
+from examples.broker.storage.leader_epochs import UNKNOWN, LeaderEpochs
 from examples.broker.storage.producers import ProducerStates
 from examples.broker.storage.segment import SEGMENT_FILES, Segment
 
@@ -48,6 +48,7 @@ class Log:
         segment_bytes: a segment of this size is followed by a new one.
         fsync: for `INTERVAL`, the owner calls `sync`.
         start_offset: the log start that the owner remembers.
+        last_epoch: the last leader epoch that the owner remembers, and where it began.
         disk: is notified of errors.
         is_new: remove the old content of the folder.
     """
@@ -59,6 +60,7 @@ class Log:
         segment_bytes: int = 64 * 1024 * 1024,
         fsync: Fsync = Fsync.INTERVAL,
         start_offset: int = 0,
+        last_epoch: tuple[int, int] = (UNKNOWN, UNKNOWN),
         disk: Disk | None = None,
         is_new: bool = False,
     ) -> None:
@@ -81,6 +83,8 @@ class Log:
         folder.mkdir(parents=True, exist_ok=True)
         self._recover(start_offset)
         self.start_offset = min(max(start_offset, self._bases[0]), self.next_offset)
+        if last_epoch[1] == self.next_offset:
+            self.epochs.begin(*last_epoch)
         if fsync is Fsync.ALWAYS and self.size:  # the last process may have been killed before it forced its last batch
             self._segments[-1].sync()
 

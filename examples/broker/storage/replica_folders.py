@@ -45,12 +45,18 @@ class ReplicaFolders:
                 _log.error("log not opened", folder=str(path), error=str(error))
 
     def ends(self) -> dict[str, tuple[int, int]]:
-        """Return the latest leader epoch and the end of each log, by folder. May be called from any thread."""
-        return {name: (log.epochs.latest, log.next_offset) for name, log in list(self._logs.items())}
+        """Return the latest leader epoch and the end of each log, by folder."""
+        return {name: (log.epochs.latest, log.next_offset) for name, log in self._logs.items()}
 
     def _log(self, path: Path, *, is_new: bool = False) -> Log:
-        start = self._store.checkpoint_of(path.name)[0]
-        return Log(path, fsync=self._fsync, start_offset=start, disk=self._store.disk, is_new=is_new)
+        return Log(
+            path,
+            fsync=self._fsync,
+            start_offset=self._store.checkpoint_of(path.name)[0],
+            last_epoch=self._store.last_epoch_of(path.name),
+            disk=self._store.disk,
+            is_new=is_new,
+        )
 
     def open(self, topic: Topic, index: int, *, is_new: bool) -> tuple[Log, int]:
         """Open a replica's log, and return it with the last known high watermark. Raises OSError."""

@@ -4,9 +4,10 @@ They are two small JSON files in the data folder. Each is replaced as a whole (w
 crash leaves the old file or the new one:
 
 - `topics.json`: the topics, and the next block of producer ids. Written when either changes.
-- `checkpoint.json`: start offset and high watermark of each partition. Written every second if something changed, and
-  at once when records are deleted. It is forced to the disk when the logs are. After a crash both are lower bounds: the
-  replicas find the watermark again. After a power cut, records that were deleted in the last second may be back.
+- `checkpoint.json`: start offset, high watermark and last leader epoch of each partition. Written every second if
+  something changed, and at once when records are deleted or leaders have changed. It is forced to the disk when the
+  logs are. After a crash start and watermark are lower bounds: the replicas find the watermark again. After a power
+  cut, records that were deleted in the last second may be back.
 
 A damaged checkpoint is moved aside, because lower bounds can be missing. Damaged topics stop the node. Without their
 file, the topics are found by the folders of their logs, with the settings of the node.
@@ -25,6 +26,7 @@ import structlog
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.storage.disk import Disk, replace_file, sync_path
+from examples.broker.storage.leader_epochs import UNKNOWN
 from examples.broker.storage.segment import SEGMENT_FILES
 
 if TYPE_CHECKING:
@@ -140,7 +142,10 @@ class TopicStore:
             return {}
         try:
             found = json.loads(self._checkpoint_path.read_text())
-            return {str(name): [int(start), int(watermark)] for name, (start, watermark) in found.items()}
+            return {
+                str(name): [int(number) for number in (start, watermark, *epoch, UNKNOWN, UNKNOWN)[:4]]
+                for name, (start, watermark, *epoch) in found.items()
+            }
         except (ValueError, TypeError, AttributeError) as error:
             aside = self._checkpoint_path.with_suffix(".damaged")
             self._checkpoint_path.replace(aside)
@@ -170,8 +175,13 @@ class TopicStore:
 
     def checkpoint_of(self, folder: str) -> tuple[int, int]:
         """Return a partition's start offset and high watermark at the last checkpoint."""
-        start, high_watermark = self._checkpoint.get(folder, (0, 0))
+        start, high_watermark = self._checkpoint.get(folder, (0, 0))[:2]
         return start, high_watermark
+
+    def last_epoch_of(self, folder: str) -> tuple[int, int]:
+        """Return a partition's last leader epoch at the last checkpoint, and where it began."""
+        epoch, start = self._checkpoint.get(folder, ())[2:] or (UNKNOWN, UNKNOWN)
+        return epoch, start
 
     def forget_checkpoint(self, folder: str) -> None:
         """Remove a partition. The file follows at the next checkpoint, and `secure_removals` waits for that."""

@@ -106,12 +106,13 @@ def test_who_leads_is_told_as_soon_as_it_is_so(cluster, topic):
     store.start()
     controller_epoch = int(store.get(layout.EPOCH).data)
     key = NodeKey(2, layout.secret_of(store))
+    incarnation = layout.BrokerInfo.read(1, store.get(f"{layout.IDS}/1").data).incarnation
     store.close()
     leader, epoch = advertised(cluster.ports[0], topic)
     other = 1 + leader % 3
     states = [cm.PartitionState(topic, 0, controller_epoch, other, epoch + 1, [1, 2, 3], 99, [1, 2, 3])]
     live = [cm.LiveBroker(node, "127.0.0.1", port) for node, port in enumerate(cluster.ports, 1)]
-    message = cm.LeaderAndIsrRequest(1, controller_epoch, states, live)
+    message = cm.LeaderAndIsrRequest(1, controller_epoch, states, live, incarnation)
     assert ErrorCode.NONE == ask(cluster.ports[0], ApiKey.LEADER_AND_ISR, message, 0, key).error_code
 
     assert (other, epoch + 1) == advertised(cluster.ports[0], topic)

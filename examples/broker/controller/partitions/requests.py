@@ -88,7 +88,8 @@ class Requests:
         self._channel.set_addresses(context.brokers)
         for node, keys in sorted(self._leaders.items()):
             for piece in _pieces(keys):
-                self._channel.send(node, LeaderAndIsrRequest(*head, self._states(piece), live))
+                incarnation = context.brokers[node].incarnation
+                self._channel.send(node, LeaderAndIsrRequest(*head, self._states(piece), live, incarnation))
         pieces = _pieces(self._metadata) or [[]]
         for number, piece in enumerate(pieces, 1):
             update = UpdateMetadataRequest(*head, self._states(piece), live, number == len(pieces))

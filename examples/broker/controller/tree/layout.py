@@ -3,8 +3,8 @@
     /controller                            ephemeral; the node that is the controller
     /controller_epoch                      the number of controllers so far
     /cluster_secret                        the secret by which nodes recognise each other
-    /brokers/ids/2                         ephemeral; the address of node 2, the incarnation of its process, the id
-                                           of its data folder, and where its logs ended when it registered
+    /brokers/ids/2                         ephemeral; the address of node 2, its incarnation (another one with each
+                                           registration), the id of its data folder, and where its logs ended then
     /brokers/known                         the incarnations that the controller has handled
     /brokers/offline/2                     ephemeral; the disk of node 2 rejects writes
     /brokers/topics/orders                 the nodes of each partition, the preferred leader first; the topic's id
@@ -116,10 +116,10 @@ def config_path(topic: str) -> str:
 
 @attrs.frozen
 class BrokerInfo:
-    """A registered node: its address, the incarnation of its process, and the ends of its logs when it registered.
+    """A registered node: its address, its incarnation, and the ends of its logs when it registered.
 
-    A node that only lost its session registers again as the same node, with later ends. The ends are
-    by folder, such as `orders-0`: the leader epoch of the last batch, and the next offset.
+    Each registration has another incarnation, also that of a node that only lost its session. The ends are by folder,
+    such as `orders-0`: the leader epoch of the last batch, and the next offset.
     """
 
     node_id: int

@@ -61,6 +61,8 @@ class LeaderAndIsrRequest:
     controller_epoch: Int32 = 0
     states: list[PartitionState] = array()
     live_leaders: list[LiveBroker] = array()
+    incarnation: String = ""
+    """The incarnation that the controller knows of the node."""
 
 
 @attrs.define

@@ -4,7 +4,9 @@
     UpdateMetadata                --> metadata, and requests that wait for it
 
 **Fencing.** Every instruction has the epoch of its controller. One with a smaller epoch than the newest is rejected, so
-that late messages of a replaced controller have no effect. A larger epoch must be in the tree.
+that late messages of a replaced controller have no effect. A larger epoch must be in the tree. A LeaderAndIsr also
+has the node's incarnation. One from before the latest registration is rejected. Otherwise the node could begin to lead
+by it, and acknowledge records beyond the ends with which it has registered. Elections go by these ends.
 
 **Turns.** Instructions are carried out in order, in turns of `turn_ms`. Clients are served between two turns.
 
@@ -46,6 +48,7 @@ class Instructions:
     """Receives and carries out a controller's messages.
 
     Args:
+        incarnation: returns this node's, as it is registered or about to be.
         introduced: called when this node has learned all metadata, its own registration included.
     """
 
@@ -57,6 +60,7 @@ class Instructions:
         topics: ClusterTopics,
         tree: tuple[TreeClient, TreeJobs],
         *,
+        incarnation: Callable[[], str],
         introduced: Callable[[], None],
         run_actions: Callable[[], None],
         turn_ms: int,
@@ -68,6 +72,7 @@ class Instructions:
         self._coordinator = coordinator
         self._topics = topics
         self._tree, self._jobs = tree
+        self._incarnation = incarnation
         self._introduced = introduced
         self._run_actions = run_actions
         self._turn_ms = turn_ms
@@ -171,6 +176,8 @@ class Instructions:
         outcomes = []
         self._set_live_nodes(message.live_leaders)
         for state in message.states:
+            if message.incarnation != self._incarnation():
+                return m.LeaderAndIsrResponse(ErrorCode.STALE_CONTROLLER_EPOCH)
             key, code = (state.topic, state.partition), ErrorCode.NONE
             # Clients ask for metadata after an error of this partition. It must be up to date by then.
             self._replicas.metadata.learn(key, KnownPartition(_leadership(state), tuple(state.replicas)))
@@ -185,6 +192,7 @@ class Instructions:
             outcomes.append(m.PartitionOutcome(*key, code))
             yield
         self._follower.refresh()
+        self._replicas.checkpoint()
         self._replicas.check_disk()
         return m.LeaderAndIsrResponse(ErrorCode.NONE, outcomes)
 

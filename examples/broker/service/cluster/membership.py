@@ -10,7 +10,6 @@ Used on the broker's loop. The controller and calls to the tree have their own t
 from __future__ import annotations
 
 import asyncio
-import uuid
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -34,7 +33,7 @@ from examples.broker.service.cluster.tree_client import TreeClient, TreeJobs
 from examples.broker.storage.disk import Fsync
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from examples.broker.controller.duties import Duties
     from examples.broker.controller.partitions.requests import Message
@@ -88,19 +87,20 @@ class Membership:
             coordinator,
             self.topics,
             (self._tree, jobs),
+            incarnation=lambda: self.controller.info.incarnation,
             introduced=self._introduce,
             run_actions=run_actions,
             turn_ms=config.turn_ms,
         )
         self.channels = Channels(self.key, self.instructions.deliver, self._answered)
-        info = layout.BrokerInfo(here.node_id, here.advertised_host, here.port, uuid.uuid4().hex, folder_id)
+        info = layout.BrokerInfo(here.node_id, here.advertised_host, here.port, folder_id=folder_id)
         replicas.folders.open_all()
         self.controller = Controller(
             info,
             store,
             self.channels,
             timer,
-            ends=replicas.folders.ends,
+            ends=self._ends,
             rebalance_ms=config.rebalance_ms,
             key=self.key,
         )
@@ -115,6 +115,14 @@ class Membership:
         replicas.propose_isr, replicas.on_disk = self._propose_isr, self._report_disk
         replicas.on_leading, replicas.on_following = self._groups.led, self._groups.followed
         self.coordinator.store.make_topic = self.topics.make_offsets_topic
+
+    def _ends(self) -> Mapping[str, tuple[int, int]]:
+        """Read the ends of the logs on the loop, between two instructions. Called on the controller's thread."""
+
+        async def read() -> Mapping[str, tuple[int, int]]:
+            return self.replicas.folders.ends()
+
+        return asyncio.run_coroutine_threadsafe(read(), self._loop).result()
 
     # -- start and stop
 

@@ -45,16 +45,14 @@ class Channel:
 class Node:
     def __init__(self, cluster, node_id, folder_id="folder"):
         self.cluster, self.node_id, self.folder_id = cluster, node_id, folder_id
-        self.lives = 0
         self.start()
 
     def start(self, ends=None):
-        self.lives += 1
         self.stopped = False
         self.channel = Channel()
         self.channel.node = self
         self.store = EmbeddedStore(self.cluster.path, session_ms=SESSION_MS, clock=self.cluster.clock, thread=False)
-        info = BrokerInfo(self.node_id, "host", 9000 + self.node_id, f"life {self.lives}", self.folder_id)
+        info = BrokerInfo(self.node_id, "host", 9000 + self.node_id, folder_id=self.folder_id)
         self.ends = ends or {}
         self.controller = Controller(
             info, self.store, self.channel, self.cluster.timer, ends=lambda: self.ends, rebalance_ms=0

@@ -1,5 +1,7 @@
 """The election when no in-sync replica was left, by the logs of the nodes that return."""
 
+from examples.broker.protocol.messages.controller import LeaderAndIsrRequest
+
 
 def test_a_pause_of_the_only_in_sync_replica_loses_no_record(cluster):
     """A node that only lost its session returns with the ends that its logs have then, not with those of its start."""
@@ -19,6 +21,23 @@ def test_a_pause_of_the_only_in_sync_replica_loses_no_record(cluster):
     cluster.advance(4_000)
 
     assert (2, (2,)) == (cluster.leader("t"), cluster.isr("t"))
+
+
+def test_a_leadership_names_the_registration_that_it_is_for(cluster):
+    """A node that has lost its session rejects what was on its way to it, because it registers with later ends."""
+    cluster.add(1, 2)
+    cluster.create_topic("t", {0: (2, 1)})
+    sent = cluster.nodes[1].channel
+
+    def latest():
+        return sent.of(LeaderAndIsrRequest, 2)[-1].incarnation
+
+    before = latest()
+    assert before == cluster.nodes[2].controller.info.incarnation
+    cluster.die(2)
+    cluster.nodes[2].stopped = False
+    cluster.advance(1_000)
+    assert before != cluster.nodes[2].controller.info.incarnation == latest()
 
 
 def test_the_wait_begins_when_the_first_replica_is_back(cluster):

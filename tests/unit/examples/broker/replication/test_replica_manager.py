@@ -274,6 +274,33 @@ def test_ends_are_those_of_now(leader):
     restarted.close()
 
 
+@pytest.mark.parametrize(("is_cut", "end"), [(False, (4, 2)), (True, (0, 1))])
+def test_an_epoch_without_records_is_remembered(leader, is_cut, end):
+    """A leader may have committed records of earlier epochs alone. The next process of its node registers with that.
+
+    A cut forgets the epoch, as any other epoch that begins there.
+    """
+    leader.append()
+    leader.append()
+    leader.manager.lead_or_follow(KEY, Leadership(1, 4, (1,), 1), (1, 2, 3))
+    if is_cut:
+        leader.partition.log.truncate_to(1)
+    leader.manager.checkpoint()
+    restarted = ReplicaManager(
+        Cluster(ports=(1, 2, 3)),
+        ReplicationSettings(),
+        TopicStore(leader.manager.store.folder, keeps_topics=False),
+        leader.timer,
+        leader.actions,
+    )
+    (leader.manager.store.folder / "t-0" / "topic_id").write_text("a")
+    restarted.folders.open_all()
+
+    assert end == restarted.folders.ends()["t-0"]
+    restarted.shut_down()
+    restarted.close()
+
+
 def test_records_of_the_offsets_topic_stay(leader):
     """A client must not delete committed offsets, not even through DeleteRecords."""
     key = (OFFSETS_TOPIC, 0)

@@ -43,6 +43,7 @@ def node():
             store=SimpleNamespace(topics={}),
             drop_stray=lambda _: None,
             check_disk=lambda: None,
+            checkpoint=lambda: None,
             lead_or_follow=lambda key, *_: 1 // key[1],
         )
         tree = Tree()
@@ -52,12 +53,14 @@ def node():
         found = SimpleNamespace(
             tree=tree, topics=replicas.store.topics, introduced=[], answers=[], checks=[], metadata=replicas.metadata
         )
+        found.incarnation = ""
         found.instructions = Instructions(
             replicas,
             SimpleNamespace(refresh=lambda: None),
             None,
             SimpleNamespace(learned=lambda _: None),
             (tree, jobs),
+            incarnation=lambda: found.incarnation,
             introduced=lambda: found.introduced.append(len(found.answers)),
             run_actions=lambda: found.checks.append(len(found.answers)),
             turn_ms=0,
@@ -70,6 +73,21 @@ def node():
 def update(epoch, count, *, is_last=True, leader=1):
     states = [m.PartitionState("t", index, epoch, leader, 0, [leader], 0, [1]) for index in range(count)]
     return m.UpdateMetadataRequest(1, epoch, states, LIVE, is_last)
+
+
+def test_a_leadership_of_an_earlier_registration_is_rejected(node):
+    """A node that has registered again, with the ends of its logs, does not begin to lead by an older message."""
+
+    async def main():
+        here = node()
+        states = [m.PartitionState("t", 1, 1, 1, 0, [1], 0, [1])]
+        for here.incarnation in ("new", ""):
+            here.instructions.deliver(m.LeaderAndIsrRequest(1, 1, states, LIVE), here.answers.append)
+            await until(lambda: len(here.answers) == (1 if here.incarnation else 2))
+        assert [ErrorCode.STALE_CONTROLLER_EPOCH, ErrorCode.NONE] == [each.error_code for each in here.answers]
+        here.instructions.close()
+
+    asyncio.run(asyncio.wait_for(main(), 30))
 
 
 async def until(condition):
