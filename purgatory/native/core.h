@@ -127,7 +127,11 @@ static inline void set_holder(Operation *op, uint16_t number)
 {
     __atomic_store_n(&op->holder, number, __ATOMIC_RELAXED);
 }
-static inline void count_check(Operation *op) { __atomic_store_n(&op->checks, op->checks + 1, __ATOMIC_RELAXED); }
+/* The count stays at INT_MAX, which an operation reaches that is checked for weeks. */
+static inline void count_check(Operation *op)
+{
+    __atomic_store_n(&op->checks, op->checks + (op->checks < INT_MAX), __ATOMIC_RELAXED);
+}
 static inline int checks_of(Operation *op) { return __atomic_load_n(&op->checks, __ATOMIC_RELAXED); }
 
 /* The shard whose lock and counters an operation uses: that of its first key, or a common one until it is parked. */
