@@ -222,7 +222,7 @@ def _look(segment: Segment) -> _Look:
 
 def _parquet_span(segment: Segment) -> tuple[int, int]:
     assert segment.last is not None
-    with _parquet.opened(segment.path) as (file, _):
+    with _parquet.opened(segment.path) as file:
         for batch in _parquet.in_groups(file, range(file.num_row_groups)):  # every column, so every page's checksum
             del batch
         sequence = file.read(columns=["seq"]).column("seq")

@@ -37,11 +37,8 @@ Instants are microseconds since the epoch. The two instants of a record come fro
 constant. So their difference is a true wait, also while the wall clock is adjusted.
 
 Evolution: a reader ignores unknown columns and gives a missing one its default. So a column may be added without a new
-version. A changed meaning needs a new version, and a reader rejects a version that it does not know. Versions:
-
-1. Events name no purgatory, so a trace's keys are of all purgatories together. A reader takes the rows of such a trace
-   as those of one purgatory without a name (`one_purgatory`). Labels of different keys may be equal.
-2. Events name their purgatory. Labels of different keys differ.
+version. A changed meaning needs a new version, and a reader rejects a version that it does not know. Version 1 was
+never released, and no reader knows it.
 """
 
 from __future__ import annotations
@@ -118,13 +115,6 @@ TRACE: Final = Schema(
 
 SCHEMAS: Final = {schema.name: schema for schema in (JOURNAL, TRACE)}
 
-
-def one_purgatory(schema: Schema, version: int) -> bool:
-    """Whether rows of that version name no purgatory that means anything: a trace's before version 2."""
-    return schema is TRACE and version < _EVENTS_NAME_THEIRS
-
-
-_EVENTS_NAME_THEIRS: Final = 2
 
 OPERATION: Final = "operation"
 EVENT: Final = "event"

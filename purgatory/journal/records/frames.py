@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from purgatory.journal.records import ROWS, SCHEMAS, VERSION, Record, Schema, TraceRow, one_purgatory
+from purgatory.journal.records import ROWS, SCHEMAS, VERSION, Record, Schema, TraceRow
 from purgatory.journal.records.errors import JournalFormat
 
 if TYPE_CHECKING:
@@ -220,13 +220,14 @@ def scan(data: bytes, start: int = 0) -> Iterator[Frame]:
 
 
 def check_version(version: int) -> None:
-    """Reject what a newer program wrote.
+    """Reject a version with another meaning.
 
     Raises:
         JournalFormat: the version is one that this reader doesn't know.
     """
-    if version > VERSION:
-        message = f"record format version {version}, this reader knows up to {VERSION}: upgrade the reader"
+    if version != VERSION:
+        hint = "upgrade the reader" if version > VERSION else "it was never released"
+        message = f"record format version {version}, this reader knows {VERSION}: {hint}"
         raise JournalFormat(message)
 
 
@@ -257,9 +258,6 @@ def decode(data: bytes, frame: Frame) -> Batch:
         at += size
     index = columns.pop("")
     groups = _known(schema, header)
-    if one_purgatory(schema, frame.version):
-        place = [field.name for field in schema.texts].index("purgatory")
-        groups = [[*group[:place], "", *group[place + 1 :]] for group in groups]
     return Batch(schema, frame.first, header["epoch_ns"], groups, index, columns, header.get("dropped", 0))
 
 

@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from purgatory.journal.records import ROWS, SCHEMAS, VERSION, Field, Record, Schema, TraceRow, one_purgatory
+from purgatory.journal.records import ROWS, SCHEMAS, VERSION, Field, Record, Schema, TraceRow
 from purgatory.journal.records.errors import JournalDamaged, JournalError, JournalFormat
 from purgatory.journal.records.folder import AT_END, DROPPED
 from purgatory.journal.records.frames import check_version
@@ -218,8 +218,8 @@ def _crc_of(file: BinaryIO, count: int, crc: int) -> int:
 
 
 @contextmanager
-def opened(path: Path, *, check: bool = True) -> Iterator[tuple[pq.ParquetFile, int]]:
-    """A sealed file and the version it was written in. To `check` it, all of it is read first.
+def opened(path: Path, *, check: bool = True) -> Iterator[pq.ParquetFile]:
+    """A sealed file. To `check` it, all of it is read first.
 
     Raises:
         JournalDamaged: it can't be read, its checksum or a page's is wrong, or columns of its version are missing.
@@ -233,11 +233,11 @@ def opened(path: Path, *, check: bool = True) -> Iterator[tuple[pq.ParquetFile, 
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             # Every writer of ours says its version; a file without one was rewritten by another tool: it counts as new.
             said = (file.schema_arrow.metadata or {}).get(b"purgatory.version")
-            version = VERSION if said is None else int(said)
-            check_version(version)
-            if said is not None and not is_checked:
-                _check_columns(path, file.schema_arrow, version)
-            yield file, version
+            if said is not None:
+                check_version(int(said))
+                if not is_checked:
+                    _check_columns(path, file.schema_arrow)
+            yield file
     except JournalDamaged:
         raise
     except JournalError as error:
@@ -249,7 +249,7 @@ def opened(path: Path, *, check: bool = True) -> Iterator[tuple[pq.ParquetFile, 
         raise JournalDamaged(path.name, str(error).partition("\n")[0].rstrip(".")) from error
 
 
-def _check_columns(path: Path, found: pa.Schema, version: int) -> None:
+def _check_columns(path: Path, found: pa.Schema) -> None:
     """Reject a file of this version, without a checksum, whose columns are not those of this version.
 
     A missing column would be given its default, and so would one whose name has a flipped bit.
@@ -258,11 +258,11 @@ def _check_columns(path: Path, found: pa.Schema, version: int) -> None:
         JournalDamaged: a column is missing, or of another type.
     """
     schema = SCHEMAS.get(path.name.partition("-")[0])
-    if schema is None or version != VERSION:
+    if schema is None:
         return
     for field in arrow_schema(schema):
         if field.name not in found.names:
-            raise JournalDamaged(path.name, f"it has no column {field.name!r}, as every file of version {version} has")
+            raise JournalDamaged(path.name, f"it has no column {field.name!r}, as every file of version {VERSION} has")
         if not found.field(field.name).type.equals(field.type):
             raise JournalDamaged(path.name, f"its column {field.name!r} is of type {found.field(field.name).type}")
 
@@ -294,10 +294,8 @@ def read_arrow(path: Path, schema: Schema, after: int = -1, upto: int = _NO_END)
 
     target = arrow_schema(schema)
     defaults = {field.name: field.default for field in schema.fields}
-    with opened(path) as (file, version):
+    with opened(path) as file:
         known = [name for name in target.names if name in file.schema_arrow.names]
-        if one_purgatory(schema, version) and "purgatory" in known:
-            known.remove("purgatory")  # the default of a missing column is given, which is no name
         groups = [n for n in range(file.num_row_groups) if _overlaps(file.metadata.row_group(n), after, upto)]
         for batch in in_groups(file, groups, known):
             if batch.schema.equals(target):

@@ -61,7 +61,7 @@ class Between:
             return True
         column = "finished" if schema is JOURNAL else "ts"
         try:
-            with opened(segment.path, check=False) as (file, _):
+            with opened(segment.path, check=False) as file:
                 place = file.metadata.schema.names.index(column)
                 known = [file.metadata.row_group(n).column(place).statistics for n in range(file.num_row_groups)]
         except JournalError:

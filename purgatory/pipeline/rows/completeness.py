@@ -24,7 +24,7 @@ import attrs
 import numpy as np
 import pyarrow as pa
 
-from purgatory.journal.records import TRACE, one_purgatory
+from purgatory.journal.records import TRACE
 from purgatory.journal.records.errors import JournalFormat, JournalMissing, reduced
 from purgatory.journal.records.folder import SEALED, check_kind, end, list_segments, tip
 from purgatory.journal.records.parquet import opened
@@ -208,8 +208,7 @@ def check_streamable(folder: Path, *, allow_gaps: bool = False) -> None:
 
     Raises:
         IncompleteJournal: a segment is missing between two others, and gaps aren't allowed.
-        JournalFormat: it holds a journal, or a segment that was sealed without pyarrow or written before events named
-            their purgatory.
+        JournalFormat: it holds a journal, or a segment that was sealed without pyarrow or is of another version.
     """
     with suppress(JournalMissing):  # nothing has been written yet
         check_kind(folder, TRACE)
@@ -225,10 +224,8 @@ def check_streamable(folder: Path, *, allow_gaps: bool = False) -> None:
                 f"install pyarrow and run `purgatory journal seal {folder}`"
             )
             raise JournalFormat(message)
-        with opened(segment.path, check=False) as (_, version):
-            if one_purgatory(TRACE, version):
-                message = f"{segment.path.name} is of version {version}, in which events name no purgatory: use replay"
-                raise JournalFormat(message)
+        with opened(segment.path, check=False):
+            pass
 
 
 def _missing_between(folder: Path) -> list[Gap]:

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from purgatory.journal.records import TRACE, Schema, one_purgatory
+from purgatory.journal.records import TRACE, Schema
 from purgatory.journal.records.errors import JournalDamaged
 from purgatory.journal.records.folder import check_kind, list_segments
 from purgatory.journal.records.parquet import arrow_schema, opened
@@ -64,18 +64,15 @@ def load(
     segments = between.chosen(list_segments(Path(folder)), schema)
     sealed = [segment for segment in segments if segment.path.suffix == ".parquet"]
     whole: list[str] = []
-    unnamed: list[str] = []  # of one purgatory, whatever they say (see `records`)
     for segment in sealed:
         try:
-            with opened(segment.path) as (_, version):
-                (unnamed if one_purgatory(schema, version) else whole).append(str(segment.path))
+            with opened(segment.path):
+                whole.append(str(segment.path))
         except JournalDamaged as error:
             if damaged is None:
                 raise
             damaged.append(str(error))
     frames = [reader.parquet(*whole)] if whole else []
-    if unnamed:
-        frames.append(reader.parquet(*unnamed).withColumn("purgatory", F.lit("")))
     rest = [batch for segment in segments if segment not in sealed for batch in beside(segment, sealed)]
     if rest or not frames:
         empty = arrow_schema(schema).empty_table()  # Spark takes no column without a chunk

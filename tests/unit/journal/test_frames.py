@@ -84,13 +84,14 @@ def test_a_newer_writer_s_columns_are_skipped_and_missing_ones_get_their_default
     assert [0, 0, 0] == [row.checks for row in rows]
 
 
-def test_an_unknown_version_is_refused():
-    """A frame of a later version of the format is rejected with advice, not misread."""
+@pytest.mark.parametrize(("version", "hint"), [(99, "upgrade the reader"), (1, "it was never released")])
+def test_an_unknown_version_is_refused(version, hint):
+    """A frame of another version of the format is rejected with a hint, not misread."""
     data = bytearray(encode(batch()))
-    data[4:6] = (99).to_bytes(2, "little")
+    data[4:6] = version.to_bytes(2, "little")
     head, payload = bytes(data[: HEAD_BYTES - 4]), bytes(data[HEAD_BYTES:])
     data[HEAD_BYTES - 4 : HEAD_BYTES] = zlib.crc32(payload, zlib.crc32(head)).to_bytes(4, "little")
-    with pytest.raises(JournalFormat, match="version 99.*upgrade the reader"):
+    with pytest.raises(JournalFormat, match=f"version {version}.*{hint}"):
         decode(bytes(data), frame_at(bytes(data), 0))
 
 
