@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from purgatory.journal._ledger import Lines
 
 _MAX_ERROR: Final = 200
+_CLOCK_SET_NS: Final = 1_000_000_000
+"""If the wall clock moves by more than this beside the monotonic clock, it was set."""
 LIMIT: Final = 2**63 - 1
 
 
@@ -59,7 +61,7 @@ class Folder:
 
     def __init__(self, writer: FolderWriter) -> None:
         self._writer = writer
-        self._epoch_ns = time.time_ns() - time.monotonic_ns()
+        self._epoch_ns = _epoch_ns()
 
     @property
     def folder(self) -> Path:
@@ -86,18 +88,26 @@ class Folder:
     ) -> None:
         self.close()
 
-    def _shift(self, now_ns: Callable[[], int] | None, epoch_ns: int | None) -> int:
-        """What to add to an instant of the given clock to make it one of the monotonic clock."""
-        if now_ns is None:
-            return 0
-        now = now_ns()
-        try:
-            whole(now)
-        except TypeError:
-            raise JournalClock(now) from None
-        if epoch_ns is None:
-            epoch_ns = time.time_ns() - now
-        return epoch_ns - self._epoch_ns
+
+def _epoch_ns() -> int:
+    """Nanoseconds since the epoch at the monotonic clock's zero."""
+    return time.time_ns() - time.monotonic_ns()
+
+
+def epoch_of(now_ns: Callable[[], int] | None, epoch_ns: int | None) -> int | None:
+    """Nanoseconds since the epoch at the zero of an observer's clock. None for the system's monotonic clock.
+
+    Raises:
+        JournalClock: the clock does not return an integer.
+    """
+    if now_ns is None:
+        return None
+    now = now_ns()
+    try:
+        whole(now)
+    except TypeError:
+        raise JournalClock(now) from None
+    return time.time_ns() - now if epoch_ns is None else epoch_ns
 
 
 class Journal(Folder):
@@ -115,7 +125,7 @@ class Journal(Folder):
 
     def __init__(self, folder: str | Path, *, instance: str = "", **options: Any) -> None:
         self._instance = str(instance)
-        self._shifted = False
+        self._has_clocks = False
         settings = options_of(options)
         self._ledger = Ledger(settings.capacity)
         super().__init__(FolderWriter(folder_of(folder), JOURNAL, self._ledger, self._batch, settings, part=part_of))
@@ -140,8 +150,8 @@ class Journal(Folder):
         Raises:
             JournalClock: the clock does not return an integer.
         """
-        source = _Source(str(purgatory), self._shift(now_ns, epoch_ns))
-        self._shifted = self._shifted or source.shift != 0
+        source = _Source(str(purgatory), epoch_of(now_ns, epoch_ns))
+        self._has_clocks = self._has_clocks or now_ns is not None
         named = None
         if identify is not None:
 
@@ -194,8 +204,11 @@ class Journal(Folder):
             ]
             for source, kind, watches, outcome, error in groups
         ]
-        if self._shifted:
-            shift = [source.shift for source, *_ in groups]
+        epoch = _epoch_ns()
+        if abs(epoch - self._epoch_ns) > _CLOCK_SET_NS:
+            self._epoch_ns = epoch
+        if self._has_clocks:
+            shift = [0 if source.epoch_ns is None else source.epoch_ns - self._epoch_ns for source, *_ in groups]
             shifts = [shift[group] for group in index]
             created, left = packed(list(map(add, created, shifts))), packed(list(map(add, left, shifts)))
         numbers = {"created": created, "delay_ms": delays, "finished": left, "checks": checks}
@@ -207,7 +220,7 @@ class _Source:
     """What all rows of one observer have in common. Compared by identity, which is cheap."""
 
     purgatory: str
-    shift: int
+    epoch_ns: int | None
     name: str | None = None
 
 

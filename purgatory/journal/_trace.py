@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from purgatory import Observer
 from purgatory._support.label import label
-from purgatory.journal._journal import LIMIT, Folder, Operation, word
+from purgatory.journal._journal import LIMIT, Folder, Operation, epoch_of, word
 from purgatory.journal._ledger import Numbers, Rows
 from purgatory.journal._options import folder_of, options_of
 from purgatory.journal._writer import FolderWriter
@@ -84,7 +84,8 @@ class Trace(Folder):
         """
         clock = now_ns or time.monotonic_ns
         name = identify or self._running
-        shift = self._shift(now_ns, epoch_ns)
+        epoch = epoch_of(now_ns, epoch_ns)
+        shift = 0 if epoch is None else epoch - self._epoch_ns
         lose = self._writer.count_dropped
         return _TraceObserver(self._put, str(purgatory), needs, name, clock, shift=shift, lose=lose)
 

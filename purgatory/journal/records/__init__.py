@@ -34,7 +34,8 @@ never had a number. The header of the next frame says how many there were (`drop
 metadata for all of its frames.
 
 Instants are microseconds since the epoch. The two instants of a record come from one monotonic clock, shifted by one
-constant. So their difference is a true wait, also while the wall clock is adjusted.
+constant. So their difference is a true wait, also while the wall clock is adjusted. If the wall clock is set, later
+records of a journal have another constant. All rows of a trace have one, from its opening to its end.
 
 Evolution: a reader ignores unknown columns and gives a missing one its default. So a column may be added without a new
 version. A changed meaning needs a new version, and a reader rejects a version that it does not know. Version 1 was

@@ -370,6 +370,25 @@ def test_rows_that_cannot_be_taken_out_are_counted_and_the_next_are_written(tmp_
     assert (1, 3, 0) == (journal.stats().written, journal.stats().dropped, journal.stats().buffered)
 
 
+def test_a_wall_clock_that_is_set_dates_the_records_from_then_on(tmp_path, operation, outcome, monkeypatch):
+    """A machine that boots with a wrong clock does not date all records by it. Other clocks stay as given."""
+    day_ns, time_ns = 86_400 * 10**9, time.time_ns
+    start = time_ns()
+    with Journal(tmp_path) as journal:
+        mock = MockTimer()
+        system, other = journal.observer("system"), journal.observer("other", now_ns=mock.clock, epoch_ns=7_000_000)
+        for set_by in (0, day_ns, day_ns, -day_ns):
+            monkeypatch.setattr(time, "time_ns", lambda set_by=set_by: time_ns() + set_by)
+            for observer in (system, other):
+                observer.finished(operation(), outcome.SATISFIED, None)
+            assert journal.flush()
+    found = list(read(tmp_path))
+    assert [0, 1, 1, -1] == [
+        round((row.finished * 1000 - start) / day_ns) for row in found if row.purgatory == "system"
+    ]
+    assert {7_000} == {row.finished for row in found if row.purgatory == "other"}
+
+
 def test_a_clock_of_fractions_is_refused(tmp_path):
     """An observer says at once that its clock isn't one of whole nanoseconds, whether it needs the time then or not."""
     with Journal(tmp_path / "journal") as journal, Trace(tmp_path / "trace") as trace:
