@@ -6,9 +6,12 @@ import time
 import pyarrow as pa
 import pytest
 
+from purgatory.journal import Journal, read
 from purgatory.journal.records import JOURNAL
-from purgatory.journal.records.folder import list_segments
+from purgatory.journal.records.errors import JournalFormat
+from purgatory.journal.records.folder import Segment, list_segments, open_name
 from purgatory.journal.records.instants import instant_us
+from purgatory.journal.segments import seal
 from purgatory.pipeline.cli import main
 from purgatory.pipeline.report import EmptyJournal, Wishes, report
 from purgatory.pipeline.rows import gen
@@ -16,6 +19,10 @@ from purgatory.pipeline.rows.between import Between
 from purgatory.pipeline.rows.completeness import IncompleteJournal
 from purgatory.pipeline.tables import queries, relations
 from purgatory.pipeline.tables.local import Local
+
+
+class Operation:
+    keys, created_ns, delay_ms, checks = ("a",), 1, 5, 1
 
 
 @pytest.fixture
@@ -49,12 +56,50 @@ def test_segments_outside_of_the_range_are_not_read(journal):
     """A segment whose statistics say that it ends before the range may be damaged without being noticed."""
     folder, left = journal
     segments = list_segments(folder)
-    chosen = Between(left[-50], None).chosen(segments, JOURNAL)
+    chosen = []
+    Between(left[-50], None).each(folder, JOURNAL, lambda segment, _: chosen.append(segment))
     assert segments[-1:] == chosen
     data = bytearray(segments[0].path.read_bytes())
     data[100] ^= 255
     segments[0].path.write_bytes(data)
     assert 50 == operations(folder, Between(left[-50], None))
+
+
+@pytest.mark.parametrize("seen", [{}, {"listed": True}, {"listed": True, "there": True}])
+def test_a_segment_that_is_sealed_as_it_is_read_is_taken_once(tmp_path, seen):
+    """Between the listing and the reading it has another name. A listing may have none of the two, or both."""
+    with Journal(tmp_path, parquet=False) as journal:
+        for _ in range(3):
+            journal.observer("fetch").finished(Operation(), "satisfied", None)
+    (sealed,) = tmp_path.glob("_journal-*")
+    opened = sealed.rename(tmp_path / open_name(0))
+    listings = [[Segment(0, None, opened)] if seen else []]
+
+    def listed(folder):
+        if listings:
+            first = listings.pop()
+            data = opened.read_bytes()
+            assert seal(opened)
+            if "there" in seen:
+                opened.write_bytes(data)
+            return first
+        return list_segments(folder)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("purgatory.pipeline.rows.between.list_segments", listed)
+        assert 3 == operations(tmp_path, Between())
+
+
+def test_a_broken_link_is_a_missing_segment(journal):
+    """An archive that is not mounted does not keep a reader waiting."""
+    folder, _ = journal
+    segments = list_segments(folder)
+    segments[5].path.unlink()
+    segments[5].path.symlink_to(folder / "nowhere")
+    with pytest.raises(IncompleteJournal, match="100 rows missing, 500 to 599"):
+        operations(folder, Between())
+    with pytest.raises(JournalFormat, match="rows 500 to 599 are missing"):
+        list(read(folder))
 
 
 def test_a_gap_inside_of_the_range_is_an_error(journal):

@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -102,7 +103,8 @@ def segment_of(path: Path) -> Segment | None:
 
 def list_segments(folder: Path) -> list[Segment]:
     """All files that a reader should read, in sequence. Of a segment sealed in both forms, the Parquet file."""
-    found = [segment for path in (folder.iterdir() if folder.is_dir() else ()) if (segment := segment_of(path))]
+    paths = folder.iterdir() if folder.is_dir() else ()
+    found = [segment for path in paths if (segment := segment_of(path)) and path.is_file()]  # no broken link
     found.sort(key=lambda s: (s.first, s.is_open, -(s.last or 0), s.path.suffix != ".parquet"))
     return [s for before, s in zip([None, *found], found, strict=False) if before is None or not _same(before, s)]
 
@@ -181,7 +183,9 @@ def check_kind(folder: Path, schema: Schema) -> None:
         raise JournalMissing(folder)
     for segment in segments:
         if segment.is_open:
-            first = next(batches(segment.path), None)
+            first = None
+            with suppress(FileNotFoundError):  # sealed since it was listed
+                first = next(batches(segment.path), None)
             found = schema.name if first is None else first.schema.name
         else:
             found = segment.path.name.lstrip("_").partition("-")[0]

@@ -6,17 +6,20 @@ a trace's row to that of its own instant (`ts`).
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING
 
 import attrs
 
 from purgatory.journal.records import JOURNAL, Schema
-from purgatory.journal.records.errors import JournalError
+from purgatory.journal.records.errors import JournalError, JournalMissing
+from purgatory.journal.records.folder import list_segments
 from purgatory.journal.records.parquet import opened
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
+    from pathlib import Path
 
     from purgatory.journal.records.folder import Segment
 
@@ -49,12 +52,38 @@ class Between:
             self.until_us is None or first_us < self.until_us
         )
 
-    def chosen(self, segments: Sequence[Segment], schema: Schema) -> list[Segment]:
+    def each(self, folder: Path, schema: Schema, take: Callable[[Segment, Sequence[Segment]], object]) -> None:
+        """Call `take` with each segment that may hold rows of the range, and with all of these.
+
+        A segment that is sealed meanwhile is taken once, under its old or its new name. So the folder is listed again
+        until there is nothing new: a listing may have neither name.
+
+        Raises:
+            JournalMissing: there is no segment.
+        """
+        done: set[int] = set()
+        for listing in count():
+            before = len(done)
+            try:
+                every = list_segments(folder)
+                segments = self._chosen(every, schema)
+                for segment in segments:
+                    if segment.first not in done:
+                        take(segment, segments)
+                        done.add(segment.first)
+            except FileNotFoundError:  # sealed since it was listed, or deleted
+                continue
+            if listing and not every:
+                raise JournalMissing(folder)
+            if listing and len(done) == before:
+                return
+
+    def _chosen(self, segments: Sequence[Segment], schema: Schema) -> Sequence[Segment]:
         """The segments that may hold rows of the range, and all between them, so that gaps show."""
         if self.everything:
-            return list(segments)
+            return segments
         places = [place for place, segment in enumerate(segments) if self._may_hold(segment, schema)]
-        return list(segments[places[0] : places[-1] + 1]) if places else []
+        return segments[places[0] : places[-1] + 1] if places else []
 
     def _may_hold(self, segment: Segment, schema: Schema) -> bool:
         if segment.path.suffix != ".parquet":

@@ -165,7 +165,8 @@ def checked(
     expected = promised(spark, folder, schema)
     frame = load(spark, folder, schema, damaged=damaged, between=between)
     rows = frame.select("seq").where("seq is not null").mapInArrow(_runs, _RUNS).collect()
-    runs = [Run(*row) for row in rows if row["last"] <= expected.last]  # rows that were written since are left out
+    # Rows that were written since are in no run.
+    runs = [Run(n, first, min(last, expected.last)) for n, first, last in rows if first <= expected.last]
     if not between.everything and "://" not in folder:
         expected = Run(0, min((run.first for run in runs), default=0), max((run.last for run in runs), default=-1))
     return frame, gaps_in([expected], runs, [folder])

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 _NO_END = 2**62
 
 
-def beside(segment: Segment, sealed: Sequence[Segment], upto: int = _NO_END) -> Iterator[pa.RecordBatch]:
+def beside(segment: Segment, segments: Sequence[Segment], upto: int = _NO_END) -> Iterator[pa.RecordBatch]:
     """The rows of a segment of frames that no sealed one has already, up to a sequence number."""
-    before = [each.last for each in sealed if each.first <= segment.first and each.last is not None]
-    last = max(before, default=-1)
+    sealed = [each for each in segments if each.path.suffix == ".parquet" and each.first <= segment.first]
+    last = max((each.last for each in sealed if each.last is not None), default=-1)
     for batch in batches(segment.path, last):
         rows = to_arrow(batch).slice(max(0, last + 1 - batch.first))
         if batch.last > upto:

@@ -19,14 +19,18 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory.journal.records import TRACE, Schema
 from purgatory.journal.records.errors import JournalDamaged
-from purgatory.journal.records.folder import check_kind, list_segments
+from purgatory.journal.records.folder import check_kind
 from purgatory.journal.records.parquet import arrow_schema, opened
 from purgatory.pipeline.rows.between import ALL, Between
 from purgatory.pipeline.rows.frames import beside
 from purgatory.pipeline.spark.session import STRICT
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from pyspark.sql.types import StructType
+
+    from purgatory.journal.records.folder import Segment
 
 
 def spark_schema(schema: Schema) -> StructType:
@@ -61,10 +65,13 @@ def load(
     if "://" in folder:  # a store that only Spark reaches: sealed segments alone
         return reader.parquet(folder)
     check_kind(Path(folder), schema)
-    segments = between.chosen(list_segments(Path(folder)), schema)
-    sealed = [segment for segment in segments if segment.path.suffix == ".parquet"]
     whole: list[str] = []
-    for segment in sealed:
+    rest: list[pa.RecordBatch] = []
+
+    def take(segment: Segment, segments: Sequence[Segment]) -> None:
+        if segment.path.suffix != ".parquet":
+            rest.extend(beside(segment, segments))
+            return
         try:
             with opened(segment.path):
                 whole.append(str(segment.path))
@@ -72,8 +79,9 @@ def load(
             if damaged is None:
                 raise
             damaged.append(str(error))
+
+    between.each(Path(folder), schema, take)
     frames = [reader.parquet(*whole)] if whole else []
-    rest = [batch for segment in segments if segment not in sealed for batch in beside(segment, sealed)]
     if rest or not frames:
         empty = arrow_schema(schema).empty_table()  # Spark takes no column without a chunk
         table = pa.Table.from_batches(rest, empty.schema) if rest else empty

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from purgatory._distribution import missing
 from purgatory.journal.records import JOURNAL, TRACE
-from purgatory.journal.records.errors import JournalDamaged, JournalError, JournalMissing
-from purgatory.journal.records.folder import list_segments
+from purgatory.journal.records.errors import JournalDamaged, JournalError
 from purgatory.journal.records.parquet import arrow_schema, grouped, opened
 from purgatory.pipeline.rows.between import ALL, Between
 from purgatory.pipeline.rows.completeness import IncompleteJournal, Run, gaps_in, noted
@@ -36,7 +36,7 @@ except ModuleNotFoundError as error:
     raise missing(error, "report") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from purgatory.journal.records import Schema
     from purgatory.journal.records.folder import Segment
@@ -89,7 +89,8 @@ class Local(Engine):
         runs: list[Run] = []
         files: list[str] = []
         for each in self.expected:
-            files += self._files(each, runs, damaged if allow_gaps else None)
+            take = partial(self._take, expected=each, files=files, runs=runs, damaged=damaged if allow_gaps else None)
+            self._between.each(Path(self.journals[each.journal]), self.schema, take)
         expected = self.expected if self._between.everything else _hulls(runs)
         gaps = gaps_in(expected, runs, self.journals)
         if gaps and not allow_gaps:
@@ -130,12 +131,8 @@ class Local(Engine):
 
     def query(self, table: Table) -> pa.Table:
         """The rows of a table."""
-        try:
-            found = self._database.sql(table.sql).to_arrow_table()
-        except duckdb.IOException as error:
-            message = f"{str(error).partition(chr(10))[0]}: a segment was removed while it was read; run this again"
-            raise JournalError(message) from error
-        return relations.typed(found, table)
+        with _reported():
+            return relations.typed(self._database.sql(table.sql).to_arrow_table(), table)
 
     def mapped(
         self,
@@ -156,49 +153,58 @@ class Local(Engine):
         self._closing.close()
 
     def _run(self, sql: str) -> None:
-        self._database.execute(sql).fetchall()
+        with _reported():
+            self._database.execute(sql).fetchall()
 
-    def _files(self, expected: Run, runs: list[Run], damaged: list[str] | None) -> list[str]:
-        """The Parquet files that hold a journal's rows, after they were checked."""
-        folder = Path(self.journals[expected.journal])
-        segments = list_segments(folder)
-        if not segments:
-            raise JournalMissing(folder)
-        sealed = [segment for segment in segments if segment.path.suffix == ".parquet"]
-        files: list[str] = []
-        for segment in self._between.chosen(segments, self.schema):
-            if segment.first > expected.last:
-                continue
-            try:
-                files += (
-                    self._checked(segment, expected, runs)
-                    if segment in sealed
-                    else self._frames(segment, sealed, expected, runs)
-                )
-            except JournalDamaged as error:
-                if damaged is None:
-                    raise
-                damaged.append(str(error))
-        return files
-
-    def _checked(self, segment: Segment, expected: Run, runs: list[Run]) -> list[str]:
-        found: list[Run] = []
-        with opened(segment.path) as file:
-            numbers = file.iter_batches(batch_size=1 << 17, columns=["seq"])
-            for _ in noted(numbers, expected.journal, found):
-                pass
-        runs += found
-        return [str(segment.path)]
-
-    def _frames(self, segment: Segment, sealed: Sequence[Segment], expected: Run, runs: list[Run]) -> list[str]:
-        """Copies of the rows of a segment that is not Parquet, but for those that came after the work began."""
-        rows = noted(beside(segment, sealed, expected.last), expected.journal, runs)
-        return [self._copied(table) for table in grouped(rows, _WRITTEN)]
+    def _take(
+        self,
+        segment: Segment,
+        segments: Sequence[Segment],
+        *,
+        expected: Run,
+        files: list[str],
+        runs: list[Run],
+        damaged: list[str] | None,
+    ) -> None:
+        """Add the Parquet files that hold a segment's rows, after they were checked, and the runs of its rows."""
+        if segment.first > expected.last:
+            return
+        try:
+            if segment.path.suffix == ".parquet":
+                runs += _runs_of(segment, expected.journal)
+                files.append(str(segment.path))
+            else:  # without those that came after the work began
+                rows = noted(beside(segment, segments, expected.last), expected.journal, runs)
+                files += map(self._copied, grouped(rows, _WRITTEN))
+        except JournalDamaged as error:
+            if damaged is None:
+                raise
+            damaged.append(str(error))
 
     def _copied(self, rows: pa.Table) -> str:
         path = self._aside / f"{len(list(self._aside.iterdir()))}.parquet"
         pq.write_table(rows, path)
         return str(path)
+
+
+@contextmanager
+def _reported() -> Iterator[None]:
+    """Report an error of a disk, or a segment that is gone, in one line."""
+    try:
+        yield
+    except duckdb.IOException as error:
+        line = str(error).partition("\n")[0]
+        gone = "No files found" in line or "No such file" in line
+        hint = ": a segment was removed while it was read; run this again" if gone else ""
+        raise JournalError(f"{line}{hint}") from error
+
+
+def _runs_of(segment: Segment, journal: int) -> list[Run]:
+    found: list[Run] = []
+    with opened(segment.path) as file:
+        for _ in noted(file.iter_batches(batch_size=1 << 17, columns=["seq"]), journal, found):
+            pass
+    return found
 
 
 def _quoted(text: str) -> str:
