@@ -283,6 +283,7 @@ class Log:
     def truncate_to(self, offset: int) -> None:
         """Remove `offset` and everything later, in whole batches. A log that begins later is empty at `offset` then."""
         if offset >= self.next_offset:
+            self.epochs.truncate_to(self.next_offset)  # also that of a leader that has written nothing
             return
         if offset < self._bases[0]:
             self.restart_at(offset)

@@ -235,6 +235,21 @@ def test_cut_asks_again_when_epochs_differ(node):
     assert 1 == node.partition.log.next_offset
 
 
+def test_an_epoch_without_records_is_cut_off(node):
+    """A former leader that wrote nothing has no such epoch in its log. Its next records are of other epochs.
+
+    With that epoch, it would give its followers a wrong answer, and they would ask for ever.
+    """
+    node.decide(1, 4)
+    node.append()
+    node.decide(1, 5)
+    node.decide(2, 6)
+    assert 5 == node.partition.log.epochs.latest
+    assert node.partition.align(4, 7)
+    node.partition.log.append_replicated(build([(None, b"y")], timestamps=[1], base_offset=1))
+    assert (4, 2) == node.partition.log.epochs.end_of(6, node.partition.log.next_offset)
+
+
 def test_topics_settings_hold(node):
     """The topic's own settings hold for the partition: too few in sync refuse the write."""
     node.decide(1, 0, isr=(1,))
