@@ -115,7 +115,7 @@ class _Place:
             with urllib.request.urlopen(asked, timeout=60) as answer:  # noqa: S310
                 data = answer.read()
             frames = list(scan(data))
-            if not frames:
+            if not frames or frames[-1].last <= after:  # nothing, or an answer that a proxy kept
                 return
             for frame in frames:
                 batch = to_arrow(decode(data, frame))

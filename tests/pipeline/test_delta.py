@@ -5,8 +5,9 @@ from datetime import timedelta
 from pathlib import Path
 
 import attrs
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 
 from purgatory.pipeline import stream
 from purgatory.pipeline.cli import main
@@ -80,6 +81,14 @@ def test_compaction_keeps_every_row(spark, places, capsys):
 
     assert before <= delta.compact(places[1], retention=timedelta(0)).deleted
     assert rows == answered(spark, places[1])
+
+
+def test_a_retention_of_minutes_deletes_nothing_sooner(tmp_path):
+    """Delta counts in hours. Half an hour is rounded up: readers of an older version still need its files."""
+    for _ in range(3):
+        write_deltalake(tmp_path, pa.table({"part": ["done"], "operation": ["op"]}), mode="append")
+    assert 0 == delta.compact(str(tmp_path), retention=timedelta(minutes=30)).deleted
+    assert 3 == delta.compact(str(tmp_path), retention=timedelta(0)).deleted
 
 
 def test_compaction_of_a_folder_that_is_no_table_is_refused(tmp_path, capsys):

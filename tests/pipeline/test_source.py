@@ -7,7 +7,8 @@ from purgatory.journal import Journal, serve
 from purgatory.journal.records import JOURNAL
 from purgatory.pipeline import monitor
 from purgatory.pipeline.rows import gen
-from purgatory.pipeline.source import PurgatoryDataSource
+from purgatory.pipeline.rows.completeness import IncompleteJournal
+from purgatory.pipeline.source import PurgatoryDataSource, _Range
 from purgatory.pipeline.summaries.wheels import COUNTED, WAITS, counting, levels_and_reinsertions, summed
 from purgatory.pipeline.tables.cluster import Cluster
 
@@ -76,6 +77,16 @@ def test_a_service_that_asks_for_a_token_is_given_it(source, tmp_path, add):
             with pytest.raises(Exception, match="401|403"):
                 reader.options(**wrong).load().count()
         assert 5 == reader.option("token", "secret").load().count()
+
+
+def test_a_service_that_repeats_an_answer_is_not_asked_for_ever(tmp_path, add, monkeypatch):
+    """A proxy that gives an old answer again leaves rows out, and these are an error."""
+    add(tmp_path, 4, parquet=False)
+    (segment,) = tmp_path.glob("_journal-*")
+    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: segment.open("rb"))
+    reader = PurgatoryDataSource({"url": "http://127.0.0.1:1/journal"}).reader(None)
+    with pytest.raises(IncompleteJournal, match="6 rows missing, 4 to 9"):
+        list(reader.read(_Range(-1, 9)))
 
 
 def test_a_stream_takes_each_record_once_over_restarts(source, tmp_path, add):

@@ -16,8 +16,8 @@ A batch passes through the driver's memory on its way. `deltalake` writes the ta
 from __future__ import annotations
 
 import json
+import math
 from datetime import timedelta
-from functools import cache
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -96,12 +96,11 @@ def compact(table: str, *, retention: timedelta = RETENTION) -> Compaction:
     before = len(delta.file_uris())
     delta.optimize.compact()
     deleted = delta.vacuum(
-        retention_hours=int(retention.total_seconds() // 3600), enforce_retention_duration=False, dry_run=False
+        retention_hours=math.ceil(retention / timedelta(hours=1)), enforce_retention_duration=False, dry_run=False
     )
     return Compaction(before, len(DeltaTable(table).file_uris()), len(deleted))
 
 
-@cache
 def _stream_of(spark: SparkSession, checkpoint: str) -> str:
     """The id of the query that a checkpoint belongs to. Spark writes it before the first batch."""
     text = places.read(spark, f"{checkpoint}/metadata")
