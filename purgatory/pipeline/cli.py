@@ -129,7 +129,7 @@ def _stream(options: argparse.Namespace) -> int:
     tell = None if options.quiet else lambda progress: sys.stderr.write(f"{progress}\n")
     counts = stream.run(spark, options.source, options.out, options.checkpoint, settings, tell=tell)
     _print(f"{counts['rows']:,} rows in {counts['batches']} batches and {counts['seconds']:.1f} s")
-    if any(places.exists(spark, f"{options.out}/{log}") for log in stream.LOGS.values()):
+    if any(places.exists(spark, f"{options.out}/{log}") for log in places.LOGS.values()):
         for row in stream.answers(spark, options.out).groupBy("part", "outcome").count().orderBy("part").collect():
             _print(f"{row['part']:<10} {row['outcome'] or '':<10} {row['count']:>12,}")
     return 0

@@ -9,6 +9,7 @@ from pyspark.sql import functions as F
 from purgatory.journal.records import OUTCOMES
 from purgatory.pipeline.rows.validity import JOURNAL_PROBLEM
 from purgatory.pipeline.source import PurgatoryDataSource
+from purgatory.pipeline.spark import places
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,7 +53,13 @@ def start(
     once: bool = False,
     allow_gaps: bool = False,
 ) -> StreamingQuery:
-    """Start the query. A folder gets each window once it is complete, the console gets it as it changes."""
+    """Start the query. A folder gets each window once it is complete, the console gets it as it changes.
+
+    Raises:
+        OutputTaken: the output belongs to another checkpoint.
+    """
+    if out is not None:
+        places.check_output(spark, out, "parquet", f"{checkpoint}/metadata")
     spark.dataSource.register(PurgatoryDataSource)
     where = "url" if journal.startswith(("http://", "https://")) else "path"
     source = spark.readStream.format("purgatory").option(where, journal).option("allowGaps", str(allow_gaps)).load()

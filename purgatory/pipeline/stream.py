@@ -57,8 +57,7 @@ METRICS: Final = "purgatory"
 many more or fewer are `parked`."""
 
 _KEPT: Final = "purgatory.json"
-LOGS: Final = {"parquet": "_spark_metadata", "delta": "_delta_log"}
-FORMATS: Final = tuple(LOGS)
+FORMATS: Final = tuple(places.LOGS)
 
 
 def _at_least_one(_: object, attribute: attrs.Attribute[int], value: int) -> None:
@@ -116,22 +115,6 @@ def keep(spark: SparkSession, checkpoint: str, settings: StreamSettings) -> None
         said = ", ".join(f"{name} {found.get(name)}, not {wanted[name]}" for name in differ)
         message = f"{checkpoint} was started with {said}: use these settings, or a new checkpoint and a new output"
         raise CheckpointDiffers(message)
-
-
-def _check_output(spark: SparkSession, out: str, checkpoint: str, settings: StreamSettings) -> None:
-    """Reject an output of the other format, and Parquet files that another checkpoint wrote.
-
-    Spark numbers the batches of each checkpoint from 0. Its Parquet sink skips the numbers that the output has already,
-    so the answers would be lost. Several streams may write to one Delta table.
-
-    Raises:
-        CheckpointDiffers: the output is one of these.
-    """
-    mine = ["delta"] if settings.format == "delta" else ["parquet"] * places.exists(spark, f"{checkpoint}/{_KEPT}")
-    for name, log in LOGS.items():
-        if name not in mine and places.exists(spark, f"{out}/{log}"):
-            message = f"{out} holds {name} answers that {checkpoint} did not write: use a new output"
-            raise CheckpointDiffers(message)
 
 
 _COUNTED: Final = {"done": "answered", "late": "late", "malformed": "malformed"}
@@ -209,15 +192,16 @@ def start(spark: SparkSession, source: str, out: str, checkpoint: str, settings:
     """Start the query over a folder of sealed trace files.
 
     Raises:
-        CheckpointDiffers: the checkpoint was started with other settings, or the output belongs to another one.
+        CheckpointDiffers: the checkpoint was started with other settings.
         NoConnect: the session is one of Spark Connect.
+        OutputTaken: the output belongs to another checkpoint, or is of the other format.
         PlaceMissing: there is no such source.
         PlaceUnusable: output or checkpoint cannot be written.
     """
     places.classic(spark, "stream")
     places.readable(spark, source)
     places.writable(spark, out)
-    _check_output(spark, out, checkpoint, settings)
+    places.check_output(spark, out, settings.format, f"{checkpoint}/{_KEPT}")
     keep(spark, checkpoint, settings)
     rows = (
         spark.readStream.schema(spark_schema(TRACE))

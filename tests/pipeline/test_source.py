@@ -9,6 +9,7 @@ from purgatory.pipeline import monitor
 from purgatory.pipeline.rows import gen
 from purgatory.pipeline.rows.completeness import IncompleteJournal
 from purgatory.pipeline.source import PurgatoryDataSource, _Range
+from purgatory.pipeline.spark.places import OutputTaken
 from purgatory.pipeline.summaries.wheels import COUNTED, WAITS, counting, levels_and_reinsertions, summed
 from purgatory.pipeline.tables.cluster import Cluster
 
@@ -127,6 +128,13 @@ def test_the_monitor_counts_complete_windows(source, tmp_path):
     last = max(row["window"] for row in rows)
     expected = sum(at.timestamp() < last.timestamp() + 10 for at in table.column("finished").to_pylist())
     assert expected == sum(row["operations"] for row in rows)
+
+
+def test_the_monitor_does_not_continue_the_output_of_another_checkpoint(spark, tmp_path):
+    """Spark would skip the batches whose numbers the output has, and their windows would be lost."""
+    (tmp_path / "out" / "_spark_metadata").mkdir(parents=True)
+    with pytest.raises(OutputTaken, match="use a new output"):
+        monitor.start(spark, str(tmp_path), str(tmp_path / "out"), str(tmp_path / "checkpoint"))
 
 
 def test_wheels_are_summed_over_all_parts_of_the_data(source, tmp_path):

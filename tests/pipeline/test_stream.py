@@ -24,7 +24,7 @@ from purgatory.pipeline.cli import main
 from purgatory.pipeline.rows import gen
 from purgatory.pipeline.rows.load import spark_schema
 from purgatory.pipeline.source import PurgatoryDataSource
-from purgatory.pipeline.spark.places import NoConnect, PlaceMissing, PlaceUnusable
+from purgatory.pipeline.spark.places import NoConnect, OutputTaken, PlaceMissing, PlaceUnusable
 from purgatory.pipeline.verify import flush_after, place_trace, rehearsed, verify
 from tests.pipeline.test_replay import plainly, worlds, written
 from tests.support.replays import over, replayed
@@ -211,12 +211,12 @@ def test_an_output_of_another_checkpoint_is_refused(spark, tmp_path, log):
     places = [str(tmp_path / name) for name in ("trace", "out", "checkpoint")]
     (tmp_path / "trace").mkdir()
     (tmp_path / "out" / log).mkdir(parents=True)
-    with pytest.raises(stream.CheckpointDiffers, match="did not write: use a new output"):
+    with pytest.raises(OutputTaken, match="of another checkpoint or format: use a new output"):
         stream.start(spark, *places, stream.StreamSettings())
     assert not (tmp_path / "checkpoint").exists()
     stream.keep(spark, places[2], stream.StreamSettings())
     other = {"_spark_metadata": "delta", "_delta_log": "parquet"}[log]
-    with pytest.raises(stream.CheckpointDiffers, match="did not write: use a new output"):
+    with pytest.raises(OutputTaken, match="of another checkpoint or format: use a new output"):
         stream.start(spark, *places, stream.StreamSettings(format=other))
 
 

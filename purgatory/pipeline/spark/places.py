@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+
+LOGS: Final = {"parquet": "_spark_metadata", "delta": "_delta_log"}
+"""The formats of an output, and what each writes beside its files."""
 
 
 class NoConnect(ValueError):
@@ -51,6 +55,37 @@ class PlaceMissing(ValueError):
     def __init__(self, place: str) -> None:
         self.place = place
         super().__init__(f"{place} does not exist")
+
+
+class OutputTaken(ValueError):
+    """An output that another query has written."""
+
+    __reduce__ = reduced
+
+    def __init__(self, out: str, form: str) -> None:
+        self.out = out
+        super().__init__(f"{out} holds {form} files of another checkpoint or format: use a new output")
+
+
+def check_output(spark: SparkSession, out: str, form: str, begun: str) -> None:
+    """Reject an output of the other format, and Parquet files that another checkpoint wrote.
+
+    Spark numbers the batches of each checkpoint from 0. Its Parquet sink skips the numbers that the output has already,
+    so their rows would be lost. Several streams may write to one Delta table.
+
+    Args:
+        spark: the session.
+        out: the output.
+        form: its format.
+        begun: a file that the query's checkpoint has if the query was started before.
+
+    Raises:
+        OutputTaken: the output is one of these.
+    """
+    mine = {"delta"} if form == "delta" else {"parquet"} if exists(spark, begun) else set()
+    for each, log in LOGS.items():
+        if each not in mine and exists(spark, f"{out}/{log}"):
+            raise OutputTaken(out, each)
 
 
 def readable(spark: SparkSession, place: str) -> None:
