@@ -277,7 +277,8 @@ class Duties:
         away = [
             key
             for key, known in self.context.leaderships.items()
-            if self.context.replicas_of(key)[:1] not in ((), (known.leader,))
+            if self.context.has_leader(key)
+            and self.context.replicas_of(key)[:1] not in ((), (known.leader,))
             and self.context.replicas_of(key)[0] in known.isr
             and key not in self.context.reassignments
         ]

@@ -23,7 +23,7 @@ from examples.broker.coordination.store import Create, NoNode, Set
 from examples.broker.replication.leadership import NO_LEADER, Leadership
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
     from examples.broker.controller.context import Context
     from examples.broker.controller.partitions.elections import Elected
@@ -87,11 +87,15 @@ class PartitionMachine:
         return elections.offline(context.replicas_of(key), now.isr, context.alive, unclean=True)
 
     def elect_preferred(self, key: Key, now: Leadership) -> Elected | None:
-        return elections.among(self._context.replicas_of(key)[:1], now.isr, self._context.alive)
+        return self._elect_among(self._context.replicas_of(key)[:1], now)
 
     def elect_target(self, key: Key, now: Leadership) -> Elected | None:
         """Elect one of the targets of a reassignment."""
-        return elections.among(self._context.reassignments[key], now.isr, self._context.alive)
+        return self._elect_among(self._context.reassignments[key], now)
+
+    def _elect_among(self, targets: Sequence[int], now: Leadership) -> Elected | None:
+        # After a crash of all in-sync replicas, `elect_offline` compares their logs.
+        return None if now.leader == NO_LEADER else elections.among(targets, now.isr, self._context.alive)
 
     def elect_successor(self, key: Key, now: Leadership) -> Elected | None:
         """Elect in place of a node that is about to stop or whose disk rejects writes."""

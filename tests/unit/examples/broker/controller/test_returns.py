@@ -1,5 +1,9 @@
 """The election when no in-sync replica was left, by the logs of the nodes that return."""
 
+import pytest
+
+from examples.broker.controller.tree import layout
+from examples.broker.coordination.store import Create
 from examples.broker.protocol.messages.controller import LeaderAndIsrRequest
 
 
@@ -38,6 +42,29 @@ def test_a_leadership_names_the_registration_that_it_is_for(cluster):
     cluster.nodes[2].stopped = False
     cluster.advance(1_000)
     assert before != cluster.nodes[2].controller.info.incarnation == latest()
+
+
+@pytest.mark.parametrize("asked", ["periodically", "by a client", "by a reassignment"])
+def test_no_election_of_another_kind_ends_the_wait(cluster, asked):
+    """The preferred replica, or the target of a move, may have lost the end of its log in the crash."""
+    cluster.add(1, 2, 3, 4)
+    cluster.create_topic("t", {0: (2, 3)})
+    cluster.die(2, 3, 4)
+    cluster.restart(2, {"t-0": (0, 90)})
+    kinds = {
+        "periodically": lambda duties: duties.rebalance(),
+        "by a client": lambda duties: duties.elect([("t", 0)]),
+    }
+    if asked in kinds:
+        cluster.active.controller.ask("a test", kinds[asked], lambda: None)
+    else:
+        cluster.store.multi([Create(layout.REASSIGNMENTS, layout.write_reassignments({("t", 0): (2,)}))])
+    cluster.settle()
+    assert -1 == cluster.leader("t")
+
+    cluster.restart(3, {"t-0": (0, 100)})
+
+    assert 3 == cluster.leader("t")
 
 
 def test_the_wait_begins_when_the_first_replica_is_back(cluster):
