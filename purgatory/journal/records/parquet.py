@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from purgatory.journal.records.frames import Batch
 
-_NO_END: Final = 2**62
+NO_END: Final = 2**62
 BATCH: Final = 1 << 17
 """Rows."""
 _CRC: Final = "purgatory.crc32"
@@ -285,7 +285,7 @@ def read(path: Path, schema: Schema, after: int = -1) -> Iterator[Record | Trace
                 yield make(**values)
 
 
-def read_arrow(path: Path, schema: Schema, after: int = -1, upto: int = _NO_END) -> Iterator[pa.RecordBatch]:
+def read_arrow(path: Path, schema: Schema, after: int = -1, upto: int = NO_END) -> Iterator[pa.RecordBatch]:
     """The record batches of a sealed file with exactly this reader's columns.
 
     Groups of rows that lie wholly outside of `after` and `upto` are not read. Others are yielded whole.

@@ -9,7 +9,7 @@ from purgatory.journal.records.folder import batches, list_segments
 from purgatory.journal.records.parquet import BATCH, grouped, read_arrow, to_arrow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     import pyarrow as pa
@@ -40,6 +40,12 @@ def read_range(folder: Path, schema: Schema, after: int, upto: int) -> Iterator[
             except FileNotFoundError:
                 progress = True
                 break
+
+
+def beside(segment: Segment, segments: Iterable[Segment], schema: Schema, upto: int) -> Iterator[pa.RecordBatch]:
+    """The rows of a segment of frames that no Parquet file among some segments has, up to a sequence number."""
+    sealed = [each.last or 0 for each in segments if each.path.suffix == ".parquet" and each.first <= segment.first]
+    return (part for _, part in _segment_range(segment, schema, max(sealed, default=-1), upto))
 
 
 def _segment_range(segment: Segment, schema: Schema, after: int, upto: int) -> Iterator[tuple[int, pa.RecordBatch]]:

@@ -20,9 +20,9 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from purgatory.journal.records import TRACE, Schema
 from purgatory.journal.records.errors import JournalDamaged
 from purgatory.journal.records.folder import check_kind
-from purgatory.journal.records.parquet import arrow_schema, opened
+from purgatory.journal.records.parquet import NO_END, arrow_schema, opened
+from purgatory.journal.records.ranges import beside
 from purgatory.pipeline.rows.between import ALL, Between
-from purgatory.pipeline.rows.frames import beside
 from purgatory.pipeline.spark.session import STRICT
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def load(
 
     def take(segment: Segment, segments: Sequence[Segment]) -> None:
         if segment.path.suffix != ".parquet":
-            rest.extend(beside(segment, segments))
+            rest.extend(beside(segment, segments, schema, NO_END))
             return
         try:
             with opened(segment.path):

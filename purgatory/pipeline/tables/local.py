@@ -22,9 +22,9 @@ from purgatory._distribution import missing
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.journal.records.errors import JournalDamaged, JournalError
 from purgatory.journal.records.parquet import arrow_schema, grouped, opened
+from purgatory.journal.records.ranges import beside
 from purgatory.pipeline.rows.between import ALL, Between
 from purgatory.pipeline.rows.completeness import IncompleteJournal, Run, gaps_in, noted
-from purgatory.pipeline.rows.frames import beside
 from purgatory.pipeline.tables import relations
 from purgatory.pipeline.tables.engine import Engine, Found
 
@@ -174,7 +174,7 @@ class Local(Engine):
                 runs += _runs_of(segment, expected.journal)
                 files.append(str(segment.path))
             else:  # without those that came after the work began
-                rows = noted(beside(segment, segments, expected.last), expected.journal, runs)
+                rows = noted(beside(segment, segments, self.schema, expected.last), expected.journal, runs)
                 files += map(self._copied, grouped(rows, _WRITTEN))
         except JournalDamaged as error:
             if damaged is None:
