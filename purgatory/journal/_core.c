@@ -301,7 +301,7 @@ static PyObject *ledger_drop(Ledger *self, PyObject *most)
 }
 
 /* In a forked child: free the mutex, and accept no more rows, because no thread takes them. */
-static PyObject *ledger_start_over(Ledger *self, PyObject *Py_UNUSED(none))
+static PyObject *ledger_after_fork(Ledger *self, PyObject *Py_UNUSED(none))
 {
 #ifdef Py_GIL_DISABLED
     self->mutex = (PyMutex){0};
@@ -353,7 +353,7 @@ static PyMethodDef ledger_methods[] = {
     {"put", (PyCFunction)ledger_put, METH_O, "put($self, row, /)\n--\n\n"},
     {"take", (PyCFunction)ledger_take, METH_O, "take($self, most, /)\n--\n\n"},
     {"drop", (PyCFunction)ledger_drop, METH_O, "drop($self, most, /)\n--\n\n"},
-    {"start_over", (PyCFunction)ledger_start_over, METH_NOARGS, NULL},
+    {"after_fork", (PyCFunction)ledger_after_fork, METH_NOARGS, NULL},
     {NULL}};
 
 static PyType_Slot ledger_slots[] = {{Py_tp_new, PyType_GenericNew},

@@ -58,7 +58,7 @@ class Buffer(Protocol):
     def put(self, row: Sequence[Any], /) -> bool: ...
     def take(self, most: int, /) -> Any: ...
     def drop(self, most: int, /) -> int: ...
-    def start_over(self) -> None: ...
+    def after_fork(self) -> None: ...
 
 
 class Rows:
@@ -79,7 +79,7 @@ class Rows:
     def __len__(self) -> int:
         return len(self.values) // self._width
 
-    def start_over(self) -> None:
+    def after_fork(self) -> None:
         """In a forked child, where no thread takes rows: accept no more rows. In Python there is no lock to free."""
         self._full = 0
 

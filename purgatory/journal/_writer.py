@@ -165,7 +165,7 @@ class FolderWriter:
         """
         self._is_copy = self._closing = True
         self._lock.release()  # the child's copy: the parent keeps its own
-        self._buffer.start_over()
+        self._buffer.after_fork()
 
     def stats(self) -> JournalStats:
         """The counters now. Rows that were put after the end are never written, and so they are dropped."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Waiting: TypeAlias = tuple[int, str, int, int, int]
 """A watch on a key: the level needed, the operation, the number of this key among its keys, the deadline, and the
-print of the operation's row."""
+mark of the operation's row."""
 
 EVENT: Final = 0
 WATCH: Final = 1
@@ -175,7 +175,7 @@ class Operation:
     ) -> None:
         self.arrival = arrival
         self.deadline = deadline
-        self.mark = mark  # the print of its row, which distinguishes it from others of the same name
+        self.mark = mark  # the mark of its row, which distinguishes it from others of the same name
         self.missing = missing  # one bit per key that is not reached
         self.latest = latest  # the last hit, or the arrival
         self.seq = seq  # the number of its row, which is not stored

@@ -24,7 +24,7 @@ A row older than the watermark cannot be answered exactly. It is handed back as 
 delivered twice is one row: its double has the same instant, so both are in the inbox together.
 
 An operation is known by its name while it is open. Another row with that name, of another instant or with other needs
-(its `print` differs), is refused. From the instant of the answer on, it is another operation.
+(its `mark` differs), is refused. From the instant of the answer on, it is another operation.
 
 A key keeps its level as long as the settings say, from the latest row that named the key to the row that asks, by their
 own instants. After that it is as if there had been no event (`records`). So no answer depends on when a sweep drops the
@@ -56,13 +56,13 @@ Event: TypeAlias = tuple[int, str, int]
 
 Watch: TypeAlias = tuple[int, str, int, int, str, int, int, int, int]
 """An instant (us), an operation, the number of this key of so many, the key, the level needed, the deadline (us), the
-row's print and its number."""
+row's mark and its number."""
 
 Open: TypeAlias = tuple[str, int, int, int, int, int]
-"""An operation, how many keys it has, its arrival, its deadline, its row's print and number."""
+"""An operation, how many keys it has, its arrival, its deadline, its row's mark and number."""
 
 Hit: TypeAlias = tuple[str, int, int, int]
-"""An operation, which of its keys, when, and the print of its row."""
+"""An operation, which of its keys, when, and the mark of its row."""
 
 Done: TypeAlias = tuple[str, str, int, int]
 """An operation, its outcome, its arrival and when it was finished."""

@@ -10,7 +10,7 @@ sorts, shuffles and passes on a few values in place of many rows::
          3  orders-9      2
 
 A key belongs to a purgatory, and so does an operation. Their full names are the purgatory's name and their own, joined.
-The *print* of a row is a number made of all that it says. It tells a row delivered twice from another with the same
+The *mark* of a row is a number made of all that it says. It tells a row delivered twice from another with the same
 name.
 
 Rows go into the first stage as Arrow columns: one row per key of an operation, split by bucket in a few steps on whole
@@ -139,7 +139,7 @@ def parted(name: str) -> tuple[str, str]:
 
 
 def _marks(each: tuple[Any, ...], whole: tuple[Any, ...], owner: Any) -> Any:
-    """The print of each row: 32 bits of all that it says, for each of its keys and as a whole."""
+    """The mark of each row: 32 bits of all that it says, for each of its keys and as a whole."""
     mixed = np.zeros(len(owner), np.uint64)
     for part in each:
         mixed = (mixed ^ part) * _MIX

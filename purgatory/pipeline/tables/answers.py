@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = ", ".join(["seq", *(field.name for field in TRACE.fields)])
 _REFUSED: Final = schema("seq reported:flag")
-_PRINT: Final = "xxhash64(at_us, delay_ms, keys, levels)"
+_MARK: Final = "xxhash64(at_us, delay_ms, keys, levels)"
 """A number made of all that a row says of its operation. It tells a row delivered twice from another one."""
 
 
@@ -146,17 +146,17 @@ def _refuses(engine: Engine, *, forgets: bool) -> bool:
 
     One pass over hashes of names finds the names whose rows differ.
     """
-    named = f"select xxhash64(purgatory, operation) as name, {_PRINT} as print from good where kind = '{OPERATION}'"
+    named = f"select xxhash64(purgatory, operation) as name, {_MARK} as mark from good where kind = '{OPERATION}'"
     engine.keep(
         "shared",
         f"""select name from (select /*+ repartition(name) */ * from ({named}) as n) as named
-            group by name having min(print) <> max(print)""",
+            group by name having min(mark) <> max(mark)""",
     )
     if not _has_rows(engine, "shared"):
         return False
     engine.keep(
         "disputed",
-        f"""select *, {_PRINT} as print from good as t where kind = '{OPERATION}'
+        f"""select *, {_MARK} as mark from good as t where kind = '{OPERATION}'
             and exists (select 1 from shared as f where f.name = xxhash64(t.purgatory, t.operation))""",
     )
     columns = "seq, kind, purgatory, type, keys, at_us, delay_ms, levels"
@@ -167,10 +167,10 @@ def _refuses(engine: Engine, *, forgets: bool) -> bool:
     )
     needs = _needs(_in_order(engine, "apart", forgets=forgets), "purgatory, operation, at_us")
     claims = Table(
-        f"""select d.purgatory, d.operation, d.at_us, d.seq, d.print,
+        f"""select d.purgatory, d.operation, d.at_us, d.seq, d.mark,
             case when ready_us < arrival_us + limit_us then ready_us else arrival_us + limit_us end
             from disputed as d join ({needs}) as n on d.seq = n.seq""",
-        schema("purgatory:text operation:text at_us seq print finished_us"),
+        schema("purgatory:text operation:text at_us seq mark finished_us"),
     )
     found = engine.mapped(claims, refused, _REFUSED, by=("purgatory", "operation"), order=("at_us", "seq"))
     engine.given("refused", found)
@@ -192,8 +192,8 @@ def refused(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             if (row["purgatory"], row["operation"]) != name:
                 name, holder = (row["purgatory"], row["operation"]), {}
                 before.clear()
-            says = row["at_us"], row["print"]
-            if holder and says == (holder["at_us"], holder["print"]):
+            says = row["at_us"], row["mark"]
+            if holder and says == (holder["at_us"], holder["mark"]):
                 continue  # the holder's own row again
             if holder and (row["at_us"] == holder["at_us"] or row["at_us"] < holder["finished_us"]):
                 found.append({"seq": row["seq"], "reported": says not in before})

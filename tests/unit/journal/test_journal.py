@@ -351,7 +351,7 @@ def test_rows_that_cannot_be_taken_out_are_counted_and_the_next_are_written(tmp_
 
     class Failing:
         def __init__(self, buffer):
-            self.drop, self.put, self.start_over, self.buffer = buffer.drop, buffer.put, buffer.start_over, buffer
+            self.drop, self.put, self.after_fork, self.buffer = buffer.drop, buffer.put, buffer.after_fork, buffer
 
         def __len__(self):
             return len(self.buffer)
