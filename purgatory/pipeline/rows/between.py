@@ -6,6 +6,7 @@ a trace's row to that of its own instant (`ts`).
 
 from __future__ import annotations
 
+from functools import cache, partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -61,12 +62,13 @@ class Between:
         Raises:
             JournalMissing: there is no segment.
         """
+        may_hold = cache(partial(self._may_hold, schema=schema))
         done: set[int] = set()
         for listing in count():
             before = len(done)
             try:
                 every = list_segments(folder)
-                segments = self._chosen(every, schema)
+                segments = self._chosen(every, may_hold)
                 for segment in segments:
                     if segment.first not in done:
                         take(segment, segments)
@@ -78,11 +80,11 @@ class Between:
             if listing and len(done) == before:
                 return
 
-    def _chosen(self, segments: Sequence[Segment], schema: Schema) -> Sequence[Segment]:
+    def _chosen(self, segments: Sequence[Segment], may_hold: Callable[[Segment], bool]) -> Sequence[Segment]:
         """The segments that may hold rows of the range, and all between them, so that gaps show."""
         if self.everything:
             return segments
-        places = [place for place, segment in enumerate(segments) if self._may_hold(segment, schema)]
+        places = [place for place, segment in enumerate(segments) if may_hold(segment)]
         return segments[places[0] : places[-1] + 1] if places else []
 
     def _may_hold(self, segment: Segment, schema: Schema) -> bool:
