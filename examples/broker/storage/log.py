@@ -144,9 +144,9 @@ class Log:
                 raise
         return offset
 
-    def append_replicated(self, data: bytes) -> int:
-        """Append a leader's batches, and return the number of new bytes. Raises BrokerError if they do not continue."""
-        new, start = 0, self.next_offset
+    def append_replicated(self, data: bytes) -> None:
+        """Append a leader's batches. Raises BrokerError if they do not continue."""
+        start = self.next_offset
         try:
             for batch in batches(data):
                 if batch.next_offset <= self.next_offset:
@@ -158,11 +158,8 @@ class Log:
                     )
                 self.epochs.begin(batch.leader_epoch, batch.base_offset)
                 self._write(data[batch.position : batch.position + batch.size], batch, batch.base_offset)
-                new += batch.size
         finally:  # also after an error, because the next fetch acknowledges the batches before it
-            if new:
-                self._secure(start)
-        return new
+            self._secure(start)
 
     def _write(self, data: bytes, batch: Batch, offset: int, head: bytes = b"") -> None:
         self._disk.check()
