@@ -8,7 +8,7 @@
     topics           topics, producer ids, checkpoints
     replica_folders  the folder of each replica, and the topic that it belongs to
     folder_lock      one process per data folder
-    disk             whether the disk accepts writes
+    disk             whether the disk accepts writes, and when they are forced to it
 
 No module here knows of other nodes, groups or clients.
 """
