@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import attrs
 
@@ -13,6 +13,7 @@ from purgatory.journal.segments import FILE_MODE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from io import RawIOBase
 
 Sync: TypeAlias = Literal["never", "segment", "flush", "always"]
 WhenFull: TypeAlias = Literal["drop", "wait"]
@@ -65,17 +66,7 @@ def _one_of(*words: str) -> Callable[[Any, attrs.Attribute[Any], object], None]:
 _if_any = attrs.validators.optional(_positive)
 
 
-class File(Protocol):
-    """The methods of a file that the writer needs. Tests pass one that fails."""
-
-    def write(self, data: bytes, /) -> int | None: ...
-    def truncate(self, size: int, /) -> int: ...
-    def seek(self, offset: int, /) -> int: ...
-    def fileno(self) -> int: ...
-    def close(self) -> None: ...
-
-
-def open_file(path: Path) -> File:
+def open_file(path: Path) -> RawIOBase:
     """An unbuffered file: what `write` has accepted is in the kernel."""
     path.touch(FILE_MODE)
     return path.open("wb", buffering=0)
@@ -117,4 +108,4 @@ class Options:
     retain_bytes: int | None = attrs.field(default=None, validator=_if_any)
     retain_seconds: float | None = attrs.field(default=None, validator=_if_any)
     parquet: bool | None = None
-    open_file: Callable[[Path], File] = open_file
+    open_file: Callable[[Path], RawIOBase] = open_file

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 from purgatory.journal.records import parquet as _parquet
 from purgatory.journal.records.errors import JournalFormat, JournalLocked
-from purgatory.journal.records.folder import END, end, list_segments, open_name, sealed_name
+from purgatory.journal.records.folder import END, end, list_segments, sealed_name
 from purgatory.journal.records.frames import decode, scan
 
 if TYPE_CHECKING:
@@ -75,15 +75,6 @@ def seal(path: Path, *, parquet: bool | None = None) -> Path | None:
     sync_folder(target.parent)
     path.unlink(missing_ok=True)
     return target
-
-
-def is_sealed(path: Path) -> bool:
-    """Whether this open segment is gone, and one that is sealed stands in its place."""
-    try:
-        sealed = {open_name(segment.first) for segment in list_segments(path.parent) if not segment.is_open}
-        return path.name in sealed and not path.exists()
-    except OSError:
-        return False
 
 
 def leave_end(folder: Path, following: int, dropped: int = 0) -> None:

@@ -15,9 +15,10 @@ from purgatory.journal.records.folder import open_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from io import RawIOBase
     from pathlib import Path
 
-    from purgatory.journal._options import File, Options
+    from purgatory.journal._options import Options
 
 
 class OpenSegment:
@@ -33,7 +34,7 @@ class OpenSegment:
         self._folder = folder
         self._options = options
         self._closed = closed
-        self._file: File | None = None
+        self._file: RawIOBase | None = None
         self._path = folder
         self._size = 0
         self._opened_at = 0.0
@@ -80,7 +81,7 @@ class OpenSegment:
         if self._file is not None:
             os.fsync(self._file.fileno())
 
-    def _cut(self, file: File) -> None:
+    def _cut(self, file: RawIOBase) -> None:
         """Cut off a half-written frame. If that fails too, close the segment with its torn tail."""
         try:
             file.truncate(self._size)

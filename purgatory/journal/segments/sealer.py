@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from purgatory._events.log import Log
 from purgatory.journal.records.folder import segment_of
-from purgatory.journal.segments import is_sealed, leave_end, seal
+from purgatory.journal.segments import leave_end, seal
 from purgatory.journal.segments.retention import retain
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class Sealer:
             try:
                 sealed = seal(path, parquet=self._options.parquet)
             except Exception as error:  # the open segment stays readable, and is tried again  # noqa: BLE001
-                if is_sealed(path):  # another process sealed it: `purgatory journal seal`
+                if self._folder.is_dir() and not path.exists():  # somebody else sealed or removed it
                     continue
                 self.unsealed.append(path)
                 if path in paths:

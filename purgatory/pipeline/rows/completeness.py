@@ -17,6 +17,8 @@ per row) before anything is computed from the rows.
 from __future__ import annotations
 
 from contextlib import suppress
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -145,6 +147,15 @@ def _gap(journal: str, first: int, last: int, *, doubled: bool = False) -> Gap:
     return Gap(journal, first, last, where, doubled)
 
 
+def hulls(runs: Sequence[Run]) -> list[Run]:
+    """From the first number to the last that was read of each journal. For a range of time, the numbers in between."""
+    found = []
+    for journal, group in groupby(sorted(runs), attrgetter("journal")):
+        mine = list(group)
+        found.append(Run(journal, mine[0].first, max(run.last for run in mine)))
+    return found
+
+
 _RUNS: Final = "journal long, first long, last long"
 
 
@@ -167,9 +178,8 @@ def checked(
     rows = frame.select("seq").where("seq is not null").mapInArrow(_runs, _RUNS).collect()
     # Rows that were written since are in no run.
     runs = [Run(n, first, min(last, expected.last)) for n, first, last in rows if first <= expected.last]
-    if not between.everything and "://" not in folder:
-        expected = Run(0, min((run.first for run in runs), default=0), max((run.last for run in runs), default=-1))
-    return frame, gaps_in([expected], runs, [folder])
+    of_range = not between.everything and "://" not in folder
+    return frame, gaps_in(hulls(runs) if of_range else [expected], runs, [folder])
 
 
 def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -24,7 +24,7 @@ from purgatory.journal.records.errors import JournalDamaged, JournalError
 from purgatory.journal.records.parquet import arrow_schema, grouped, opened
 from purgatory.journal.records.ranges import beside
 from purgatory.pipeline.rows.between import ALL, Between
-from purgatory.pipeline.rows.completeness import IncompleteJournal, Run, gaps_in, noted
+from purgatory.pipeline.rows.completeness import IncompleteJournal, Run, gaps_in, hulls, noted
 from purgatory.pipeline.tables import relations
 from purgatory.pipeline.tables.engine import Engine, Found
 
@@ -91,7 +91,7 @@ class Local(Engine):
         for each in self.expected:
             take = partial(self._take, expected=each, files=files, runs=runs, damaged=damaged if allow_gaps else None)
             self._between.each(Path(self.journals[each.journal]), self.schema, take)
-        expected = self.expected if self._between.everything else _hulls(runs)
+        expected = self.expected if self._between.everything else hulls(runs)
         gaps = gaps_in(expected, runs, self.journals)
         if gaps and not allow_gaps:
             raise IncompleteJournal(gaps, damaged)
@@ -209,12 +209,3 @@ def _runs_of(segment: Segment, journal: int) -> list[Run]:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-def _hulls(runs: Sequence[Run]) -> list[Run]:
-    """From the first number to the last that was read of each journal. For a range of time, the numbers in between."""
-    found = []
-    for journal in sorted({run.journal for run in runs}):
-        mine = [run for run in runs if run.journal == journal]
-        found.append(Run(journal, min(run.first for run in mine), max(run.last for run in mine)))
-    return found
