@@ -119,17 +119,14 @@ class LeafIndex(Generic[L]):
 
     def find(self, place: Bound) -> L:
         """The leaf that holds this place."""
-        index = bisect_right(self._bounds, place) - 1
-        found = self._open.get(self._numbers[index])
-        return self._opened(index) if found is None else found[0]
+        return self._opened(bisect_right(self._bounds, place) - 1)
 
     def whole(self, key: str) -> L | None:
         """The leaf that holds all places that begin with a key, if it is a single one."""
         after = bisect_right(self._bounds, (key,))
         if after < len(self._bounds) and self._bounds[after][0] == key:
             return None
-        found = self._open.get(self._numbers[after - 1])
-        return self._opened(after - 1) if found is None else found[0]
+        return self._opened(after - 1)
 
     def span(self, start: Bound, end: Bound) -> Iterator[L]:
         """The leaves that may hold entries from `start` (included) to `end` (excluded), in order."""

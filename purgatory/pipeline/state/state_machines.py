@@ -236,10 +236,7 @@ class OperationCore:
         claims: dict[str, list[Operation]] = {}
         for name, count, arrival, deadline, mark, seq in opened:
             operation = Operation(arrival, deadline, mark, (1 << count) - 1, arrival, seq)
-            if name in claims:
-                claims[name].append(operation)
-            else:
-                claims[name] = [operation]
+            claims.setdefault(name, []).append(operation)
         find = self._index.find
         for name, some in claims.items() if self.parked else ():
             if (holder := find((name,)).operations.pop(name, None)) is not None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import pickle
 import zlib
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -188,15 +189,10 @@ def hand(
 ) -> Iterator[tuple[int, bytes]]:
     """The rows of a bucket of the first stage, for each bucket of the second."""
     for start in range(0, max(len(opened), len(hits), len(aside)), GATHERED):
-        parts: dict[int, Handed] = {}
+        parts: defaultdict[int, Handed] = defaultdict(lambda: ([], [], []))
         for place, rows in enumerate((opened, hits, aside)):
             for row in rows[start : start + GATHERED]:  # type: ignore[index]
-                name: str = row[0] or ""
-                bucket = zlib.crc32(name.encode("utf-8", "surrogatepass")) % buckets  # `home`, without two calls a row
-                part = parts.get(bucket)
-                if part is None:
-                    part = parts[bucket] = ([], [], [])
-                part[place].append(row)
+                parts[home(row[0] or "", buckets)][place].append(row)
         for bucket, part in parts.items():
             yield bucket, pickle.dumps(part, 5)
 
