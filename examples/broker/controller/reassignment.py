@@ -28,7 +28,7 @@ import structlog
 
 from examples.broker.controller.partitions.states import PartitionState, ReplicaState
 from examples.broker.controller.tree import layout
-from examples.broker.coordination.store import Create, Delete, NoNode, Set
+from examples.broker.coordination.store import Create, Delete, Node, NoNode, Set
 
 if TYPE_CHECKING:
     from examples.broker.controller.duties import Duties
@@ -43,13 +43,14 @@ class Reassignment:
     def __init__(self, duties: Duties) -> None:
         self._duties = duties
         self._context = duties.context
+        self._seen: Node | None = None
+        """The request in the tree, as this controller has read or written it."""
 
     def look(self) -> None:
         """Start the moves that the tree asks for."""
+        self._seen = self._read()
         try:
-            wanted = layout.reassignments_of(self._duties.store.get(layout.REASSIGNMENTS).data)
-        except NoNode:
-            wanted = {}
+            wanted = layout.reassignments_of(self._seen.data) if self._seen is not None else {}
         except ValueError as error:
             _log.warning("invalid reassignment dropped", reason=str(error))
             self._duties.writer.write([Delete(layout.REASSIGNMENTS)])
@@ -120,16 +121,22 @@ class Reassignment:
         _log.info("reassignment done", key=key, replicas=targets)
 
     def _write_what_is_left(self) -> None:
-        duties, left = self._duties, self._context.reassignments
-        try:
-            found = duties.store.get(layout.REASSIGNMENTS).data
-        except NoNode:
+        write, left = self._duties.writer.write, self._context.reassignments
+        found, data = self._read(), layout.write_reassignments(left)
+        if found is None:
             if left:
-                duties.writer.write([Create(layout.REASSIGNMENTS, layout.write_reassignments(left))])
-            return
-        if not left:
-            duties.writer.write([Delete(layout.REASSIGNMENTS)])
-        elif (
-            layout.reassignments_of(found) != left
-        ):  # an unchanged write would fire this controller's own watch forever
-            duties.writer.write([Set(layout.REASSIGNMENTS, layout.write_reassignments(left))])
+                write([Create(layout.REASSIGNMENTS, data)])
+                self._seen = self._read()
+        elif found != self._seen:
+            return  # a newer request, which the watch reports
+        elif not left:
+            write([Delete(layout.REASSIGNMENTS, found.version)])
+        elif layout.reassignments_of(found.data) != left:  # otherwise this controller's own watch would fire for ever
+            write([Set(layout.REASSIGNMENTS, data, found.version)])
+            self._seen = Node(data, found.version + 1)
+
+    def _read(self) -> Node | None:
+        try:
+            return self._duties.store.get(layout.REASSIGNMENTS)
+        except NoNode:
+            return None
