@@ -12,7 +12,7 @@ Two rules follow for code that uses these locks:
    :func:`call_after_fork`.
 
 Some objects must do more, for example forget a thread. They define ``after_fork()`` and call :func:`call_after_fork` at
-the end of their constructor. All locks are free by then.
+the end of their constructor. A purgatory makes new locks for its parts there. All other locks are free by then.
 
 Rejected: acquire all locks before a fork and release them after it. The fork would wait for the slowest holder.
 """

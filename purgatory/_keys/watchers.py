@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import sysconfig
 from collections.abc import Hashable
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from purgatory._events.outcome import PARKED
 from purgatory._support.edition import CORE
 
 if TYPE_CHECKING:
     from purgatory._keys.shard import Shard
+
+FREE_THREADED: Final = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 
 
 class Watchers(dict[Any, None]):
@@ -44,10 +47,8 @@ class Watchers(dict[Any, None]):
 
     def head(self, most: int) -> list[Any]:
         """The first ``most`` operations in order of arrival."""
-        try:
-            return list(islice(self, most))
-        except RuntimeError:  # it changed meanwhile, which happens only without a global lock
-            return self.operations()[:most]
+        # Without a global lock, islice() would leave out entries while another thread changes the dict.
+        return self.operations()[:most] if FREE_THREADED else list(islice(self, most))
 
     def after(self, known: list[Any], most: int) -> list[Any] | None:
         """The operations behind the last of ``known`` that is still here. None if none of them is here.

@@ -37,7 +37,13 @@ class RestOfCheck:
     _op_state: ClassVar = NEW  # it is never overdue
 
     def maybe_try_complete(self) -> None:
-        self._parking.check_and_complete_all(self.keys, self._limit)
+        if self._limit is not None:
+            self._parking.check_and_complete_all(self.keys, self._limit)
+            return
+        for key in self.keys:
+            watchers = self._parking._shards.find(key)
+            for operation in [] if watchers is None else watchers.operations():
+                operation._op_retry()  # each by itself, so that one whose check raises an interrupt stops no other
 
 
 def hand_over(parking: Parking, keys: Sequence[Hashable], limit: int | None) -> None:

@@ -3,9 +3,10 @@
 Each threshold that is waited for is a watch key. A heap of the distinct thresholds gives those that a new value
 reaches. The cost of an event depends on the completed operations only.
 
-**No value is missed.** A waiter is parked *before* its threshold is put in the heap, and a new value is set *before*
-the heap is read. Both happen under the number's lock. So an event either finds the threshold, or the waiter finds that
-the value has changed since it was parked, and is checked again.
+**No value is missed.** A waiter's threshold is put in the heap *before* it is parked, and a new value is set *before*
+the heap is read. So either the event finds the waiter, or the second check of the waiter finds the value. A compaction
+may remove the threshold before its waiter is parked. So it is put in the heap again afterwards, and the waiter is
+checked once more if the value has changed since.
 
 A threshold whose waiters expired or were cancelled stays in the heap until the heap has doubled. Then it is compacted.
 """
@@ -110,13 +111,15 @@ class Number:
         self._known = set(self._heap)
 
     def park(self, threshold: int, park: Callable[[Sequence[Hashable]], bool]) -> bool:
-        """Return ``park([the threshold's key])``, and put the threshold in the heap."""
+        """Put a threshold in the heap, and return ``park([its key])``."""
         before = self.value
         try:
+            with self._lock:
+                self._put(threshold)
             return park([self._watch_key(threshold)])
         finally:
             with self._lock:
-                self._put(threshold)
+                self._put(threshold)  # a compaction may have removed it
                 if len(self._heap) > self._most:
                     self._compact()
                 has_changed = self.value != before or self.error is not None

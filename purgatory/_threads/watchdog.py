@@ -98,7 +98,7 @@ class Watchdog:
             if not self._is_needed():
                 ended, self._thread = self._thread, None
                 self._rest.set()
-            elif self._thread is None and not self._is_unavailable:
+            elif (self._thread is None or not self._thread.is_alive()) and not self._is_unavailable:
                 self._is_unavailable = is_unavailable = not frames_may_be_read()
                 failure = None if is_unavailable else self._start()
         if is_unavailable:

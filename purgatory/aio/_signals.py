@@ -31,7 +31,7 @@ import contextvars
 import signal
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +64,7 @@ _tasks: set[asyncio.Task[object]] = set()
 def drain_on_signals(
     purgatory: AsyncPurgatory[Any],
     *,
-    signals: Sequence[int] = (signal.SIGTERM, signal.SIGINT),
+    signals: Iterable[int] = (signal.SIGTERM, signal.SIGINT),
     drain: Drain = "expire",
     timeout_ms: int = 5_000,
 ) -> Callable[[], None]:
@@ -98,19 +98,21 @@ def drain_on_signals(
 
     wanted = purgatory not in _wishes and not purgatory.is_closed
     if wanted:
-        _check(purgatory, signals, drain, timeout_ms)
+        signals = _checked(signals)
+        # This raises if an argument is wrong. An error at the signal would leave every waiter unanswered.
+        Shutdown(purgatory.purgatory, drain, timeout_ms, all_answered=bool)
     if wanted and threading.current_thread() is threading.main_thread():
         loop = purgatory._waiters.here().loop
-        heard = frozenset(number for number in map(int, signals) if _step_in_front(number))
+        heard = frozenset(number for number in signals if _step_in_front(number))
         _wishes[purgatory] = _Wish(loop, heard, drain, timeout_ms)
     return undo
 
 
-def _check(purgatory: AsyncPurgatory[Any], signals: object, drain: Drain, timeout_ms: int) -> None:
-    """Check the arguments now. A mistake that shows only at the signal would leave every waiter unanswered."""
-    if not isinstance(signals, Sequence) or not all(number in signal.valid_signals() for number in signals):
+def _checked(signals: object) -> tuple[int, ...]:
+    numbers = tuple(signals) if isinstance(signals, Iterable) else ()
+    if not numbers or not all(number in signal.valid_signals() for number in numbers):
         raise InvalidSetting("signals", signals, "a list of signals, such as [signal.SIGTERM]")
-    Shutdown(purgatory.purgatory, drain, timeout_ms, all_answered=bool)
+    return tuple(map(int, numbers))
 
 
 def forget(purgatory: AsyncPurgatory[Any]) -> None:

@@ -247,6 +247,20 @@ def test_wrong_argument_raises_before_the_signal(run, wrong):
     run(main)
 
 
+@pytest.mark.parametrize("kind", [set, iter])
+def test_signals_may_be_any_iterable(run, passed_on, kind):
+    """A set or an iterator of signals does as well."""
+
+    async def main():
+        async with AsyncPurgatory("test") as purgatory:
+            undo = drain_on_signals(purgatory, signals=kind([NUMBER]))
+            signal.raise_signal(NUMBER)
+            await until(lambda: purgatory.is_closed)
+            undo()
+
+    run(main)
+
+
 def test_something_else_than_a_purgatory_raises():
     """What is not an AsyncPurgatory raises an error that says so."""
     with pytest.raises(InvalidSetting, match="purgatory must be an AsyncPurgatory, got 5"):

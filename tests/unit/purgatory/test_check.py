@@ -426,6 +426,24 @@ def test_check_with_a_limit_passes_each_once_while_others_leave(purgatory, seed)
 # -- a check of many keys
 
 
+def test_check_that_is_always_interrupted_stops_no_other(purgatory):
+    """An operation whose check raises an interrupt each time does not keep those behind it from being checked."""
+
+    def interrupted(_):
+        if operation.ready:
+            raise SystemExit
+
+    operation = park(purgatory, "k", look=interrupted)
+    others = [park(purgatory, "k") for _ in range(3)]
+    for each in (operation, *others):
+        each.ready = True
+    for _ in range(3):
+        with pytest.raises(SystemExit):
+            purgatory.check_and_complete("k")
+    assert eventually(lambda: all(each.is_completed for each in others))
+    assert eventually(lambda: [operation] == purgatory._retrier.waiting())
+
+
 @pytest.mark.parametrize("limit", [None, 100])
 def test_check_of_many_keys_checks_each_operation_once_and_in_order(purgatory, limit):
     """The keys are taken in their order, the operations of a key in order of arrival, and none of them twice."""

@@ -265,3 +265,20 @@ def test_round_of_the_retrier_is_no_hook(purgatory, watchdog, logs):
         assert [] == slow(logs)
     finally:
         go.set()
+
+
+@watched
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_thread_that_ended_is_started_again(purgatory, watchdog, monkeypatch):
+    """If an exception ends the watchdog's thread, the next purgatory starts another."""
+
+    def ends(_):
+        raise SystemExit
+
+    with monkeypatch.context() as patch:
+        patch.setattr(watchdog, "sample", ends)
+        assert eventually(lambda: not watchdog._thread.is_alive())
+    with DelayedOperationPurgatory("q") as second:
+        watchdog.watch(second)
+        assert watchdog._thread.is_alive()
+        watchdog.unwatch(second)
