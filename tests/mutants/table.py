@@ -61,6 +61,7 @@ T_REAPER = "tests/unit/timer/test_reaper.py::"
 T_WHEEL = "tests/unit/timer/test_wheel.py::"
 T_TASK = "tests/unit/timer/test_task.py::"
 T_BUCKET = "tests/unit/timer/test_bucket.py::"
+T_FAULTS = "tests/unit/timer/test_faults.py::"
 T_MOCK = "tests/unit/timer/test_mock.py::"
 
 MUTANTS = (
@@ -157,6 +158,13 @@ MUTANTS = (
         "                hand_over(self, (key,), None)\n",
         "",
         T_CHECK + "test_interrupted_check_is_made_up_for_the_others",
+    ),
+    Mutant(
+        "an interrupted check that is interrupted again stops no other operation",
+        MANY_KEYS,
+        "        if self._limit is not None:\n",
+        "        if True:\n",
+        T_CHECK + "test_check_that_is_always_interrupted_stops_no_other",
     ),
     # -- expiry and checks
     Mutant(
@@ -651,11 +659,25 @@ MUTANTS = (
         T_SNAPSHOT + "test_totals_count_every_outcome",
     ),
     Mutant(
-        "a waiter is checked again if its number changed before its threshold was in the heap",
+        "a waiter whose threshold a compaction has forgotten is checked again if its number changed",
         THRESHOLD,
         "            if has_changed:",
         "            if False:",
-        T_THRESHOLD + "test_event_between_the_parking_and_the_heap_is_not_missed",
+        T_THRESHOLD + "test_event_after_a_compaction_is_not_missed",
+    ),
+    Mutant(
+        "a threshold is in the heap before its waiter is parked",
+        THRESHOLD,
+        "            with self._lock:\n                self._put(threshold)\n            return park",
+        "            return park",
+        T_THRESHOLD + "test_interrupted_wait_leaves_its_threshold_reachable",
+    ),
+    Mutant(
+        "tasks may be cancelled while a batch begins",
+        DISPATCH,
+        "for task in list(bucket)]",
+        "for task in bucket]",
+        T_FAULTS + "test_tasks_that_are_cancelled_while_a_batch_begins",
     ),
     # -- listings
     Mutant(
