@@ -35,6 +35,7 @@ ARGUMENTS = {
     "NoKeys": (),
     "NoRunningLoop": ("p", "await it on a loop"),
     "NoReport": (Path("var/out"),),
+    "OutputTaken": ("var/out", "Parquet"),
     "PlaceUnusable": ("s3://bucket", "no access"),
     "PurgatoryFull": ("p", 5, "tenant", "it holds its share"),
     "ReservedName": (Waiting, "keys", ["checks", "keys"]),
