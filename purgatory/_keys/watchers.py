@@ -47,8 +47,10 @@ class Watchers(dict[Any, None]):
 
     def head(self, most: int) -> list[Any]:
         """The first ``most`` operations in order of arrival."""
-        # Without a global lock, islice() would leave out entries while another thread changes the dict.
-        return self.operations()[:most] if FREE_THREADED else list(islice(self, most))
+        if not FREE_THREADED:  # without a global lock, islice() would leave out entries
+            with contextlib.suppress(RuntimeError):  # another thread has changed the dict between the two calls
+                return list(islice(self, most))
+        return self.operations()[:most]
 
     def after(self, known: list[Any], most: int) -> list[Any] | None:
         """The operations behind the last of ``known`` that is still here. None if none of them is here.

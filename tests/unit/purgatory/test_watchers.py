@@ -3,6 +3,7 @@
 import threading
 import time
 from functools import partial
+from itertools import islice
 
 import pytest
 
@@ -307,6 +308,22 @@ def test_who_stays_is_at_the_head_whoever_comes_and_goes(purgatory):
             over.set()
 
     assert all(run_threads(look, come_and_go, come_and_go)[0])
+
+
+@pytest.mark.skipif(COMPILED, reason="C reads its list in one step")
+def test_a_key_that_changes_while_its_head_is_read_is_read_again(purgatory, monkeypatch):
+    """Another thread may remove an operation between the two calls that read the head of a dict."""
+    first, second = Waiting(), Waiting()
+    for operation in (first, second):
+        purgatory.try_complete_else_watch(operation, ["k"])
+
+    def late(watchers, most):
+        head = islice(watchers, most)
+        first.force_complete()
+        return head
+
+    monkeypatch.setattr("purgatory._keys.watchers.islice", late)
+    assert [second] == purgatory._shards.find("k").head(5)
 
 
 def test_shards_are_made_by_parking(purgatory):
