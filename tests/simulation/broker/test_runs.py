@@ -1,0 +1,30 @@
+"""Seeded runs of a simulated broker cluster. `python -m tests.simulation.broker` runs more seeds."""
+
+import pytest
+
+from tests.simulation.broker.clients import Broken
+from tests.simulation.broker.simulation import Simulation
+
+SEEDS = [*range(20), 37]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_cluster_keeps_its_promises(seed, tmp_path):
+    """Acknowledged and read records survive kills, pauses, power cuts and elections, and the replicas become equal."""
+    figures = Simulation(seed, tmp_path).run()
+    assert figures.steps >= 1_000
+
+
+def test_a_seed_repeats_itself(tmp_path):
+    """The same seed gives the same history."""
+    first, second = (Simulation(2, tmp_path / name) for name in ("first", "other"))
+    assert first.run() == second.run()
+    assert len(first.history.lines) == len(second.history.lines)
+
+
+def test_a_lost_record_is_found(tmp_path):
+    """The run fails if the logs lack a record that a client was promised."""
+    simulation = Simulation(2, tmp_path)
+    simulation.clients.promised["t", 0][1_000_000] = b"a lost record"
+    with pytest.raises(Broken, match="lost or changed: {1000000: b'a lost record'}"):
+        simulation.run()
