@@ -94,7 +94,7 @@ class Controller:
         self.controller_id: int | None = None
         """The node that is the controller, as far as this node knows. May be read from any thread."""
         self.on_registered: Callable[[], None] = lambda: None
-        """Called on the queue's thread after this node has registered in a new session."""
+        """Called on the queue's thread after this node has registered."""
         self.is_registered = False
         """Whether this node is registered in its session. May be read from any thread."""
         self.conflict: OSError | None = None
@@ -144,6 +144,10 @@ class Controller:
         """Look for a newer controller, because another node has rejected a request as stale."""
         self.events.put("stale", self._try_to_become_controller)
 
+    def register_again(self) -> None:
+        """Register with the ends that the logs have now. May be called from any thread."""
+        self.events.put("register", self._register_again)
+
     # -- session and election
 
     def _session_changed(self, change: SessionChange) -> None:
@@ -179,6 +183,11 @@ class Controller:
             return
         self.on_registered()
         self._try_to_become_controller()
+
+    def _register_again(self) -> None:
+        if self.is_registered:
+            self.is_registered = False
+            self._take_part()
 
     def _register(self) -> None:
         path = f"{layout.IDS}/{self.info.node_id}"

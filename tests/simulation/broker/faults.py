@@ -1,4 +1,4 @@
-"""The faults of a simulated cluster: kills, power cuts, pauses, nodes that are asked to leave, and elections.
+"""The faults of a simulated cluster: kills, power cuts, pauses, disks, nodes that leave, and elections.
 
 A power cut also cuts the ends of a node's logs. The broker promises nothing if every log with a record loses it. So
 `Damage` allows a cut only while another in-sync replica has its whole log.
@@ -85,7 +85,14 @@ class Faults:
         self._random = random
         self._note = note
         self._leaving = set()
-        kinds = {self._kill: 6, self._kill_all: 1, self._pause: 4, self._ask_to_leave: 2, self._elect: 2}
+        kinds = {
+            self._kill: 6,
+            self._kill_all: 1,
+            self._pause: 4,
+            self._fail_disk: 2,
+            self._ask_to_leave: 2,
+            self._elect: 2,
+        }
         self._kinds = {kind: weight * random.choice([0, 1, 1, 3]) for kind, weight in kinds.items()}
         self._kinds |= {self._start: 8, self._resume: 10}
 
@@ -148,6 +155,13 @@ class Faults:
             if node.paused and self._random.random() < 0.6:
                 self._note(f"node {node.number}: resumed")
                 node.paused = False
+
+    def _fail_disk(self):
+        node = self._choose(lambda node: node.is_running)
+        if node is not None:
+            self.count += 1
+            self._note(f"node {node.number}: its disk rejects writes")
+            node.replicas.store.disk.failed(OSError("no space left on device"))
 
     def _ask_to_leave(self):
         controller = self._choose(lambda node: node.is_controller)

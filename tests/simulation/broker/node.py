@@ -16,7 +16,7 @@ from examples.broker.service.cluster import membership, tree_client
 from examples.broker.service.config import Config
 from examples.broker.service.handlers.nodes import ClusterHandlers
 from examples.broker.service.handlers.records import RecordHandlers
-from examples.broker.storage.disk import Fsync
+from examples.broker.storage.disk import Disk, Fsync
 from examples.broker.storage.topics import TopicStore
 from purgatory import ActionQueue
 from tests.simulation.broker.loop import SimulatedLoop, Worker
@@ -84,6 +84,7 @@ class Node:
         self.loop = SimulatedLoop(self._clock, self.number)
         self.timer, self.actions = MockTimer(), ActionQueue()
         store = TopicStore(self.folder, keeps_topics=False, node_id=self.number)
+        store.disk = Disk(self.folder, self._clock.seconds)
         self.replicas = ReplicaManager(config.cluster, config.replication, store, self.timer, self.actions)
         topics = TopicManager(self.replicas)
         self.coordinator = Coordinator(config.groups, self.replicas, topics, self.timer, self.actions, alone=False)
@@ -175,5 +176,6 @@ class Node:
 
     def keep_house(self):
         self.replicas.shrink_isrs()
+        self.replicas.check_disk()
         self.run_actions()
         self.replicas.checkpoint()

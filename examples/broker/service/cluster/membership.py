@@ -112,7 +112,7 @@ class Membership:
 
     def _set_callbacks(self) -> None:
         replicas = self.replicas
-        replicas.propose_isr, replicas.on_disk = self._propose_isr, self._report_disk
+        replicas.propose_isr, replicas.on_disk = self._propose_isr, self._disk_changed
         replicas.on_leading, replicas.on_following = self._groups.led, self._groups.followed
         self.coordinator.store.make_topic = self.topics.make_offsets_topic
 
@@ -217,7 +217,17 @@ class Membership:
 
         self._tree.run(lambda: watch(path, changed), lambda _: look(), again)
 
-    def _report_disk(self, *_: object) -> None:
+    def _disk_changed(self, is_failing: bool) -> None:
+        """Report a disk that fails. When it accepts writes again, register first.
+
+        Elections go by the registered ends. While the node could not lead, its logs may have become the longest.
+        """
+        if is_failing:
+            self._report_disk()
+        else:
+            self.controller.register_again()
+
+    def _report_disk(self) -> None:
         """Write to the tree whether this node's disk rejects writes, for the controller."""
         if not self.controller.is_registered:
             return  # another machine may be registered with this node's id

@@ -3,7 +3,7 @@
 import pytest
 
 from examples.broker.controller.tree import layout
-from examples.broker.coordination.store import Create
+from examples.broker.coordination.store import Create, Delete
 from examples.broker.protocol.messages.controller import LeaderAndIsrRequest
 
 
@@ -65,6 +65,26 @@ def test_no_election_of_another_kind_ends_the_wait(cluster, asked):
     cluster.restart(3, {"t-0": (0, 100)})
 
     assert 3 == cluster.leader("t")
+
+
+@pytest.mark.parametrize(("registers", "leader"), [(True, 3), (False, 2)])
+def test_a_node_whose_disk_failed_counts_with_its_present_ends(cluster, registers, leader):
+    """It registers again before it may lead. With the ends of its start, a log that a crash has cut would win."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (2, 3)})
+    disk = f"{layout.OFFLINE}/3"
+    cluster.nodes[3].store.multi([Create(disk, ephemeral=True)])
+    cluster.die(2)
+    cluster.restart(2, {"t-0": (0, 5)})
+    assert -1 == cluster.leader("t")
+
+    if registers:
+        cluster.nodes[3].ends = {"t-0": (0, 9)}  # from the time before the crash
+        cluster.nodes[3].controller.register_again()
+        cluster.settle()
+    cluster.write(Delete(disk))
+
+    assert leader == cluster.leader("t")
 
 
 def test_the_wait_begins_when_the_first_replica_is_back(cluster):

@@ -53,3 +53,14 @@ def test_watches_that_the_store_does_not_set_are_tried_again(monkeypatch):
 
     asyncio.run(asyncio.wait_for(main(), 30))
     assert (["names", "settings"], "names") == (sorted(looks[:2]), looks[2])
+
+
+def test_a_node_registers_again_when_its_disk_accepts_writes():
+    """A failing disk is reported at once. Its return is reported after the registration, by `_registered`."""
+    calls = []
+    node = object.__new__(membership.Membership)
+    node.controller = SimpleNamespace(register_again=lambda: calls.append("registers"))
+    node._report_disk = lambda: calls.append("reports")
+    node._disk_changed(True)
+    node._disk_changed(False)
+    assert ["reports", "registers"] == calls
