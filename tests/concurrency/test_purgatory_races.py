@@ -240,10 +240,9 @@ def test_one_winner():
                 operation.maybe_try_complete,
             )
 
-            assert sum(wins) >= 1
             assert operation.verdict() is None
-            # A check that finds the time up expires the operation, and so both may rightly claim it.
-            assert sum(wins) == 1 or operation.outcome is Outcome.EXPIRED
+            # A check that finds the time up expires the operation and claims nothing. run() may have returned before.
+            assert sum(wins) == 1 or (sum(wins) == 0 and operation.outcome is Outcome.EXPIRED)
         assert 0 == purgatory.parked
 
 
