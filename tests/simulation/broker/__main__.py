@@ -7,9 +7,8 @@ last lines of its history.
 from __future__ import annotations
 
 import argparse
-import gc
+import collections
 import itertools
-import os
 import sys
 import tempfile
 import time
@@ -19,7 +18,6 @@ from pathlib import Path
 from tests.simulation.broker.clients import Broken
 from tests.simulation.broker.simulation import Simulation
 
-_HASH_SEED = "0"
 _MEMORY = Path("/dev/shm")
 _SUMS = ("steps", "faults", "acknowledged", "read")
 
@@ -57,17 +55,12 @@ def run(seed, lines):
         try:
             return simulation.run()
         except Exception as error:
-            print(f"seed {seed}:", *simulation.history.lines[-lines:], sep="\n")
+            print(f"seed {seed}:", *collections.deque(simulation.history.lines, lines), sep="\n")
             if not isinstance(error, Broken):
                 traceback.print_exception(error)
             print(f"seed {seed}: {type(error).__name__}: {error}")
             return None
-        finally:
-            gc.collect()
 
 
 if __name__ == "__main__":
-    if os.environ.get("PYTHONHASHSEED") != _HASH_SEED:  # the order of sets is part of a run
-        os.environ["PYTHONHASHSEED"] = _HASH_SEED
-        os.execv(sys.executable, [sys.executable, "-m", "tests.simulation.broker", *sys.argv[1:]])
     sys.exit(main())

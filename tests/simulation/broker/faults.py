@@ -87,14 +87,14 @@ class Faults:
         self._leaving = set()
         kinds = {
             self._kill: 6,
-            self._kill_all: 1,
+            self._kill_all: 3,
             self._pause: 4,
             self._fail_disk: 2,
             self._ask_to_leave: 2,
             self._elect: 2,
         }
         self._kinds = {kind: weight * random.choice([0, 1, 1, 3]) for kind, weight in kinds.items()}
-        self._kinds |= {self._start: 8, self._resume: 10}
+        self._kinds |= dict.fromkeys((self._start, self._resume), random.choice([8, 20]))
 
     def strike(self):
         """Cause one fault, or end one. Each seed has other probabilities."""
@@ -129,7 +129,8 @@ class Faults:
             self._damage.cut(node, self._random)
 
     def _may_cut(self, node):
-        # A node that was about to stop, and is not, counts with the ends that it had when it registered.
+        # A new controller does not know which nodes are about to stop. Until such a node stops, it counts with the
+        # ends of its registration, so a log that a power cut has shortened may win an election.
         has_leaving = any(each.alive and each.life == life for each, life in self._leaving)
         return not has_leaving and self._damage.allows_cut(node, self._nodes)
 

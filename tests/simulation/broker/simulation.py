@@ -58,16 +58,16 @@ class Simulation:
         self.random = random.Random(seed)
         self.clock = Clock()
         self.history = History(self.clock)
-        count = self.random.choice([2, 3, 3, 4])
+        count = self.random.choice([2, 3, 3, 3, 4])
         settings = {
             "segment_bytes": self.random.choice([150, 1_000, 100_000]),
-            "rebalance_ms": self.random.choice([0, 500]),
+            "rebalance_ms": self.random.choice([0, 500, 500]),
         }
         self.nodes = [Node(number, folder, count, self.clock, **settings) for number in range(1, count + 1)]
         self.network = Network({node.number: node for node in self.nodes})
         self.clients = Clients(_KEYS, self.random, self.history.note)
         self.faults = Faults(self.nodes, _KEYS, self.random, self.history.note)
-        self._fault_rate = self.random.choice([0.005, 0.015, 0.03])
+        self._fault_rate = self.random.choice([0.005, 0.01, 0.02, 0.04])
         self._pauses_ms = self.random.choice([(1, 5, 20, 50, 200), (5, 50, 500)])
         self._steps = {
             Node.step_loop: 6,
@@ -75,7 +75,7 @@ class Simulation:
             Node.look: 1,
             Node.control: 2,
             Node.keep_house: 1,
-            self.clients.produce: self.random.choice([1, 3]),
+            self.clients.produce: self.random.choice([0.3, 1, 3]),
             self.clients.consume: 1,
         }
 

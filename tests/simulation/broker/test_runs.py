@@ -5,7 +5,9 @@ import pytest
 from tests.simulation.broker.clients import Broken
 from tests.simulation.broker.simulation import Simulation
 
-SEEDS = [*range(20), 37]
+#: The last ones fail without one of two rules: after a crash of all in-sync replicas, only the logs elect (43, 57), and
+#: a leadership names the registration that it is for (53).
+SEEDS = [*range(10), 43, 53, 57]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
