@@ -5,9 +5,9 @@ import pytest
 from tests.simulation.broker.clients import Broken
 from tests.simulation.broker.simulation import Simulation
 
-#: The last ones fail without one of two rules: after a crash of all in-sync replicas, only the logs elect (43, 57), and
-#: a leadership names the registration that it is for (53).
-SEEDS = [*range(10), 43, 53, 57]
+#: The last ones fail without one of three rules: after a crash of all in-sync replicas, only the logs elect (43, 57), a
+#: leadership names the registration that it is for (53), and a node registers again when its disk is back (132).
+SEEDS = [*range(10), 43, 53, 57, 132]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
