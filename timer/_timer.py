@@ -198,7 +198,7 @@ class SystemTimer(Timer):
         expired = False
         while self._wait_for_due(until_ns, stopped):
             if self._expire_due():
-                expired, until_ns = True, self._origin_ns  # do not wait any longer
+                expired, until_ns = True, self._origin_ns  # a time in the past: do not wait any longer
         return expired
 
     def _wait_for_due(self, until_ns: int | None, stopped: Callable[[], bool]) -> bool:

@@ -113,7 +113,7 @@ class TimingWheel:
             for level in self.levels:
                 if ahead < level.reach:
                     bucket = level.slots[tick // level.span % len(level.slots)]
-                    if bucket is not None and bucket.first <= tick:
+                    if bucket is not None and bucket.first <= tick:  # otherwise it is of the ring's next turn
                         return bucket, False
         self.catch_up(self.tick_at(now_ns))
         if deadline_ns <= now_ns or tick <= self.hand:

@@ -89,9 +89,9 @@ def _in_order(known: Iterable[Watchers], limit: int | None) -> Iterator[Operatio
     """The operations under the keys, each once. A key's are read when it is reached, in chunks if there is a limit."""
     seen: set[Operation] = set()
     for watchers in known:
-        most = len(watchers) if limit is None else 2 * len(seen) + FIRST_CHUNK
-        while chunk := [each for each in watchers.head(most) if each not in seen]:
+        found = watchers.operations() if limit is None else watchers.head(2 * len(seen) + FIRST_CHUNK)
+        while chunk := [each for each in found if each not in seen]:
             seen.update(chunk)
             yield from chunk
             # Operations that were checked and still wait come first, so each round reads twice as many.
-            most = 0 if limit is None else 2 * len(seen) + FIRST_CHUNK
+            found = [] if limit is None else watchers.head(2 * len(seen) + FIRST_CHUNK)

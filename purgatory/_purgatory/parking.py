@@ -201,17 +201,17 @@ class Parking:
             UnhashableKey: the key has no hash.
             InvalidSetting: the limit is not an ``int``, or is less than 1.
         """
-        completed = 0
         if limit is not None:
-            completed = check_keys(self, [key], limit)
-        elif (watchers := self._shards.find(key)) is not None:
-            try:
-                for operation in watchers.operations():
-                    if operation._op_state <= PARKED and operation.maybe_try_complete():
-                        completed += 1
-            except BaseException:
-                hand_over(self, (key,), None)
-                raise
+            return self.check_and_complete_all([key], limit)
+        watchers = self._shards.find(key)
+        completed = 0
+        try:
+            for operation in [] if watchers is None else watchers.operations():
+                if operation._op_state <= PARKED and operation.maybe_try_complete():
+                    completed += 1
+        except BaseException:
+            hand_over(self, (key,), None)
+            raise
         if self._closed and not completed:
             checked_when_closed(self._name)
         return completed

@@ -91,7 +91,7 @@ if not TYPE_CHECKING and CORE is not None:
 
 
 class Number:
-    """One number that rises, and the thresholds that are waited for. ``error``: its waiters fail with that."""
+    """One number that rises, and the thresholds that are waited for. If ``error`` is set, its waiters fail with it."""
 
     __slots__ = ("_heap", "_key", "_known", "_lock", "_most", "_purgatory", "error", "value")
 

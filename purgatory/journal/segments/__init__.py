@@ -108,19 +108,25 @@ def recover(folder: Path, unsealed: list[Path] | None = None) -> int:
     for segment in segments:
         if segment.is_open and segment.first in sealed:
             segment.path.unlink()  # killed between the rename and the removal
-        elif segment.is_open:
-            try:
-                seal(segment.path)
-            except Exception as error:
-                if unsealed is None or isinstance(error, JournalFormat):
-                    raise
-                unsealed.append(segment.path)
-                following = max([following, *(frame.last + 1 for frame in scan(segment.path.read_bytes()))])
+        elif segment.is_open and not _sealed(segment.path, unsealed):
+            following = max([following, *(frame.last + 1 for frame in scan(segment.path.read_bytes()))])
     following = max([following, *(s.last + 1 for s in list_segments(folder) if s.last is not None)])
     if following > ended and not unsealed:
         with contextlib.suppress(OSError):
             leave_end(folder, following)
     return following
+
+
+def _sealed(path: Path, unsealed: list[Path] | None) -> bool:
+    """Seal an open segment. Returns False if that fails and the segment was noted as unsealed."""
+    try:
+        seal(path)
+    except Exception as error:
+        if unsealed is None or isinstance(error, JournalFormat):
+            raise
+        unsealed.append(path)
+        return False
+    return True
 
 
 class FolderLock:

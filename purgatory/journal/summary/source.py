@@ -131,12 +131,15 @@ def _from_json(lines: Iterable[str], name: str) -> Iterator[Record]:
         for line in lines:
             if line.strip():
                 values = {key: value for key, value in json.loads(line).items() if key in _NAMES}
-                record = Record(**{**values, "keys": tuple(values["keys"])})
-                "".join(
-                    text for text in (record.type, *record.keys) if text is not None
-                )  # a TypeError: one is not a str
-                yield record
+                yield _with_texts(Record(**{**values, "keys": tuple(values["keys"])}))
             number += 1
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         message = f"{name}, line {number}: no record as `purgatory journal tail` prints it ({error!r})"
         raise JournalFormat(message) from error
+
+
+def _with_texts(record: Record) -> Record:
+    """Return the record if its type and its keys are texts."""
+    if not all(text is None or isinstance(text, str) for text in (record.type, *record.keys)):
+        raise JournalFormat("type and keys must be texts")
+    return record

@@ -403,7 +403,6 @@ def test_journal_starts_on_a_full_disk(tmp_path, write, operation, outcome, no_r
     assert verify(tmp_path).sound
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="needs root, to mount a small file system")
 def test_journal_starts_beside_a_segment_that_cannot_be_sealed(tmp_path, operation, outcome, write, monkeypatch):
     """Whatever hinders the sealing of an earlier writer's segment, the service starts and its numbers go on."""
     write(tmp_path, 10, parquet=False)
@@ -421,6 +420,7 @@ def test_journal_starts_beside_a_segment_that_cannot_be_sealed(tmp_path, operati
     assert list(range(11)) == [row.seq for row in read(tmp_path)]
 
 
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="needs root, to mount a small file system")
 def test_real_full_file_system(tmp_path, operation, outcome):
     """On a file system of 64 KiB the journal fills it, counts the rest, and what is there is sound."""
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], check=False).returncode:

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import functools
+import statistics
 import sysconfig
 
 import pytest
@@ -279,20 +280,20 @@ def test_an_empty_purgatory_is_small(mock_timer, make, said, without_gil):
     """A purgatory on a shared timer is small enough to have one for each job, however many shards it may get."""
     most = without_gil if sysconfig.get_config_var("Py_GIL_DISABLED") else 1.1 * said
     made = []
+    sizes = []
     tracemalloc = pytest.importorskip("tracemalloc")  # PyPy has none
     tracemalloc.start()
     try:
-        for number in range(-10, 20):
-            if number == 0:
-                before, _ = tracemalloc.get_traced_memory()
+        for number in range(30):
+            before, _ = tracemalloc.get_traced_memory()
             made.append(make(f"job {number}", timer=mock_timer, reaper_enabled=False))
-        after, _ = tracemalloc.get_traced_memory()
+            sizes.append(tracemalloc.get_traced_memory()[0] - before)
     finally:
         tracemalloc.stop()
     for watermark in made:
         watermark.shutdown()
 
-    assert most > (after - before) / 20
+    assert most > statistics.median(sizes)  # other threads and growing tables also take memory now and then
 
 
 @pytest.fixture

@@ -310,7 +310,7 @@ def test_who_stays_is_at_the_head_whoever_comes_and_goes(purgatory):
     assert all(run_threads(look, come_and_go, come_and_go)[0])
 
 
-@pytest.mark.skipif(COMPILED, reason="C reads its list in one step")
+@pytest.mark.interpreted
 def test_a_key_that_changes_while_its_head_is_read_is_read_again(purgatory, monkeypatch):
     """Another thread may remove an operation between the two calls that read the head of a dict."""
     first, second = Waiting(), Waiting()

@@ -251,18 +251,23 @@ def test_a_write_to_many_partitions_checks_each_operation_once(leader, monkeypat
     assert [operation] == calls
 
 
-def test_ends_are_those_of_now(leader):
-    """A node registers with the ends that its logs have then, those included that no controller has named yet."""
-    leader.append()
-    leader.manager.checkpoint()
-    leader.manager.close()
-    restarted = ReplicaManager(
+def next_process(leader):
+    """The manager of the next process of a node in a cluster, on the same data folder."""
+    return ReplicaManager(
         Cluster(ports=(1, 2, 3)),
         ReplicationSettings(),
         TopicStore(leader.manager.store.folder, keeps_topics=False),
         leader.timer,
         leader.actions,
     )
+
+
+def test_ends_are_those_of_now(leader):
+    """A node registers with the ends that its logs have then, those included that no controller has named yet."""
+    leader.append()
+    leader.manager.checkpoint()
+    leader.manager.close()
+    restarted = next_process(leader)
     for index in (0, 1):
         (leader.manager.store.folder / f"t-{index}" / "topic_id").write_text("a")
     restarted.folders.open_all()
@@ -286,13 +291,7 @@ def test_an_epoch_without_records_is_remembered(leader, is_cut, end):
     if is_cut:
         leader.partition.log.truncate_to(1)
     leader.manager.checkpoint()
-    restarted = ReplicaManager(
-        Cluster(ports=(1, 2, 3)),
-        ReplicationSettings(),
-        TopicStore(leader.manager.store.folder, keeps_topics=False),
-        leader.timer,
-        leader.actions,
-    )
+    restarted = next_process(leader)
     (leader.manager.store.folder / "t-0" / "topic_id").write_text("a")
     restarted.folders.open_all()
 
