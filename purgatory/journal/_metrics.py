@@ -22,7 +22,7 @@ _COUNTERS: Final = (
         "dropped",
         "Rows dropped: the buffer was full, the disk failed, or the row could not be serialized.",
     ),
-    ("write_errors", "write_errors", "Writes that failed. The rows were kept and retried."),
+    ("write_errors", "write_errors", "Writes and syncs that failed. The rows were kept and retried."),
     ("seal_errors", "seal_errors", "Segments that could not be sealed or deleted. They stay readable."),
     ("segments_sealed", "segments_sealed", "Segments sealed."),
     ("segments_deleted", "segments_deleted", "Sealed segments deleted because of an age or size limit."),

@@ -94,7 +94,8 @@ class FolderWriter:
         self._closing = self._ended = False
         self._is_copy = False  # in a forked child
         self._sealer = Sealer(folder, options, f"{schema.name}-sealer", unsealed)
-        self._segment = OpenSegment(folder, options, partial(self._sealer.submit, self._sealer.seal))
+        seal = partial(self._sealer.submit, self._sealer.seal)
+        self._segment = OpenSegment(folder, options, seal, self._write_failed)
         self._thread = threading.Thread(target=self._run, name=f"{schema.name}-writer", daemon=True)
         call_after_fork(self)  # before its thread runs: a forked child then finds everything that it closes
         self._thread.start()
@@ -266,11 +267,7 @@ class FolderWriter:
             try:
                 self._segment.append(frame, self._next)
             except OSError as error:
-                if not self._failing:
-                    _log.warning("journal.disk_refuses", folder=str(self.folder), error=str(error))
-                self._failing = True
-                with self._counting:
-                    self._write_errors += 1
+                self._write_failed(error)
                 return False
             self._failing = False
             self._held.popleft()
@@ -283,16 +280,19 @@ class FolderWriter:
                 self._segment.close()
         return True
 
+    def _write_failed(self, error: OSError) -> None:
+        """Count the error. Log it, unless the last write failed too."""
+        if not self._failing:
+            _log.warning("journal.disk_refuses", folder=str(self.folder), error=str(error))
+        self._failing = True
+        with self._counting:
+            self._write_errors += 1
+
     def _settle(self, waiting: list[Future[bool]], *, closing: bool) -> None:
         """Acknowledge flushes once their rows are on the disk, and close a segment that is old enough."""
-        if waiting and self.options.sync == "flush":
-            try:
-                self._segment.sync()
-            except OSError:
-                with self._counting:
-                    self._write_errors += 1
-                self._flushes.extend(waiting)  # not acknowledged: the next round tries again
-                return
+        if waiting and self.options.sync == "flush" and not self._segment.sync():
+            self._flushes.extend(waiting)  # not acknowledged: the next round tries again
+            waiting = []
         for done in waiting:
             done.set_result(True)
         sealing = self._segment.exists and (closing or self._segment.is_aged)

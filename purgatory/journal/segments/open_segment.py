@@ -28,12 +28,21 @@ class OpenSegment:
         folder: the journal's.
         options: of the journal.
         closed: called with the path of each segment that was closed with rows in it.
+        failed: called with the error of a sync that failed after the rows had been written.
     """
 
-    def __init__(self, folder: Path, options: Options, closed: Callable[[Path], object]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        options: Options,
+        closed: Callable[[Path], object],
+        failed: Callable[[OSError], object],
+    ) -> None:
         self._folder = folder
         self._options = options
         self._closed = closed
+        self._failed = failed
+        self._unsynced: list[Path] = []
         self._file: RawIOBase | None = None
         self._path = folder
         self._size = 0
@@ -70,16 +79,33 @@ class OpenSegment:
             while done < len(frame):
                 done += self._file.write(frame[done:] if done else frame) or 0
             if self._options.sync == "always":
-                self.sync()
+                os.fsync(self._file.fileno())
         except OSError:
             self._cut(self._file)
             raise
         self._size += len(frame)
 
-    def sync(self) -> None:
-        """Force what was written to the disk."""
-        if self._file is not None:
-            os.fsync(self._file.fileno())
+    def sync(self) -> bool:
+        """Force what was written to the disk. Return False if some of it is not there yet.
+
+        After a failed sync the next one may succeed, though the kernel has dropped the pages. So the segment is closed,
+        and its rows count as on the disk once the sealer has replaced it: a sealed segment is a new file, and synced.
+        """
+        if self._file is not None and not self._synced(self._file):
+            self.close()
+        with contextlib.suppress(OSError):
+            self._unsynced = [path for path in self._unsynced if path.exists()]
+        return not self._unsynced
+
+    def _synced(self, file: RawIOBase) -> bool:
+        try:
+            os.fsync(file.fileno())
+        except OSError as error:
+            self._failed(error)
+            if self._size and self._path not in self._unsynced:
+                self._unsynced.append(self._path)
+            return False
+        return True
 
     def _cut(self, file: RawIOBase) -> None:
         """Cut off a half-written frame. If that fails too, close the segment with its torn tail."""
@@ -94,9 +120,8 @@ class OpenSegment:
         file, self._file = self._file, None
         if file is None:
             return
-        with contextlib.suppress(OSError):
-            if self._options.sync != "never":
-                os.fsync(file.fileno())
+        if self._options.sync != "never":
+            self._synced(file)
         with contextlib.suppress(OSError):
             file.close()
         if self._size:  # otherwise none of its rows was acknowledged, and the next frame writes the same file again

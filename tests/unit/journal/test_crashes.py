@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -187,6 +188,55 @@ def test_slow_disk_slows_the_caller_down_by_no_more_than_its_patience(tmp_path, 
         FullDisk.room = 10**9
         assert journal.flush(30)
     assert 3 == journal.stats().written + journal.stats().dropped
+
+
+class Unsynced(FullDisk):
+    """A disk whose sync fails while `broken` is set."""
+
+    broken = True
+
+    def fileno(self):
+        if Unsynced.broken:
+            raise OSError(errno.EIO, "Input/output error")
+        return self._file.fileno()
+
+
+@pytest.mark.parametrize("segment_bytes", [1, 1 << 20], ids=["full segment", "open segment"])
+def test_a_row_whose_sync_failed_is_acknowledged_once_its_segment_is_sealed(
+    tmp_path, operation, outcome, no_room, segment_bytes
+):
+    """A later sync may succeed although the kernel has dropped the data. Only another file is proof."""
+    FullDisk.room, Unsynced.broken = 10**9, True
+    options = {"open_file": Unsynced, "sync": "flush", "segment_bytes": segment_bytes, "interval_ms": 1}
+    with Journal(tmp_path, **options) as journal:
+        observer = journal.observer("fetch")
+        observer.finished(operation(), outcome.SATISFIED, None)
+        assert not journal.flush(0.3)
+        assert 0 < journal.stats().write_errors
+        Unsynced.broken = False
+        observer.finished(operation(), outcome.SATISFIED, None)
+        assert not journal.flush(0.3)  # this row is on the disk, the one before it is not
+        no_room.room = True
+        assert journal._writer._sealer.submit(journal._writer._sealer.seal).result(30) is None
+        assert journal.flush(30)
+        assert 2 == verify(tmp_path).rows
+    assert [0, 1] == [row.seq for row in read(tmp_path)]
+
+
+@pytest.mark.parametrize("sync", ["segment", "flush", "always"])
+def test_a_sync_that_fails_as_a_segment_closes_is_counted_and_logged(tmp_path, operation, outcome, sync, monkeypatch):
+    """The rows were written, and a kill would not lose them. But a power cut might."""
+    FullDisk.room, Unsynced.broken = 10**9, False
+    logged = []
+    log = SimpleNamespace(warning=lambda event, **_: logged.append(event))
+    monkeypatch.setattr("purgatory.journal._writer._log", log)
+    journal = Journal(tmp_path, open_file=Unsynced, sync=sync, interval_ms=1)
+    journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+    assert journal.flush(30)
+    Unsynced.broken = True
+    stats = journal.close()
+    assert (1, 1, ["journal.disk_refuses"]) == (stats.written, stats.write_errors, logged)
+    assert verify(tmp_path).sound
 
 
 @pytest.fixture
