@@ -46,27 +46,23 @@ class InlineExecutor:
 
 @attrs.frozen
 class TimerStatistics:
-    """A timer at one moment. All numbers of events are counted from the timer's start.
+    """A timer at one moment. Events are counted from the timer's start.
 
     Attributes:
-        name: the timer's name.
+        name, tick_ms, wheel_size: the timer's attributes.
         pending: the number of pending tasks.
         occupancy: the number of pending tasks on each level of the wheel, the finest level first.
+        buckets: for each level, the number of tasks in each slot of its ring.
         next_deadline_ms: milliseconds until the next bucket comes due, or None.
         put_off: how often ``put_off`` moved the deadline of a pending task.
-        fired: the number of tasks that were run.
-        failed: the number of these that raised an exception.
-        late_ns: the lateness of the tasks that were run, as a histogram. Entry *i* is the number of tasks that were
-            less than ``2**i`` ns late and are in no earlier entry.
-        late_sum_ns: the sum of all lateness, in nanoseconds.
-        late_max_ns: the greatest lateness, in nanoseconds.
+        fired, failed: the number of tasks that were run, and of those that raised an exception.
+        late_ns: a histogram of the lateness of the tasks that were run. Entry *i* is the number of tasks that were less
+            than ``2**i`` ns late and are in no earlier entry.
+        late_sum_ns, late_max_ns: the sum and the maximum of the lateness, in nanoseconds.
         handed_over: the number of due tasks in batches that the executor has not finished.
         running_since_ns: when the batch that has run longest began, on the timer's clock. None if none runs.
-        tick_ms: the timer's resolution in milliseconds.
-        wheel_size: how many buckets of one level a bucket of the next level spans.
         hand: the tick up to which the wheel is empty. It moves from one occupied bucket to the next.
         now_tick: the tick that the clock has reached.
-        buckets: for each level, the number of tasks in each slot of its ring.
     """
 
     name: str
@@ -113,8 +109,7 @@ class ShutsDown:
 class Timer(ShutsDown, abc.ABC):
     """Runs tasks after their delays. As a context manager it shuts down at the end of the block.
 
-    A timer of your own must define ``add``, ``advance_clock``, ``size`` and ``shutdown``. Every other method has a
-    default that is correct for any timer.
+    A timer of your own must define ``add``, ``advance_clock``, ``size`` and ``shutdown``. The rest has defaults.
     """
 
     __slots__ = ()
@@ -140,23 +135,19 @@ class Timer(ShutsDown, abc.ABC):
 
     @abc.abstractmethod
     def shutdown(self) -> list[TimerTask]:
-        """Stop permanently. Batches that were handed to the executor are run. A second call has no effect.
+        """Stop permanently. Returns the tasks that were pending, earliest first. Some may be past their deadline.
 
-        Returns:
-            The tasks that were pending, earliest first. Some may be past their deadline.
+        Batches that were handed to the executor are run. A second call has no effect.
         """
 
     def put_off(self, task: TimerTask, delay_ms: float) -> bool:
         """Move the deadline of a pending task to ``delay_ms`` from now, later or earlier than it was.
 
-        A delay below zero counts as zero. ``task.delay_ms`` and ``task.added_ns`` do not change.
-
-        This default removes the task and adds it again. If ``add`` raises, the task is in no timer. So a timer that may
-        be full needs a ``put_off`` of its own.
+        A delay below zero counts as zero. ``task.delay_ms`` and ``task.added_ns`` do not change. This default removes
+        the task and adds it again. If ``add`` raises, the task is in no timer. A timer with a limit must override this.
 
         Returns:
-            True if the task was pending here. False, with nothing changed, if the task is running, has run, was
-            cancelled or was never added.
+            True if the task was pending here. Otherwise False, and nothing has changed.
 
         Raises:
             DelayTypeError, DelayValueError: the delay is not a finite number.
@@ -174,10 +165,9 @@ class Timer(ShutsDown, abc.ABC):
         return True
 
     def advance_until(self, stopped: Callable[[], bool]) -> bool:
-        """Wait until a bucket comes due, and expire it, or until ``stopped()`` returns True.
+        """Wait until a bucket comes due, and expire it, or until ``stopped()`` is true. Returns whether one expired.
 
-        A driver's thread calls this in a loop. A timer that may wait for long must call ``stopped`` before it waits and
-        after each :meth:`wake`. Returns whether a bucket expired.
+        A timer that may wait for long must call ``stopped`` before it waits and after each :meth:`wake`.
         """
         return not stopped() and self.advance_clock(POLL_MS)
 

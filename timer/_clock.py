@@ -1,9 +1,8 @@
 """Clocks: callables that return monotonic nanoseconds.
 
-``time.monotonic_ns``, the default, never goes back, and an adjustment of the wall clock does not move it. On Linux it
-does not advance while the machine is suspended. So a delay that spans a suspend is late by the length of the suspend.
-If suspended time must count, pass ``clock=lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)``. The driver's sleep
-still does not count it. Such a task runs when the first bucket comes due, or the first task is added, after the resume.
+``time.monotonic_ns``, the default, does not advance while Linux is suspended. So a delay that spans a suspend is late
+by its length. If suspended time must count, pass ``clock=lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)``. The
+driver's sleep still does not count it: due tasks run after the resume, when a bucket comes due or a task is added.
 """
 
 from __future__ import annotations
@@ -42,11 +41,7 @@ class ManualClock:
         return self._now_ns
 
     def advance(self, ms: float) -> None:
-        """Move the time forward.
-
-        Raises:
-            TimerConfigError: ``ms`` is not finite, or negative: a monotonic clock does not go back.
-        """
+        """Move the time forward. Raises :class:`TimerConfigError` if ``ms`` is negative or not finite."""
         if not 0 <= ms <= 1e300:  # noqa: PLR2004  # more nanoseconds than a float can have
             raise TimerConfigError("ms", ms, "zero or more, and finite: a monotonic clock does not go back")
         with self._lock:

@@ -6,8 +6,6 @@ lock. So either the executor runs the task, or another thread cancels or moves i
 **Exceptions of a task** are reported to the timer's ``on_error`` and stop no other task. ``KeyboardInterrupt`` and
 ``SystemExit`` on the main thread reach the caller. On any other thread only the task can have raised them, and they are
 reported, too. Any exception that leaves a batch makes the rest of it due again.
-
-If the executor rejects a batch, the thread that hands the batch over runs it.
 """
 
 from __future__ import annotations
@@ -159,10 +157,7 @@ class Dispatcher:
         return me
 
     def end(self, tally: Tally, done: int, entry: int | None) -> None:
-        """Undo :meth:`begin`, subtract ``done`` from ``handed_over``, and add the counts of one call of ``Batch.run``.
-
-        The counts come last, because this is the only step that needs memory.
-        """
+        """Undo :meth:`begin`, and add the counts of one ``Batch.run``: last, because only this step needs memory."""
         if entry is not None:
             self._inside.pop(entry, None)
         with self._lock:

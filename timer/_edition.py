@@ -4,8 +4,7 @@ The hot types are implemented in Python and in C (``timer/native``). The Python 
 the C code was not built, or if ``PURGATORY_PURE=1`` is in the environment.
 """
 
-# The core does not import pathlib.
-# ruff: noqa: PTH120, PTH204, PTH207
+# ruff: noqa: PTH120, PTH204, PTH207  # the core does not import pathlib
 
 from __future__ import annotations
 

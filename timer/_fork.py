@@ -2,17 +2,15 @@
 
 A fork copies every lock as it is, but only the thread that forked. A lock that another thread held at that moment would
 stay locked in the child for ever. So the library makes its locks here, and each child reinitializes them before any
-other code runs in it.
-
-Two rules follow for code that uses these locks:
+other code runs in it. Two rules follow:
 
 1. A plain lock, a condition or an event must not be held while code of the user runs. That code may fork, and the
    child would leave a ``with`` block whose lock is already free. A re-entrant lock may be held.
 2. Data behind a lock may be half changed in a child. What a child needs must be written in one step, or repaired by
    :func:`call_after_fork`.
 
-Some objects must do more, for example forget a thread. They define ``after_fork()`` and call :func:`call_after_fork` at
-the end of their constructor. A purgatory makes new locks for its parts there. All other locks are free by then.
+An object that must do more, for example forget a thread, defines ``after_fork()`` and calls :func:`call_after_fork` at
+the end of its constructor. All locks of this module are free by then. A purgatory replaces the locks of its parts.
 
 Rejected: acquire all locks before a fork and release them after it. The fork would wait for the slowest holder.
 """
@@ -72,10 +70,7 @@ def new_event() -> threading.Event:
 
 
 def call_after_fork(thing: AfterFork) -> None:
-    """Call ``thing.after_fork()`` in each forked child, in order of registration, while ``thing`` is referenced.
-
-    An exception is reported (see :func:`report_failures_to`). The other objects are called all the same.
-    """
+    """Call ``thing.after_fork()`` in each forked child, in order of registration, while ``thing`` is referenced."""
     _objects[next(_numbers)] = thing
 
 

@@ -17,21 +17,19 @@ if TYPE_CHECKING:
 
 
 class Driver:
-    """A daemon thread that expires due tasks of a timer, until it is stopped or the timer is shut down.
+    """A daemon thread that expires due tasks of any timer, until it is stopped or the timer is shut down.
 
-    It works with any timer, because it calls only :meth:`Timer.advance_until`. It stops at once if the timer defines
-    ``wake``, as ``SystemTimer`` does, and within 200 ms otherwise. After an exception it goes on.
+    It stops at once if the timer defines ``wake``, and within 200 ms otherwise. After an exception it goes on.
 
     Args:
         name: the thread's name.
         timer: the timer to drive.
-        on_restart: called with each exception that the timer raised and the number of restarts. If not given, the
-            exception goes to ``threading.excepthook``.
+        on_restart: called with each exception of the timer and the number of restarts. The default calls
+            ``threading.excepthook``.
 
     Attributes:
         thread: the thread.
-        heartbeat_ns: when the thread last began a round, on ``time.monotonic_ns``. It does not change while the thread
-            sleeps.
+        heartbeat_ns: when the thread last began a round, on ``time.monotonic_ns``. A round includes its sleep.
         restarts: how often the thread went on after an exception.
     """
 
@@ -76,7 +74,7 @@ class SystemTimerReaper(Timer):
 
     Attributes:
         timer: the timer that is driven.
-        inner: the timer that holds the tasks: the driven timer, or the one that it wraps.
+        inner: the timer that holds the tasks: ``timer``, or the one that it wraps.
         driver: the thread and its heartbeat. None after shutdown.
 
     Raises:
@@ -113,7 +111,6 @@ class SystemTimerReaper(Timer):
         self.timer.add(task)
 
     def put_off(self, task: TimerTask, delay_ms: float) -> bool:
-        """Move the deadline of a pending task to ``delay_ms`` from now. See :meth:`Timer.put_off`."""
         return self.timer.put_off(task, delay_ms)
 
     def advance_clock(self, timeout_ms: float) -> bool:

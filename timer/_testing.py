@@ -18,10 +18,9 @@ if TYPE_CHECKING:
 class MockTimer(SystemTimer):
     """A timer whose time passes only in :meth:`advance_clock`.
 
-    Tasks run only inside ``advance_clock``, on the thread that calls it, in order of deadline. A task with a delay of
-    zero or less runs in the next call, or in the same call if a running task adds it. Exceptions of a task go to
-    ``on_error``. ``KeyboardInterrupt`` and ``SystemExit`` reach the caller, and the tasks still due run in the next
-    call.
+    Tasks run on the thread that calls it, in order of deadline. A task with a delay of zero or less runs in the next
+    call, or in the same call if a running task adds it. If ``KeyboardInterrupt`` or ``SystemExit`` ends a call, the
+    tasks that are still due run in the next call. Other exceptions of a task go to ``on_error``.
 
     >>> from timer import TimerTask
     >>> class Ping(TimerTask):
@@ -62,11 +61,7 @@ class MockTimer(SystemTimer):
         return True
 
     def advance_clock(self, timeout_ms: float) -> bool:
-        """Move the time forward by exactly ``timeout_ms`` and run what has fallen due.
-
-        Returns:
-            Whether anything ran.
-        """
+        """Move the time forward by exactly ``timeout_ms``, and run the due tasks. Returns whether any ran."""
         checked_delay_ms(timeout_ms)  # only verified: a fraction is not rounded up
         self.clock.advance(timeout_ms)
         fired = self._dispatcher.total.fired
@@ -98,9 +93,8 @@ class MockTimer(SystemTimer):
 def check_invariants(timer: SystemTimer) -> None:
     """Verify the structure of a timer that no other thread is using.
 
-    The heap and the slots contain the same buckets, except empty ones. Buckets are open, ahead of the hand and within
-    the reach of their level. Every task refers to its one bucket, and belongs there by its deadline. If any of this is
-    wrong, the function raises ``AssertionError``.
+    Raises ``AssertionError`` unless the heap and the slots contain the same buckets (except empty ones), these are
+    open, ahead of the hand and within the reach of their level, and every task is in the bucket of its deadline.
     """
     wheel = timer._wheel
     with timer._lock:

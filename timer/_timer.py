@@ -12,9 +12,8 @@ the tasks before it.
 the clock and the argument of :meth:`SystemTimer.advance_until` are called with it. Signal handlers and ``__del__``
 methods must not call a timer: they may run on a thread that holds the lock.
 
-Rejected: a queue entry per task to the executor, because a wake-up costs more than the task. Also rejected: a driver
-that runs the tasks, because a slow task would delay all others. If your tasks are quick, pass
-``executor=InlineExecutor()``.
+The executor gets one call per batch, because a wake-up of its thread costs more than a task. The driver does not run
+the tasks, because a slow task would delay all others. If your tasks are quick, pass ``executor=InlineExecutor()``.
 """
 
 from __future__ import annotations
@@ -63,14 +62,12 @@ class SystemTimer(Timer):
         tick_ms: the resolution in milliseconds. A task runs up to this much late, never early.
         wheel_size: how many buckets of one level a bucket of the next level spans.
         clock: returns monotonic nanoseconds. The default is ``time.monotonic_ns``.
-        executor: runs due tasks, one call per batch. If not given, the timer makes a thread. A given executor is not
-            shut down with the timer.
+        executor: runs due tasks, one call per batch. The timer does not shut it down. The default is a thread.
         max_pending: reject more pending tasks than this.
         on_error: called with a task and the exception that it raised.
 
     Attributes:
-        tick_ms: the resolution in milliseconds.
-        wheel_size: how many buckets of one level a bucket of the next level spans. At least 2.
+        name, tick_ms, wheel_size: as given. ``wheel_size`` is at least 2.
         driver: the thread that drives the timer. None if there is none.
 
     Raises:
@@ -309,10 +306,9 @@ class SystemTimer(Timer):
             self._changed.notify_all()
 
     def shutdown(self) -> list[TimerTask]:
-        """Stop the timer. Batches that were handed over run to their end on the timer's own executor.
+        """Stop, and wait for batches on the timer's own executor. Returns the pending tasks, earliest first.
 
-        Called from one of the timer's own tasks, this method does not wait for that task. It returns the tasks that
-        were pending, earliest first.
+        A call from one of the timer's own tasks does not wait.
         """
         with self._lock:
             self._closed = True

@@ -27,8 +27,7 @@ empty ticks. A bucket whose tasks were all cancelled is removed when it is first
 A bucket is in one of three lists: the wheel, ``moving``, ``due``. It is added to the next list before it is removed
 from the last one. After an exception in between, the same step is done again.
 
-Rejected: a heap of tasks with lazy deletion, as in asyncio. Cancelled tasks keep their memory, and each ``add`` costs
-O(log n) comparisons.
+Rejected: a heap of tasks, as in asyncio. Cancelled tasks would keep their memory, and ``add`` would cost O(log n).
 
 All methods must be called with the timer's lock held.
 """
@@ -70,9 +69,8 @@ class TimingWheel:
 
     Args:
         wheel_size: how many buckets of one level a bucket of the next level spans. 1 is treated as 2.
-        lock: the timer's.
-        tick_ns: nanoseconds per tick.
-        start_ns: when tick 0 is.
+        lock: the timer's lock.
+        tick_ns, start_ns: nanoseconds per tick, and the time of tick 0.
 
     Attributes:
         wheel_size: as given, and at least 2.

@@ -27,13 +27,7 @@ def printable(value: object) -> object:
 
 
 class Log:
-    """Writes each line to the place where the program's own lines go. See the module's header.
-
-    ``exc_info`` is the exception whose traceback is written, and ``stack`` a text that follows the line.
-
-    Args:
-        name: the logger's name.
-    """
+    """Writes each line to the place where the program's own lines go. ``stack`` is a text that follows the line."""
 
     __slots__ = ("_plain",)
 
@@ -71,10 +65,7 @@ log: Final = Log("purgatory")
 
 
 class Throttle:
-    """Admits one event per cause and period, and counts the events that it suppresses.
-
-    For events that could come at the rate of requests. The metrics count all of them.
-    """
+    """Admits one event per cause and period, for events that could come at the rate of requests. Counts the others."""
 
     __slots__ = ("_causes", "_lock", "_period_s")
 

@@ -1,7 +1,4 @@
-"""Observers, which are notified of operations, and the handling of exceptions from callbacks.
-
-An exception that a hook or an observer raises ends here. It is counted, and logged at most once per second and cause.
-"""
+"""Observers, which are notified of operations. Exceptions of hooks and observers end here, counted and logged."""
 
 from __future__ import annotations
 
@@ -22,8 +19,7 @@ class Observer:
     """Is notified of each operation that is parked, and of its outcome. Subclass it and define the methods you need.
 
     They are called on the thread that parks or completes the operation, perhaps with the operation's lock held. So they
-    must be quick and must not wait. An exception that one raises is counted and logged, and goes no further. A method
-    that the subclass does not define is not called and costs nothing.
+    must not wait. Their exceptions are counted and logged. A method that is not defined costs nothing.
     """
 
     __slots__ = ()
@@ -31,8 +27,7 @@ class Observer:
     def parked(self, operation: Any, /) -> None:
         """``operation`` was parked. It may already have an outcome, or get one during this call.
 
-        Not called if parking failed. ``finished`` is called then as well if the operation was cancelled, for example
-        because a timer was full or the purgatory was shut down.
+        Not called if parking failed. If that cancelled the operation, ``finished`` is called all the same.
         """
 
     def leaving(self, operation: Any, /) -> None:
@@ -43,10 +38,7 @@ class Observer:
 
 
 class ObserverMethods:
-    """The observers' bound methods for each event. A separate class so that C can replace it.
-
-    A tuple is replaced as a whole, so it can be read without a lock.
-    """
+    """The observers' bound methods for each event, in tuples, which are read without a lock. C replaces this class."""
 
     __slots__ = ("finished", "leaving", "parked")
 

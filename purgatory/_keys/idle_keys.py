@@ -1,14 +1,13 @@
 """Idle keys, under which no operation waits, and when they are forgotten.
 
-A key is kept after its last operation was removed, because finding a key is cheaper than making it. To forget it with
-its last operation takes 1.4 times the cycle if the key is used again. But keys come from the user's data, so a
-purgatory that kept every key would grow without limit.
+A key is kept after its last operation was removed. If it was forgotten and made again, a cycle would take 1.4 times as
+long. But keys come from the user's data, so a purgatory that kept every key would grow without limit.
 
 A key that becomes idle is appended to a queue, once. If the queue is longer than its limit, the thread that appended
 removes the two oldest entries. If the key of an entry is not in use again, it is forgotten.
 
 **The limit** is ``purge_interval``, or the number of keys in use if that is larger, but zero if ``purge_interval`` is
-zero. Otherwise a service whose keys take turns, such as ten thousand partitions, would make and forget keys all day.
+zero. So a service whose keys take turns, such as 10,000 partitions, does not make and forget keys all the time.
 """
 
 from __future__ import annotations

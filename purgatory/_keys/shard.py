@@ -36,12 +36,9 @@ class Shard:
 
     Attributes:
         find: returns the watchers of a key, or None.
-        parked: the number of operations that were parked with their first key here.
-        extended: how often the deadline of one was moved.
-        checks: the number of checks of the operations that have an outcome.
-        outcomes: the number of operations that completed or were cancelled, by their last state.
+        parked, extended: how many operations were parked with their first key here, and how often one was extended.
+        checks, outcomes: the checks of those that have an outcome, and their number by outcome.
         completions: for each operation between its outcome and the end of its hooks, what remains to be done.
-        retrier: None for operations that are in no purgatory.
     """
 
     __slots__ = (
@@ -73,10 +70,7 @@ class Shard:
         self.timer = timer
 
     def watch(self, operation: Any, key: Hashable) -> None:
-        """Insert an operation under one more key.
-
-        ``_op_watches`` is written first, so that the operation is removed again if this raises.
-        """
+        """Insert an operation under one more key. ``_op_watches`` comes first, for the removal if this raises."""
         before = operation._op_watches
         while True:
             watchers = self.find(key)

@@ -55,8 +55,7 @@ class Watchers(dict[Any, None]):
     def after(self, known: list[Any], most: int) -> list[Any] | None:
         """The operations behind the last of ``known`` that is still here. None if none of them is here.
 
-        If ``known`` is empty, the first ``most``. Otherwise this implementation ignores ``most``, because a dict cannot
-        be read from a position.
+        If ``known`` is empty, the first ``most``. Otherwise ``most`` is ignored: a dict cannot be read from a position.
         """
         if not known:
             return self.head(most)

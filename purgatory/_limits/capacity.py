@@ -24,11 +24,8 @@ class Tenant:
 class Capacity:
     """The places of a purgatory with ``max_parked``. An operation that has to wait takes one and gives it back.
 
-    Attributes:
-        limit: the number of places.
-        taken: the operations that have a place. ``taken.pop(operation, None)`` gives it back, also after a
-            ``RecursionError``. An interrupted thread can repeat it.
-        rejected: the number of operations that got no place.
+    ``taken`` contains the operations that have a place. ``taken.pop(operation, None)`` gives it back, also after a
+    ``RecursionError``. An interrupted thread can repeat it.
     """
 
     __slots__ = ("_lock", "_name", "limit", "rejected", "taken")

@@ -7,8 +7,8 @@ apply, in this order. The examples have 20 places, ``tenant_share=0.6`` and the 
 2. **The share**: a tenant holds at most ``tenant_share * max_parked`` places, rounded down, or one. If a holds 12, it
    is rejected, although 8 places are free.
 3. **The fair part**: the last tenth of the places, at least one, is reserved for tenants with less than their fair
-   part. The fair part is ``max_parked`` divided by the number of tenants that hold a place, including the new one. So
-   the fair part of a single tenant is all places. Here 2 places are free and the fair part is 20 / 3 = 6.67:
+   part: ``max_parked`` divided by the number of tenants that hold a place, including the new one. Here 2 places are
+   free and the fair part is 20 / 3 = 6.67:
 
    ======  ======  ==============
    tenant  places  next operation
@@ -49,9 +49,7 @@ RESERVED_ONE_IN: Final = 10
 class _Taken(dict[Any, Tenant]):
     """The operations that have a place, with their tenants.
 
-    Attributes:
-        counted: the sum of the tenants' counts.
-        present: the number of tenants that hold a place.
+    ``counted`` is the sum of the tenants' counts, and ``present`` the number of tenants that hold a place.
     """
 
     __slots__ = ("_lock", "counted", "present")

@@ -24,11 +24,7 @@ class PurgatoryError(Exception):
 
 
 class PurgatoryClosed(PurgatoryError, RuntimeError):
-    """The purgatory is shut down and accepts no operations.
-
-    Attributes:
-        name: the purgatory's name.
-    """
+    """The purgatory ``name`` is shut down and accepts no operations."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"purgatory {name!r} is shut down and accepts no operations; answer the client yourself")
@@ -36,12 +32,9 @@ class PurgatoryClosed(PurgatoryError, RuntimeError):
 
 
 class PurgatoryFull(PurgatoryError, RuntimeError):
-    """The purgatory holds ``max_parked`` operations. The rejected operation is unchanged.
+    """The purgatory ``name`` has no place for an operation, which is unchanged.
 
-    Attributes:
-        name: the purgatory's name.
-        limit: its ``max_parked``.
-        tenant: the operation's tenant if there are limits by tenant, else None.
+    ``limit`` is its ``max_parked``. ``tenant`` is the operation's tenant, or None if there are no limits by tenant.
     """
 
     def __init__(self, name: str, limit: int, tenant: Hashable = None, reason: str | None = None) -> None:
@@ -56,11 +49,7 @@ class PurgatoryFull(PurgatoryError, RuntimeError):
 
 
 class WaitCancelled(PurgatoryError, RuntimeError):
-    """The awaited operation was cancelled, so there is no result.
-
-    Attributes:
-        name: the purgatory's name.
-    """
+    """The awaited operation was cancelled in the purgatory ``name``, so there is no result."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"the wait in purgatory {name!r} was cancelled by cancel_for_key() or by its own cancel()")
@@ -68,12 +57,9 @@ class WaitCancelled(PurgatoryError, RuntimeError):
 
 
 class WaitDrained(PurgatoryClosed, TimeoutError):
-    """The purgatory was shut down before the awaited operation's deadline, so there is no result.
+    """The purgatory ``name`` was shut down before the awaited operation's deadline, so there is no result.
 
     It is a ``TimeoutError`` too, for callers that treat an early end like a timeout.
-
-    Attributes:
-        name: the purgatory's name.
     """
 
     __new__ = TimeoutError.__new__  # type: ignore[assignment]  # the other bases have another layout in memory
@@ -84,11 +70,7 @@ class WaitDrained(PurgatoryClosed, TimeoutError):
 
 
 class AlreadyParked(PurgatoryError, RuntimeError):
-    """An operation was parked a second time.
-
-    Attributes:
-        operation: the operation.
-    """
+    """An operation, ``operation``, was parked a second time."""
 
     def __init__(self, operation: object) -> None:
         super().__init__(f"operation must not have been parked before, got {operation!r}; create a new one")
@@ -103,11 +85,7 @@ class NoKeys(PurgatoryError, ValueError):
 
 
 class WatchKeysType(PurgatoryError, TypeError):
-    """``watch_keys`` is not a sequence of keys.
-
-    Attributes:
-        watch_keys: the value given.
-    """
+    """The value ``watch_keys`` is not a sequence of keys."""
 
     def __init__(self, watch_keys: object) -> None:
         if watch_keys is None:
@@ -121,11 +99,7 @@ class WatchKeysType(PurgatoryError, TypeError):
 
 
 class UnhashableKey(PurgatoryError, TypeError):
-    """A watch key is not hashable.
-
-    Attributes:
-        key: the key.
-    """
+    """A watch key, ``key``, is not hashable."""
 
     def __init__(self, key: object) -> None:
         super().__init__(f"watch key must be hashable, got {type(key).__name__} {key!r}; use a tuple or a frozen value")
@@ -133,11 +107,7 @@ class UnhashableKey(PurgatoryError, TypeError):
 
 
 class InvalidOperation(PurgatoryError, TypeError):
-    """An object cannot be parked.
-
-    Attributes:
-        operation: the object given.
-    """
+    """An object, ``operation``, cannot be parked."""
 
     def __init__(self, operation: object, why: str) -> None:
         super().__init__(
@@ -147,11 +117,7 @@ class InvalidOperation(PurgatoryError, TypeError):
 
 
 class InvalidTenant(PurgatoryError, TypeError):
-    """The ``tenant`` function of a purgatory did not return a tenant. The operation is unchanged.
-
-    Attributes:
-        operation: the operation.
-    """
+    """The ``tenant`` function of a purgatory did not return a tenant for ``operation``, which is unchanged."""
 
     def __init__(self, operation: object, why: str) -> None:
         super().__init__(f"tenant must return a hashable tenant for a {type(operation).__qualname__}: {why}")
@@ -159,12 +125,7 @@ class InvalidTenant(PurgatoryError, TypeError):
 
 
 class ReservedName(PurgatoryError, AttributeError):
-    """A subclass, or an assignment, uses a reserved name of an operation.
-
-    Attributes:
-        kind: the operation's type.
-        name: the name.
-    """
+    """An operation type, ``kind``, or an assignment to its instance uses the reserved name ``name``."""
 
     def __init__(self, kind: type, name: str, reserved: Iterable[str]) -> None:
         super().__init__(
@@ -176,11 +137,7 @@ class ReservedName(PurgatoryError, AttributeError):
 
 
 class InvalidAction(PurgatoryError, TypeError):
-    """An object added to an action queue is not callable.
-
-    Attributes:
-        action: the object given.
-    """
+    """An object, ``action``, that was added to an action queue is not callable."""
 
     def __init__(self, action: object) -> None:
         super().__init__(f"action must be callable, got {action!r}; give the function and then its arguments")
@@ -188,11 +145,7 @@ class InvalidAction(PurgatoryError, TypeError):
 
 
 class WrongLoop(PurgatoryError, RuntimeError):
-    """A purgatory or a timer of one event loop was used on another loop.
-
-    Attributes:
-        name: the purgatory's or the timer's name.
-    """
+    """The purgatory or timer ``name`` of one event loop was used on another loop."""
 
     def __init__(self, name: str, what_to_do: str) -> None:
         super().__init__(f"{name!r} belongs to another event loop; {what_to_do}")
@@ -200,11 +153,7 @@ class WrongLoop(PurgatoryError, RuntimeError):
 
 
 class NoRunningLoop(PurgatoryError, RuntimeError):
-    """An ``AsyncPurgatory`` was used where no asyncio loop runs.
-
-    Attributes:
-        name: the purgatory's name.
-    """
+    """An ``AsyncPurgatory`` of this ``name`` was used where no asyncio loop runs."""
 
     def __init__(self, name: str, what_to_do: str) -> None:
         super().__init__(f"purgatory {name!r} needs a running asyncio loop; {what_to_do}")
@@ -212,12 +161,7 @@ class NoRunningLoop(PurgatoryError, RuntimeError):
 
 
 class InvalidSetting(PurgatoryError, ValueError):
-    """A purgatory was created, or a function called, with an argument that cannot work.
-
-    Attributes:
-        setting: the parameter's name.
-        value: the value given.
-    """
+    """A class or function was called with an argument that cannot work: the parameter ``setting``, this ``value``."""
 
     def __init__(self, setting: str, value: object, wanted: str, hint: str = "") -> None:
         super().__init__(f"{setting} must be {wanted}, got {value!r}{'; ' if hint else ''}{hint}")
@@ -226,12 +170,7 @@ class InvalidSetting(PurgatoryError, ValueError):
 
 
 class AddressUnusable(PurgatoryError, OSError):
-    """A server cannot listen on its address.
-
-    Attributes:
-        addr: the address.
-        port: the port.
-    """
+    """A server cannot listen on the address ``addr`` and this ``port``."""
 
     def __init__(self, addr: str, port: int, why: OSError) -> None:
         about_port = why.errno in (errno.EADDRINUSE, errno.EACCES)
@@ -243,11 +182,7 @@ class AddressUnusable(PurgatoryError, OSError):
 
 
 def checked_int(setting: str, value: object, least: int, most: int | None = None) -> int:
-    """``value`` if it is an ``int`` of at least ``least``, and of at most ``most`` if given.
-
-    Raises:
-        InvalidSetting: it is not.
-    """
+    """``value`` if it is an ``int`` of at least ``least``, and at most ``most`` if given. Otherwise it raises."""
     if type(value) is not int or value < least or (most is not None and value > most):
         limits = f"{least} or more" if most is None else f"from {least} to {most}"
         raise InvalidSetting(setting, value, f"an int, {limits}")
