@@ -48,11 +48,19 @@ def test_whatif_of_a_trace_is_exact(session, tmp_path, brute, trace_rows):
     gen.write(tmp_path / "trace", gen.trace(attrs.evolve(gen.WORKLOADS["kafka"], **shape)), TRACE, files=1)
     grid = Grid(timeouts_ms=(10, 1_000, 60_000), shards=(1, 4), ticks_ms=(1,), wheel_sizes=(20,))
     page = whatif(over(tmp_path / "trace", session), tmp_path / "out", grid)
-    found = {row["timeout_ms"]: row["expired"] for row in table_of(tmp_path, "timeouts")}
+    found = {row["timeout_ms"]: row for row in table_of(tmp_path, "timeouts")}
     rows = trace_rows("kafka", **shape)
+    last = max(row["ts"] for row in rows)
+    arrivals = {row["operation"]: row["ts"] for row in rows if row["kind"] == "operation"}
     for timeout in grid.timeouts_ms:
         changed = brute([{**row, "delay_ms": timeout} for row in rows])
-        assert sum(outcome == "expired" for outcome, _ in changed.values()) == found[timeout]
+        due = {operation for operation, at in arrivals.items() if at + timeout * 1000 <= last}
+        expired = {operation for operation, (outcome, _) in changed.items() if outcome == "expired"}
+        row = found[timeout]
+        assert (len(expired & due), len(expired - due)) == (row["expired"], row["still_parked"])
+        assert (pytest.approx(len(expired & due) / len(due)) if due else None) == row["expiry_share"]
+        spent = [min(end, last) - arrivals[operation] for operation, (_, end) in changed.items()]
+        assert pytest.approx(sum(spent) / len(spent) / 1000) == row["mean_wait_ms"]
     choice = json.loads((tmp_path / "out" / "choice.json").read_text())
     settings = {"timeout_ms", "tick_ms", "wheel_size", "purge_interval", "shards"}
     assert settings == {each["setting"] for each in choice}
@@ -275,3 +283,19 @@ def test_a_trace_without_operations_is_an_error_of_one_line(session, tmp_path, c
     assert f"purgatory pipeline: {tmp_path}/trace holds no operation to try settings on" in capsys.readouterr().err
     assert 0 == main(["replay", *places, "--out", str(tmp_path / "answers")])
     assert ["malformed", "0"] == capsys.readouterr().out.split()
+
+
+def test_a_heartbeat_after_the_deadline_makes_a_parked_operation_an_expired_one(tmp_path):
+    """The trace ends with its last row. Before that, the outcome is unknown."""
+    at = gen.START_MS * 1000
+    row = {"kind": "operation", "purgatory": "p", "operation": "o", "delay_ms": 9, "keys": ["k"], "levels": [1]}
+    rows = [{**row, "ts": at}, {**row, "kind": "event", "ts": at + 5_000, "keys": ["other"]}]
+    beat = {**row, "kind": "flush", "ts": at + 7_000, "keys": [], "levels": []}
+    grid = Grid(timeouts_ms=(5, 6, 8), shards=(1,), ticks_ms=(1,), wheel_sizes=(20,))
+    found = []
+    for name, some in (("without", rows), ("with", [*rows, beat])):
+        whatif(over(written(tmp_path / name / "trace", some)), tmp_path / name / "out", grid)
+        table = table_of(tmp_path / name, "timeouts")
+        found.append([(row["expired"], row["still_parked"], row["expiry_share"], row["mean_wait_ms"]) for row in table])
+    assert [(1, 0, 1.0, 5.0), (0, 1, None, 5.0), (0, 1, None, 5.0)] == found[0]
+    assert [(1, 0, 1.0, 5.0), (1, 0, 1.0, 6.0), (0, 1, None, 7.0)] == found[1]

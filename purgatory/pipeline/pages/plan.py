@@ -75,11 +75,13 @@ def _timeouts(rows: Sequence[Row], chosen: Sequence[Choice], *, exact: bool) -> 
             share = row["expiry_share"]
             cells = [name, duration_text(row["timeout_ms"]), "not known" if share is None else share_text(share)]
             if exact:
-                cells += [duration_text(row["mean_wait_ms"]), f"{row['mean_parked']:,.1f}"]
+                cells += [duration_text(row["mean_wait_ms"]), f"{row['mean_parked']:,.1f}", f"{row['still_parked']:,}"]
             lines.append(cells)
-    names = ["", "timeout", "expire", *(["mean wait", "parked on average"] if exact else [])]
+    names = ["", "timeout", "expire", *(["mean wait", "parked on average", "parked at the end"] if exact else [])]
     how = "A longer timeout lets fewer expire, and parks more: the two sides of the same choice."
-    if not exact:
+    if exact:
+        how += " The share is of the operations whose deadline lies within the trace."
+    else:
         how += " A journal cannot know this for times that no operation was allowed to wait."
     return section("Timeouts", how, "".join(figures) + table(names, lines)) if lines else ""
 

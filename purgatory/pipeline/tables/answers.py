@@ -254,25 +254,36 @@ def unexplained(engine: Engine) -> dict[tuple[str, str], str]:
 def timeouts(tried_ms: Sequence[int]) -> Table:
     """For each timeout of each type, exactly: how many expire, how long they wait, how many are parked.
 
-    All that matters of a wait is which of the timeouts it outlasts. So operations are summed up by that first, and only
-    these few sums meet the timeouts.
+    The trace ends with its last row. An operation that is parked then, before its deadline, has not expired. It is
+    counted apart (`still_parked`), with its wait so far. The share is of the operations whose deadline lies within the
+    trace, answered or not: of later ones, only those that are answered early have an outcome.
+
+    All that matters of a wait is which of the timeouts it outlasts, and which of them end within the trace. So
+    operations are summed up by that first, and only these few sums meet the timeouts.
     """
     tried = sorted(set(tried_ms))
     outlasted = " + ".join(f"case when wait_us < {timeout * 1000} then 0 else 1 end" for timeout in tried)
+    ended = " + ".join(f"case when end_us - arrival_us < {timeout * 1000} then 0 else 1 end" for timeout in tried)
     values = ", ".join(f"({place}, {timeout})" for place, timeout in enumerate(tried))
     return Table(
         f"""with sums as (
-            select purgatory, type, {outlasted} as outlasted, count(*) as n, sum(coalesce(wait_us, 0)) as waited,
+            select purgatory, type, {outlasted} as outlasted, {ended} as ended, count(*) as n,
+                sum(coalesce(wait_us, 0)) as waited, sum(end_us - arrival_us) as waited_so_far,
                 min(arrival_us) as first_us, max(arrival_us) as last_us
-            from waits group by all),
+            from waits cross join (select max(at_us) as end_us from judged where reason is null) as trace
+            group by all),
         met as (
-            select *, case when outlasted > place then n else 0 end as late,
-                case when outlasted > place then n * timeout_ms * 1000 else waited end as spent
+            select *, case when ended > place then n else 0 end as due,
+                case when outlasted > place and ended > place then n else 0 end as late,
+                case when outlasted > place and ended <= place then n else 0 end as parked,
+                case when outlasted <= place then waited when ended > place then n * timeout_ms * 1000
+                    else waited_so_far end as spent
             from sums cross join (values {values}) as tried(place, timeout_ms))
-        select purgatory, type, timeout_ms, sum(n), sum(late), sum(spent) / sum(n) / 1000,
-            sum(spent) / (max(last_us) - min(first_us) + 1), sum(late) / sum(n)
+        select purgatory, type, timeout_ms, sum(n), sum(late), sum(parked), sum(spent) / sum(n) / 1000,
+            sum(spent) / (max(last_us) - min(first_us) + 1), sum(late) / nullif(sum(due), 0)
         from met group by purgatory, type, timeout_ms order by purgatory, type, timeout_ms""",
         schema(
-            "purgatory:text type:text timeout_ms:int operations expired mean_wait_ms mean_parked:real expiry_share:real"
+            "purgatory:text type:text timeout_ms:int operations expired still_parked mean_wait_ms mean_parked:real "
+            "expiry_share:real"
         ),
     )
