@@ -1,17 +1,12 @@
 """A queue of checks that a handler makes after it has released its locks and sent its answer.
 
-A handler that appends to a log must check the keys of requests that can now complete. If it checks at once, their
-``on_complete`` hooks run with the handler's locks held and before its own answer. So it queues the checks and runs the
-queue last:
+If a handler checked the keys at once, the ``on_complete`` hooks would run with the handler's locks held, and before its
+own answer. So it queues the checks and runs the queue last:
 
 >>> actions = ActionQueue()
->>> def append(record: str) -> None:
-...     print("appended, lock held")
-...     actions.add(print, "checked the fetches parked on orders-3")
->>> append("record")
-appended, lock held
->>> print("answered the producer")
-answered the producer
+>>> actions.add(print, "checked the fetches parked on orders-3")
+>>> print("released the lock, answered the producer")
+released the lock, answered the producer
 >>> actions.try_complete_actions()
 checked the fetches parked on orders-3
 1
@@ -40,21 +35,13 @@ class ActionQueue:
         self._actions: deque[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]] = deque()
 
     def add(self, action: Callable[..., object], /, *args: Any, **named: Any) -> None:
-        """Make the call ``action(*args, **named)`` in the next run.
-
-        Raises:
-            InvalidAction: ``action`` cannot be called.
-        """
+        """Make the call ``action(*args, **named)`` in the next run. Raises ``InvalidAction`` if it is not callable."""
         if not callable(action):
             raise InvalidAction(action)
         self._actions.append((action, args, named))
 
     def try_complete_actions(self) -> int:
-        """Make the calls that are queued now. An exception of one is logged, and the others are still made.
-
-        Returns:
-            How many calls were made.
-        """
+        """Make the calls that are queued now, and return how many. An exception is logged, and stops no other."""
         made = 0
         for _ in range(len(self._actions)):
             try:

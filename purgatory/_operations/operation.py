@@ -148,12 +148,10 @@ class DelayedOperation(TimerTask, abc.ABC):
         ReservedName: the subclass, or an assignment, uses a reserved name.
     """
 
-    # _op_state, _op_home_shard, _op_turn, _op_recheck: under the home shard's lock.
-    # _op_new_delay_ms: under the home shard's lock. The delay of an extend() while the operation was arriving.
-    # _op_lock: the user's lock.
-    # _op_overdue: TIME_IS_UP or DRAINED once the operation must expire.
-    # _op_checks: the number of checks. Written by the thread that has the turn.
-    # _op_watches, _op_context: the keys' watchers, and the hooks' context. Written by the parking thread.
+    # Under the home shard's lock: _op_state, _op_home_shard, _op_turn, _op_recheck, and _op_new_delay_ms, the delay of
+    # an extend() while the operation was arriving.
+    # Written by the thread that has the turn: _op_checks. By the parking thread: _op_watches (of the keys) and
+    # _op_context (of the hooks). By the timer or a shutdown, if it must expire: _op_overdue (TIME_IS_UP or DRAINED).
     __slots__ = (
         "_op_checks",
         "_op_context",
@@ -197,10 +195,9 @@ class DelayedOperation(TimerTask, abc.ABC):
     def try_complete(self) -> bool:
         """Check whether the operation can complete. If so, ``return self.force_complete()``, else return False.
 
-        Called by one thread at a time, with the operation's lock held. Do not change state here. Do that in
-        :meth:`on_complete`. An exception is logged and counted, and the operation stays parked.
-
-        If :meth:`force_complete` returned False, return False: another thread has completed the operation.
+        Called by one thread at a time, with the operation's lock held. Change state only in :meth:`on_complete`: if
+        :meth:`force_complete` returns False, another thread has completed the operation. An exception is logged and
+        counted, and the operation stays parked.
         """
 
     def on_complete(self) -> object:
@@ -248,8 +245,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         """Remove the operation from its purgatory uncompleted. No check and no timer will complete it.
 
         Returns:
-            True to exactly one caller, which must answer now. False if the operation is in no purgatory: it was not
-            parked yet, it has completed, or it was removed before.
+            True to exactly one caller, which must answer now. False if the operation is not in a purgatory (any more).
         """
         return self._op_end(CANCELLED)
 
@@ -258,9 +254,8 @@ class DelayedOperation(TimerTask, abc.ABC):
 
         Returns:
             True if the new deadline counts. False, and nothing has changed, if the operation is not in a purgatory (any
-            more), is expiring, or if the purgatory has no timer. If the operation is still being parked, this returns
-            True, and the new deadline is set at the end of the parking. If its first deadline has passed by then, the
-            operation expires all the same.
+            more), is expiring, or if the purgatory has no timer. While the operation is being parked, True: the parking
+            thread sets the new deadline at the end. If the first deadline has passed by then, the operation expires.
 
         Raises:
             timer.DelayTypeError, timer.DelayValueError: the delay is not a finite number.
@@ -344,10 +339,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         return bool(completed)
 
     def _op_check_now(self, keys: Sequence[Hashable] = ()) -> bool:
-        """Check the operation once, or expire it. Returns whether the check completed it.
-
-        ``keys`` are those that the operation is being parked under, for the log.
-        """
+        """Check the operation once, or expire it. Returns whether the check completed it. ``keys`` are for the log."""
         if self._op_overdue and self._op_state != ARRIVING:
             self._op_end(EXPIRED)
             return False  # an expiry takes nothing that the event provided, so it does not count

@@ -1,8 +1,7 @@
 """The type variable of everything that is generic over operations.
 
 It has a default, so that ``DelayedOperationPurgatory("requests")`` needs no annotation and holds any operation. Type
-variables have defaults in Python 3.13 and later, and in ``typing_extensions``. Type checkers know the latter without
-its being installed. At run time there is a plain type variable.
+checkers know ``typing_extensions`` without its being installed. At run time there is a plain type variable.
 """
 
 from __future__ import annotations

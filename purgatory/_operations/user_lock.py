@@ -19,7 +19,6 @@ class LockLike(Protocol):
 
 
 def check_lock(lock: object) -> None:
-    """Raise ``InvalidSetting`` if a value has no ``acquire`` or no ``release``."""
     if not (callable(getattr(lock, "acquire", None)) and callable(getattr(lock, "release", None))):
         raise InvalidSetting("lock", lock, "a lock with acquire() and release(), or None")
 

@@ -1,9 +1,7 @@
 """Checks of many keys, and checks with a limit.
 
 An operation under several of the keys is checked once, under the first of them. So an event on 100 keys that share 20
-operations makes 20 checks in place of 2,000.
-
-**Interrupts.** If the thread of a check is interrupted, the retrier makes the rest of the check.
+operations makes 20 checks in place of 2,000. If a check is interrupted, the retrier makes the rest of it.
 """
 
 from __future__ import annotations

@@ -7,13 +7,13 @@ parking thread keeps the turn over both, which prevents this deadlock:
     2. A checking thread finds the operation complete, and runs ``on_complete``, which takes the user's lock X.
     3. The parking thread, whose caller holds X, calls ``try_complete`` again, which waits for the checking thread.
 
-Because the parking thread has the turn, the checking thread sets the recheck flag and returns. The parking thread
-checks once more after it has given up the turn.
+Instead, the checking thread finds the turn taken, sets the recheck flag and returns. The parking thread checks once
+more after it has given up the turn.
 
 **Completed while arriving.** Any thread may force or cancel the operation while it is being parked. That thread decides
 the outcome, and the parking thread removes the operation from its keys and the timer. The operation is added to the
-timer before the step to PARKED. Otherwise a thread could complete it between the two, with nothing to remove from the
-timer yet. The entry would then stay in the timer until its deadline.
+timer *before* the step to PARKED. In the other order, a thread could complete it between the two and find nothing to
+remove from the timer. The entry would stay there until its deadline.
 
 **Shut down while arriving.** ``shutdown`` sets ``_closed`` before it collects the operations. The parking thread
 watches first and reads ``_closed`` last. So either the shutdown finds the operation, or its parking thread removes it.
@@ -92,12 +92,11 @@ class Parking:
             UnhashableKey: a key has no hash.
             InvalidOperation: ``operation`` is not an operation, a timer has it, or one of its own hooks parks it.
             AlreadyParked: the operation was parked before.
-            PurgatoryFull: the operation would have to wait, and ``max_parked`` operations do. It is unchanged and may
-                be parked again later.
+            PurgatoryFull: the operation would have to wait, and there is no place. It may be parked again later.
             InvalidTenant: the ``tenant`` function failed. The operation is unchanged.
             PurgatoryClosed: the purgatory is shut down.
-            timer.TimerFull: a timer that was given to the purgatory holds its ``max_pending`` tasks. The operation is
-                cancelled. To limit a purgatory, use ``max_parked``.
+            timer.TimerFull: the given timer is full. The operation is cancelled. To limit a purgatory, pass
+                ``max_parked``.
         """
         if type(operation) not in self._admitted:
             admit(self._admitted, operation)
@@ -173,19 +172,15 @@ class Parking:
     # -- check
 
     def watching(self, key: Hashable) -> int:
-        """The number of operations under a key, which a check of the key looks at.
-
-        Raises:
-            UnhashableKey: the key has no hash.
-        """
+        """How many operations a check of the key would look at. Raises :class:`UnhashableKey` if it has no hash."""
         watchers = self._shards.find(key)
         return 0 if watchers is None else len(watchers)
 
     def check_and_complete(self, key: Hashable, limit: int | None = None) -> int:
         """Check the operations parked under a key, in order of arrival.
 
-        Call it after each event that might complete one, once the change is visible to other threads. It may also be
-        called after the shutdown. It then completes nothing, and logs ``checked_when_closed``.
+        Call it after each event that might complete one, once the change is visible to other threads. After the
+        shutdown it completes nothing, and logs ``checked_when_closed``.
 
         Args:
             key: the key.
@@ -194,8 +189,7 @@ class Parking:
                 check is repeated later and may complete it in addition.
 
         Returns:
-            The number of operations that the checks of this call completed. One that was due already and expires here
-            does not count, also not towards the limit.
+            How many operations the checks of this call completed. One that is overdue and expires here does not count.
 
         Raises:
             UnhashableKey: the key has no hash.
@@ -219,15 +213,12 @@ class Parking:
     def check_and_complete_all(self, keys: Iterable[Hashable], limit: int | None = None) -> int:
         """Check the operations parked under many keys, each operation once.
 
-        The keys are taken in their order, and the operations of each key in order of arrival. An operation under
-        several of the keys is checked under the first one only.
-
         Args:
-            keys: any iterable of keys, but not a ``str`` or ``bytes``. A repeated key counts once.
+            keys: any iterable of keys, but not a ``str`` or ``bytes``. They are checked in this order.
             limit: stop after this number of completions under all keys together, as in :meth:`check_and_complete`.
 
         Returns:
-            The number of operations that this call completed.
+            How many operations this call completed.
 
         Raises:
             WatchKeysType: ``keys`` is a ``str`` or ``bytes``, or not iterable. Nothing was checked.
@@ -253,10 +244,7 @@ def set_deadline(operation: DelayedOperation) -> None:
 
 
 def find_place(capacity: Capacity, operation: DelayedOperation) -> bool:
-    """Take a place for an operation that has to wait. False if it has an outcome.
-
-    If this raises, the operation is new again.
-    """
+    """Take a place for an operation that has to wait. False if it has an outcome. If this raises, it is new again."""
     try:
         capacity.take(operation)
     except (PurgatoryFull, InvalidTenant):

@@ -53,8 +53,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         timer: expires the operations. Several purgatories may share it, and none of them shuts it down. If not given,
             the purgatory makes a timer of its own.
         broker_id: a number that metrics carry, for a process with several brokers.
-        purge_interval: how many idle keys, under which no operation waits, are kept in any case. A kept key is cheaper
-            to park under again.
+        purge_interval: how many idle keys are kept in any case. It is cheaper to park under a kept key.
         reaper_enabled: drive the timer from a thread, unless it is driven already. If False, call
             :meth:`advance_clock`.
         timer_enabled: if False, operations do not expire.
@@ -155,21 +154,17 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
     # -- removing
 
     def purge(self) -> int:
-        """Forget the idle keys, under which no operation waits.
+        """Forget the idle keys, under which no operation waits. Returns how many.
 
         The purgatory also forgets them by itself: see ``purge_interval``.
-
-        Returns:
-            How many keys were forgotten.
         """
         return self._idle_keys.purge()
 
     def cancel_for_key(self, key: Hashable) -> list[OperationT]:
         """Cancel every operation under a key: remove it from all its keys and from the timer.
 
-        If an interrupt (Ctrl-C) ends the call early, the list is lost. The operations that were cancelled by then have
-        the outcome ``CANCELLED``, and the others still wait. If that matters, call ``operations_for_key(key)`` first
-        and ``cancel()`` each operation.
+        If an interrupt (Ctrl-C) ends the call early, the list is lost. If that matters, call
+        ``operations_for_key(key)`` first and ``cancel()`` each operation.
 
         Returns:
             The operations. They are not completed, no hook of theirs is called, and the caller must answer them.
@@ -223,10 +218,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
 
     @property
     def watched(self) -> int:
-        """The number of entries in the watch lists: one per operation and key.
-
-        The cost does not depend on what is parked. In the pure Python implementation it grows with the number of keys.
-        """
+        """The number of entries in the watch lists: one per operation and key. Pure Python visits every key."""
         return sum(shard.entries() for shard in self._shards)
 
     @property
@@ -238,8 +230,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
     def overdue_ms(self) -> float:
         """Milliseconds that the most overdue parked operation is past its deadline. 0 if none is overdue.
 
-        The cost does not depend on what is parked. While a timer that several purgatories share is late, each of them
-        that has parked operations reports by how much.
+        If a timer that several purgatories share is late, each of them with parked operations reports by how much.
         """
         return overdue_ms(self)
 
@@ -252,10 +243,9 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         return list(self.iter_operations())
 
     def iter_operations(self) -> Iterator[OperationT]:
-        """The parked operations, one key after the other, without a copy of all. Other threads run meanwhile.
+        """The parked operations, each once, without a copy of all. Other threads run meanwhile.
 
-        An operation that is parked meanwhile may be missing. One that is yielded may have completed. Each is yielded
-        once.
+        An operation that is parked meanwhile may be missing. One that is yielded may have completed.
         """
         return self._shards.iter_operations()  # type: ignore[return-value]  # all are of its type
 
@@ -289,11 +279,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         return [] if watchers is None else [each for each in watchers.operations() if each._op_state <= PARKED]
 
     def snapshot(self, *, largest: int = 10) -> PurgatorySnapshot:
-        """The purgatory as it is now, as a frozen value. Visits every key, one shard after the other.
-
-        Args:
-            largest: how many of the largest keys, and of the largest tenants, to include.
-        """
+        """The purgatory as it is now, with its ``largest`` keys and tenants, as a frozen value. Visits every key."""
         return take_snapshot(self, checked_int("largest", largest, 0))
 
     # -- observers, and driving without a reaper
@@ -311,11 +297,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         self._observers.detach(observer)
 
     def advance_clock(self, timeout_ms: float) -> bool:
-        """Wait up to ``timeout_ms`` for operations to expire. For purgatories without a reaper.
-
-        Returns:
-            Whether anything expired.
-        """
+        """Wait up to ``timeout_ms`` for operations to expire, if there is no reaper. Returns whether any expired."""
         return self._timer is not None and self._timer.advance_clock(timeout_ms)
 
     # -- shutdown
@@ -324,9 +306,9 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         """Stop permanently: reject new operations, settle the parked ones, and end the threads.
 
         Args:
-            drain: ``"expire"`` completes and expires every operation now, so that every client gets its answer.
-                ``"cancel"`` removes them uncompleted and puts them into the report. ``"wait"`` lets them complete or
-                expire by themselves for up to ``timeout_ms``, and then expires the rest.
+            drain: ``"expire"`` expires every operation now, so that every client gets its answer. ``"cancel"`` removes
+                them uncompleted and puts them into the report. ``"wait"`` lets them complete or expire by themselves
+                for up to ``timeout_ms``, and then expires the rest.
             timeout_ms: how long ``"wait"`` waits. After settling, hooks that still run are waited for as long again,
                 except hooks that wait in a ``shutdown()`` of their own.
 

@@ -101,10 +101,7 @@ class Shards:
 
 
 def operations_in_chunks(watchers: Watchers, most: int) -> Iterator[list[Any]]:
-    """The operations under a key in order of arrival, ``most`` at a time.
-
-    It ends after about as many as there were at the start.
-    """
+    """The operations under a key in order of arrival, ``most`` at a time: about as many as there are at the start."""
     taken: list[list[Any]] = [[]]
     left = len(watchers)
     while left > 0:

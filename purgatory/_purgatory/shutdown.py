@@ -3,12 +3,9 @@
 The purgatory rejects new operations before this begins. For an operation that is arriving, see
 ``purgatory._purgatory.parking``, "Shut down while arriving".
 
-**Every client gets its answer.** If another thread has an operation's turn or its user's lock, that thread or the
-retrier expires the operation, and the shutdown waits for it.
-
-**The shutdown is over** when no operation is under any key, and no thread is between an outcome and the end of its
-hooks. A hook that calls a shutdown waits for it. So no shutdown counts the hooks on the stack of a thread that is in a
-shutdown, its own or another.
+If another thread has an operation's turn or its user's lock, that thread or the retrier expires the operation, and the
+shutdown waits for it. The shutdown is over when no operation is under any key, and no thread is between an outcome and
+the end of its hooks. Hooks on the stack of a thread that is in a shutdown do not count, because they wait for it.
 """
 
 from __future__ import annotations
@@ -44,15 +41,14 @@ class Shutdown:
 
     Args:
         purgatory: where the operations are parked.
-        drain: see :meth:`DelayedOperationPurgatory.shutdown`, also for ``timeout_ms``.
-        timeout_ms: how long to wait.
+        drain, timeout_ms: see :meth:`DelayedOperationPurgatory.shutdown`.
         all_answered: returns whether all settled operations were answered. It is called when no operation is open.
         operations: returns the open operations to settle. If not given, all are settled.
         slice_size: how many operations to settle before yielding.
 
     Attributes:
-        ends_wait: set it to end the wait of ``drain="wait"``. What is left is then expired.
-        report: what happened to the operations. None until :meth:`run` has ended.
+        ends_wait: set it to end the wait of ``drain="wait"``. The rest is then expired.
+        report: None until :meth:`run` has ended.
     """
 
     _purgatory: DelayedOperationPurgatory[Any]

@@ -47,26 +47,22 @@ class Totals:
 
 @attrs.frozen
 class PurgatorySnapshot:
-    """A purgatory as it was at one moment.
-
-    Each number is exact for its own moment. They are read one after the other, so they need not add up.
+    """A purgatory at one moment. The numbers are read one after the other, so they need not add up.
 
     Attributes:
-        name: the purgatory's name.
-        broker_id: the ``broker_id`` that was given.
+        name, broker_id: as given.
         parked: operations that wait.
         watched: entries in the watch lists: one per operation and key.
-        keys: keys under which operations wait.
+        keys, idle_keys: known keys under which operations wait, and those under which none waits.
         delayed: parked operations that will expire.
         capacity: ``max_parked``.
-        idle_keys: known keys under which no operation waits.
         forgotten_keys: idle keys that were forgotten, by a purge or because there were too many.
         oldest_age_ms: how long the oldest parked operation has waited. None if none waits.
         largest_keys: the keys with the most entries, and the number of these.
         wheel_occupancy: the timer's pending tasks by level of its wheel. Empty if the timer has no statistics.
         totals: operations by outcome.
         callback_errors: the number of exceptions that callbacks raised, by the name of the hook.
-        rejected: operations rejected because the purgatory was full.
+        rejected: operations that got no place.
         closed: whether the purgatory was shut down.
         tenants: the tenants with the most parked operations: tenant, number parked, number rejected.
     """
@@ -95,14 +91,12 @@ class ShutdownReport(Generic[OperationT]):
     """What happened to the operations in a shutdown.
 
     Attributes:
-        name: the purgatory's name.
-        drain: the ``drain`` of the shutdown.
+        name, drain: the purgatory's name, and the ``drain`` of the shutdown.
         satisfied: operations that completed by themselves while the shutdown waited.
         expired: operations that expired during the shutdown, by it or by themselves.
         cancelled: operations that were removed uncompleted. The caller must answer them.
-        stuck: operations whose ``lock=`` was taken until the timeout. They are still open, and no thread checks them
-            any more. After you release the lock, call ``maybe_try_complete`` of each. It expires the operation.
-            ``AsyncPurgatory`` does this by itself.
+        stuck: operations whose ``lock=`` was taken until the timeout. They are still open. After you release the lock,
+            call ``maybe_try_complete`` of each, which expires it. ``AsyncPurgatory`` does this by itself.
         elapsed_ms: how long the shutdown took.
     """
 

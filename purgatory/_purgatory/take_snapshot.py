@@ -62,12 +62,7 @@ def take_snapshot(purgatory: DelayedOperationPurgatory[Any], largest: int) -> Pu
 
 
 def visit(chunk: Sequence[Watchers], least: int) -> tuple[int, int | None, list[tuple[int, Hashable]]]:
-    """Read the watchers of some keys.
-
-    Returns:
-        The number of keys in use, when the oldest parked operation was parked (None if there is none), and the keys
-        with more than ``least`` operations, with the number of these.
-    """
+    """The number of keys in use, when the oldest operation was parked, and (size, key) of keys with over ``least``."""
     sizes = [(len(watchers), watchers.key) for watchers in chunk]
     since_ns = [created_ns for watchers in chunk if (created_ns := _since(watchers)) is not None]
     return (
@@ -81,8 +76,7 @@ def overdue_ms(purgatory: DelayedOperationPurgatory[Any]) -> float:
     """Milliseconds that the most overdue parked operation is past its deadline. 0 if none is overdue.
 
     An overdue operation is in a due bucket that the timer has not dispatched, in the batch that runs, or with the
-    retrier, while other code holds the operation's lock. So the cost does not depend on what is parked. An operation
-    whose own ``try_complete`` hangs is reported as ``callback_slow`` instead.
+    retrier. So the cost does not depend on what is parked. If ``try_complete`` hangs, see ``callback_slow``.
     """
     timer = purgatory.timer
     if timer is None or not purgatory.parked:

@@ -1,7 +1,4 @@
-"""Waiting for a set of futures without a thread: an operation that completes when all of them are done.
-
-The futures belong to the caller. The purgatory only looks at them: it never sets, fails or cancels one.
-"""
+"""Waiting for a set of futures without a thread: an operation that completes when all of them are done."""
 
 from __future__ import annotations
 
@@ -70,7 +67,7 @@ class DelayedFuture(FuturesWait[FutureT], DelayedOperation, Generic[FutureT]):
     """Completes when every one of ``futures`` is done, and then calls ``callback(futures)``.
 
     A future is done when it has a result or an exception, or when it was cancelled. If the time is up first, the
-    callback is called all the same. The futures that are not done stay as they are: they belong to the caller.
+    callback is called all the same. The purgatory never sets, fails or cancels a future.
     """
 
     __slots__ = ()
@@ -93,8 +90,7 @@ class DelayedFuturePurgatory(ShutsDown):
         reaper_enabled: drive the timer from a thread. If False, call ``purgatory.advance_clock``.
         max_parked: reject further sets with ``PurgatoryFull`` while this many wait.
         observers: are notified of each set that is parked, and of its outcome.
-        executor: any object with ``submit``. Its owner closes it. The default is one thread, ``<name>-executor``, which
-            starts when it is first needed.
+        executor: any object with ``submit``. Its owner closes it. The default is one thread, ``<name>-executor``.
 
     >>> from concurrent.futures import Future
     >>> answers = [Future(), Future()]
@@ -145,13 +141,9 @@ class DelayedFuturePurgatory(ShutsDown):
         """Call ``callback(futures)`` once, when all are done or the time is up.
 
         Returns:
-            The operation that waits. ``cancel()`` ends the wait without a call of the callback, and
-            ``extend(delay_ms)`` moves the deadline. Its ``outcome`` is one of these:
-
-            - None while it waits
-            - ``IMMEDIATE`` if all futures were done already
-            - ``SATISFIED`` if all became done in time
-            - ``EXPIRED`` otherwise. ``drained`` is then True after a shutdown.
+            The operation. Its ``cancel()`` ends the wait without a call of the callback. Its ``outcome`` is None while
+            it waits, ``IMMEDIATE`` if all futures were done already, ``SATISFIED`` if all became done in time, or
+            ``EXPIRED``. In that case, ``drained`` is True after a shutdown.
 
         Raises:
             InvalidSetting: the callback cannot be called, or an element is not a future.
@@ -173,7 +165,7 @@ class DelayedFuturePurgatory(ShutsDown):
         return operation
 
     def _check_when_done(self, operation: DelayedFuture[FutureT], key: int) -> None:
-        """Have each future check the operation. It is referred to weakly, because the future may outlive it."""
+        """Have each future check the operation. They refer to it weakly, because they may outlive it."""
         found = weakref.ref(operation)
 
         def check(_: Future[Any]) -> None:
@@ -190,7 +182,7 @@ class DelayedFuturePurgatory(ShutsDown):
             future.add_done_callback(check)
 
     def after_fork(self) -> None:
-        """Forget, in a forked child, the executor's thread. Another one starts when it is needed."""
+        """In a forked child: forget the executor's thread, and free the futures' locks."""
         self._own_executor = ThreadPoolExecutor(1, f"{self._purgatory.name}-executor")
         for operation in self._purgatory.operations():
             for future in operation.futures:
@@ -203,7 +195,7 @@ class DelayedFuturePurgatory(ShutsDown):
     def shutdown(self, drain: Drain = "expire", *, timeout_ms: int = 5_000) -> ShutdownReport[Any]:
         """Settle the sets that wait as ``DelayedOperationPurgatory.shutdown`` does, and end the executor's thread.
 
-        A callback that runs on this thread may call it, too. The thread then ends after the callback.
+        If a callback on that thread calls this method, the thread ends after the callback.
         """
         report = self._purgatory.shutdown(drain, timeout_ms=timeout_ms)
         with contextlib.suppress(RuntimeError):  # this is the executor's thread, which cannot wait for itself

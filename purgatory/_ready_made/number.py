@@ -51,15 +51,10 @@ class AnyPurgatory(Protocol):
 class ThresholdWait(Operation):
     """The data and the check of an operation that waits for a number. The native implementation replaces this class.
 
-    Attributes:
-        threshold: completes when the number is at least this.
-        number: the number.
-        answer: the value and the error that :func:`complete` gave it. None: it waits for the number.
-        value: what the number was when the operation completed, or the value it was completed with.
-        error: what the operation fails with instead.
+    ``answer`` is the value and the error that :func:`_complete` gave it, or None. The operation completes with
+    ``value``, or fails with ``error``. Only the thread that has the turn writes these two.
     """
 
-    # value and error are written by the thread that has the turn.
     __slots__ = ("answer", "error", "number", "threshold", "value")
 
     def __init__(self, threshold: int, delay_ms: int, number: Number) -> None:
@@ -165,10 +160,7 @@ class Number:
         return threshold if self._key is NO_KEY else (self._key, threshold)
 
     def _put(self, threshold: int) -> None:
-        """Put a threshold in the heap. The lock is held.
-
-        If an interrupt comes between the two steps, the threshold may be there twice, which does no harm.
-        """
+        """Put a threshold in the heap. The lock is held. After an interrupt it may be there twice, without harm."""
         if threshold not in self._known:
             heapq.heappush(self._heap, threshold)
             self._known.add(threshold)
@@ -240,8 +232,7 @@ class Numbers:
         """Raise a number, and complete every waiter at or below it. A lower value than before changes nothing.
 
         Returns:
-            How many waiters this call completed. (If they wait on an event loop and this is another thread, it is 0,
-            and the loop completes them soon.)
+            How many waiters this call completed. Those on another thread's event loop complete soon, and do not count.
 
         Raises:
             InvalidSetting: ``value`` is not an ``int``.
@@ -264,11 +255,7 @@ class Numbers:
         return _complete(self._waiting(key), error=error)
 
     def forget(self, error: BaseException, *, key: Hashable = NO_KEY) -> int:
-        """Forget a number, and fail its waiters with ``error``. A later call that names its key makes a new one.
-
-        Returns:
-            How many waiters this call failed.
-        """
+        """Forget a number until its key is used again, and fail its waiters with ``error``. Returns how many."""
         _check_exception(error)
         number = None if self._find(key) is None else self._numbers.pop(key, None)
         return 0 if number is None else number.end(error)

@@ -1,9 +1,9 @@
 """The retrier: a background thread that repeats checks.
 
-Two kinds of checks reach it. Both are rare: a check that found a user's lock taken (``lock=``), and a check whose
-thread was interrupted. The thread starts with the first such check and ends when none has come for a while. If no
-thread can be started, the purgatory's timer makes the rounds. A round tries each operation once and never blocks, so a
-lock that is held for long delays no other operation.
+It repeats a check that found a user's lock taken (``lock=``), and a check whose thread was interrupted. The thread
+starts with the first such check and ends when none has come for a while. If no thread can be started, the purgatory's
+timer makes the rounds. A round tries each operation once and never blocks, so a lock that is held for long delays no
+other operation.
 """
 
 from __future__ import annotations

@@ -6,10 +6,8 @@ logged once, while it runs. If a slow hook runs inside another, the innermost sl
 
 Between two samples the watchdog keeps the frames, to recognize them by identity: another call may get the same ``id``.
 
-**Without a global lock** (free-threaded CPython) the frames of a running thread must not be read, because the thread
-may free them at that moment. So the watchdog does not run there, and logs ``watchdog_unavailable`` once.
-
-The thread starts with the first purgatory. It ends with the last one, or when the threshold is None.
+**Without a global lock** (free-threaded CPython) a running thread may free its frames while they are read. So the
+watchdog does not run there, and logs ``watchdog_unavailable`` once.
 """
 
 from __future__ import annotations
@@ -87,10 +85,7 @@ class Watchdog:
         return bool(self._purgatories) and self.threshold_ms is not None
 
     def _change(self, make: Callable[[], object]) -> None:
-        """Make a change. Then start the thread if it is needed, and end it if not.
-
-        Logs and waits without the lock, because a log handler may call the watchdog.
-        """
+        """Make a change, and start or end the thread. Logs without the lock: a log handler may call the watchdog."""
         ended = failure = None
         is_unavailable = False
         with self._lock:
