@@ -49,16 +49,20 @@ class TimerStatistics:
     """A timer at one moment. Events are counted from the timer's start.
 
     Attributes:
-        name, tick_ms, wheel_size: the timer's attributes.
+        name: the timer's name.
+        tick_ms: its resolution in milliseconds.
+        wheel_size: how many buckets of one level a bucket of the next level spans.
         pending: the number of pending tasks.
         occupancy: the number of pending tasks on each level of the wheel, the finest level first.
         buckets: for each level, the number of tasks in each slot of its ring.
         next_deadline_ms: milliseconds until the next bucket comes due, or None.
         put_off: how often ``put_off`` moved the deadline of a pending task.
-        fired, failed: the number of tasks that were run, and of those that raised an exception.
+        fired: the number of tasks that were run.
+        failed: the number of these that raised an exception.
         late_ns: a histogram of the lateness of the tasks that were run. Entry *i* is the number of tasks that were less
             than ``2**i`` ns late and are in no earlier entry.
-        late_sum_ns, late_max_ns: the sum and the maximum of the lateness, in nanoseconds.
+        late_sum_ns: the sum of the lateness, in nanoseconds.
+        late_max_ns: the greatest lateness, in nanoseconds.
         handed_over: the number of due tasks in batches that the executor has not finished.
         running_since_ns: when the batch that has run longest began, on the timer's clock. None if none runs.
         hand: the tick up to which the wheel is empty. It moves from one occupied bucket to the next.

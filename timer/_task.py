@@ -49,7 +49,8 @@ class TimerTaskList(dict["TimerTask", None]):
     Methods that change a bucket are called with its lock held.
 
     Attributes:
-        first, end: the first tick of the span, and the first tick after it.
+        first: the first tick of the span.
+        end: the first tick after the span.
         level: the bucket's level of the wheel.
         lock: the timer's lock.
         closed: whether the bucket was removed from the wheel.

@@ -67,7 +67,8 @@ class SystemTimer(Timer):
         on_error: called with a task and the exception that it raised.
 
     Attributes:
-        name, tick_ms, wheel_size: as given. ``wheel_size`` is at least 2.
+        tick_ms: as given.
+        wheel_size: as given, and at least 2.
         driver: the thread that drives the timer. None if there is none.
 
     Raises:

@@ -70,7 +70,8 @@ class TimingWheel:
     Args:
         wheel_size: how many buckets of one level a bucket of the next level spans. 1 is treated as 2.
         lock: the timer's lock.
-        tick_ns, start_ns: nanoseconds per tick, and the time of tick 0.
+        tick_ns: nanoseconds per tick.
+        start_ns: the time of tick 0.
 
     Attributes:
         wheel_size: as given, and at least 2.

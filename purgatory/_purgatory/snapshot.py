@@ -50,10 +50,12 @@ class PurgatorySnapshot:
     """A purgatory at one moment. The numbers are read one after the other, so they need not add up.
 
     Attributes:
-        name, broker_id: as given.
+        name: the purgatory's name.
+        broker_id: the ``broker_id`` that was given.
         parked: operations that wait.
         watched: entries in the watch lists: one per operation and key.
-        keys, idle_keys: known keys under which operations wait, and those under which none waits.
+        keys: keys under which operations wait.
+        idle_keys: known keys under which no operation waits.
         delayed: parked operations that will expire.
         capacity: ``max_parked``.
         forgotten_keys: idle keys that were forgotten, by a purge or because there were too many.
@@ -91,7 +93,8 @@ class ShutdownReport(Generic[OperationT]):
     """What happened to the operations in a shutdown.
 
     Attributes:
-        name, drain: the purgatory's name, and the ``drain`` of the shutdown.
+        name: the purgatory's name.
+        drain: the ``drain`` of the shutdown.
         satisfied: operations that completed by themselves while the shutdown waited.
         expired: operations that expired during the shutdown, by it or by themselves.
         cancelled: operations that were removed uncompleted. The caller must answer them.
