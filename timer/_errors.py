@@ -54,7 +54,7 @@ class DelayValueError(TimerError, ValueError):
 
 
 class TimerConfigError(TimerError, ValueError):
-    """A timer or wheel was created with a setting that cannot work: the parameter ``setting`` with this ``value``."""
+    """An argument of a timer, wheel or clock cannot work: the parameter ``setting`` with this ``value``."""
 
     def __init__(self, setting: str, value: object, wanted: str) -> None:
         super().__init__(f"{setting} must be {wanted}, got {value!r}")

@@ -1,8 +1,7 @@
 """A task, and the bucket that it waits in.
 
-Kafka links a ``TimerTaskEntry`` per task into a list. Here the entry is the base class of the task (56 bytes and 150 ns
-less per task), and a bucket is a dict with the tasks as keys (3 times faster). So tasks of one deadline keep the order
-in which they were added.
+Kafka links one ``TimerTaskEntry`` per task into a list. Here a task *is* its entry, which saves 56 bytes and 150 ns. A
+bucket is a dict with the tasks as keys, in the order in which they were added. Linked lists are 3 times slower here.
 
 ``task._bucket`` names the bucket that holds the task, or None. The timer's lock guards it and the buckets. A thread
 that cancels does not know the timer, so it reads ``_bucket`` first, takes the lock of that bucket and reads ``_bucket``

@@ -93,8 +93,8 @@ class MockTimer(SystemTimer):
 def check_invariants(timer: SystemTimer) -> None:
     """Verify the structure of a timer that no other thread is using.
 
-    Raises ``AssertionError`` unless the heap and the slots contain the same buckets (except empty ones), these are
-    open, ahead of the hand and within the reach of their level, and every task is in the bucket of its deadline.
+    The heap and the slots must contain the same buckets, except empty ones. A bucket must be open, ahead of the hand
+    and within the reach of its level. A task must be in the bucket of its deadline. If not, raises ``AssertionError``.
     """
     wheel = timer._wheel
     with timer._lock:

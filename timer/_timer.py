@@ -4,9 +4,9 @@ A driver (usually a :class:`~timer.SystemTimerReaper`) sleeps until the time of 
 wheel. The tasks of a fine bucket are due. Those of a coarse one move to finer buckets. All due buckets go to the
 executor as one batch, which runs the tasks in order of deadline.
 
-**Never early.** The due tick of a task is its deadline rounded *up*, and a bucket becomes due when the clock has
-reached its first tick. So a task runs up to ``tick_ms`` after its deadline, plus the time to wake the driver and to run
-the tasks before it.
+**Never early.** The due tick of a task is its deadline rounded *up*. A bucket becomes due when the clock has reached
+its first tick. So a task runs up to ``tick_ms`` after its deadline, plus the time to wake the driver and to run the
+tasks before it.
 
 **Threads.** One lock guards the wheel and its buckets. No task, executor or error handler runs with the lock held. Only
 the clock and the argument of :meth:`SystemTimer.advance_until` are called with it. Signal handlers and ``__del__``
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from timer._reaper import Driver
 
-#: How long a driver rests between two slices of tasks, so that other threads get the interpreter.
+#: How long a driver waits between two slices of tasks, so that other threads get the interpreter.
 SLEEP_S: Final = 0.0001
 
 #: The greatest time that is converted to a float. A delay may be any int.
@@ -126,8 +126,8 @@ class SystemTimer(Timer):
     def add(self, task: TimerTask) -> None:
         """Run ``task`` once, when its delay from now has passed. See :meth:`Timer.add`.
 
-        A pending task that is rejected stays where it was, unless another thread closes or fills this timer while the
-        task is moved here from another timer.
+        A pending task that is rejected stays where it was. If it comes from another timer, and another thread closes or
+        fills this one during the move, it is in neither.
 
         Raises:
             TimerFull: ``max_pending`` tasks are pending.

@@ -5,8 +5,8 @@ Time is counted in ticks. A bucket of level 0 spans one tick, one of level 1 ``w
 coarse bucket comes, its tasks *cascade* to the next finer level. The *hand* is the tick that the wheel has reached.
 
 Kafka's ring has ``wheel_size`` buckets. It empties a coarse bucket at the first tick of that bucket, all tasks at once.
-A ring here has ``2 * wheel_size`` buckets, so it also covers the whole *next* coarse bucket. A coarse bucket is
-therefore removed from the wheel one span ahead of its first tick, and its tasks are moved a slice at a time.
+A ring here has ``2 * wheel_size`` buckets, so it also covers the whole *next* coarse bucket. So a coarse bucket is
+removed from the wheel one span ahead of its first tick. Its tasks are moved a slice at a time.
 
 An example with ``wheel_size=3``. The hand is at tick 0, so level 0 reaches ticks 1 to 5, level 1 up to 17, and level 2
 up to 53:

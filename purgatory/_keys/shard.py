@@ -70,7 +70,7 @@ class Shard:
         self.timer = timer
 
     def watch(self, operation: Any, key: Hashable) -> None:
-        """Insert an operation under one more key. ``_op_watches`` comes first, for the removal if this raises."""
+        """Insert an operation under one more key. ``_op_watches`` is set first: if this raises, it is removed again."""
         before = operation._op_watches
         while True:
             watchers = self.find(key)

@@ -20,10 +20,10 @@ parked       cancelled                 ``cancel``, ``cancel_for_key``, a shutdow
 step runs the hooks and removes the operation from its keys, the timer and the capacity. If the operation is still
 ARRIVING, the parking thread removes it, because only that thread knows which keys were added.
 
-**One lock.** The lock of the operation's *home shard*, the shard of its first key, guards the state, the home shard,
-the turn, the recheck flag and the shard's counters. Nothing inside the block calls a hook, a key's code or another
-lock. An operation that was not parked yet belongs to :data:`UNPARKED`. ``_op_home_shard`` is the last field that is
-written under the old home shard's lock. A thread that waited for that lock compares the home shard and starts again.
+**One lock.** The *home shard* of an operation is the shard of its first key. The lock of that shard guards the state,
+the home shard, the turn, the recheck flag and the shard's counters. Nothing inside the block calls a hook, a key's code
+or another lock. An operation that was not parked yet belongs to :data:`UNPARKED`. ``_op_home_shard`` is the last field
+that is written under the old lock. A thread that waited for that lock compares the home shard and starts again.
 
 **No check is lost.** A thread that checks or parks an operation has its *turn*.
 
@@ -254,8 +254,8 @@ class DelayedOperation(TimerTask, abc.ABC):
 
         Returns:
             True if the new deadline counts. False, and nothing has changed, if the operation is not in a purgatory (any
-            more), is expiring, or if the purgatory has no timer. While the operation is being parked, True: the parking
-            thread sets the new deadline at the end. If the first deadline has passed by then, the operation expires.
+            more), is expiring, or if the purgatory has no timer. While an operation is being parked, the result is True
+            and the new deadline is set at the end. If the first deadline has passed by then, the operation expires.
 
         Raises:
             timer.DelayTypeError, timer.DelayValueError: the delay is not a finite number.

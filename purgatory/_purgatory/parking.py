@@ -84,7 +84,7 @@ class Parking:
         completed.
 
         Returns:
-            True if this call completed the operation. False if it is parked, or was completed by another thread.
+            True if this call completed the operation without parking it. False if it is parked, or completed otherwise.
 
         Raises:
             NoKeys: ``watch_keys`` is empty.

@@ -3,10 +3,10 @@
 Each threshold that is waited for is a watch key. A heap of the distinct thresholds gives those that a new value
 reaches. The cost of an event depends on the completed operations only.
 
-**No value is missed.** A waiter's threshold is put in the heap *before* it is parked, and a new value is set *before*
-the heap is read. So either the event finds the waiter, or the second check of the waiter finds the value. A compaction
-may remove the threshold before its waiter is parked. So it is put in the heap again afterwards, and the waiter is
-checked once more if the value has changed since.
+**No value is missed.** A threshold is put in the heap *before* its waiter is parked. A new value is set *before* the
+heap is read. So either the event finds the waiter, or the second check of the waiter finds the value. A compaction may
+remove the threshold before its waiter is parked. So it is put in the heap again afterwards, and the waiter is checked
+once more if the value has changed since.
 
 A threshold whose waiters expired or were cancelled stays in the heap until the heap has doubled. Then it is compacted.
 """

@@ -1,4 +1,4 @@
-r"""Keys as text: one printable line each. Two keys that differ have different labels.
+r"""Keys as text: one printable line each. Keys that differ have different labels, except values with equal ``repr``.
 
 Equal keys share a label, as they share their waiters::
 
@@ -11,8 +11,7 @@ Equal keys share a label, as they share their waiters::
     "a\x1b[2J"              'a\x1b[2J'          quoted, because it is not printable
     Partition("orders", 3)  svc:Partition(...)  any other value by its module and its ``repr``
 
-A label longer than `LONGEST` is cut, and ends in a hash of the whole. If two unequal values of a class have the same
-``repr``, they have the same label.
+A label longer than `LONGEST` is cut, and ends in a hash of the whole.
 """
 
 from __future__ import annotations
