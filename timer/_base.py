@@ -89,7 +89,6 @@ class TimerStatistics:
 
 
 def report_error(error: BaseException) -> None:
-    """Pass an error to ``threading.excepthook``."""
     args = (type(error), error, error.__traceback__, threading.current_thread())
     threading.excepthook(threading.ExceptHookArgs(args))
 

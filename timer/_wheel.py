@@ -227,7 +227,6 @@ class TimingWheel:
         return [bucket for *_, bucket in self._occupied]
 
     def counts(self) -> tuple[tuple[int, ...], ...]:
-        """For each level, the number of tasks in each slot of its ring."""
         return tuple(tuple([0 if bucket is None else len(bucket) for bucket in level.slots]) for level in self.levels)
 
     def _detach(self, bucket: TimerTaskList) -> None:

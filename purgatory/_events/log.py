@@ -60,7 +60,6 @@ class Log:
         write("%s", "".join(line), exc_info=exc_info, extra={"event": event, "fields": fields}, stacklevel=3)
 
 
-#: The log of this library.
 log: Final = Log("purgatory")
 
 
@@ -92,5 +91,4 @@ class Throttle:
             return kept
 
 
-#: The throttle of this process.
 throttle = Throttle()

@@ -84,7 +84,7 @@ def check_keys(parking: Parking, keys: Iterable[Hashable], limit: int | None) ->
 
 
 def _in_order(known: Iterable[Watchers], limit: int | None) -> Iterator[Operation]:
-    """The operations under the keys, each once. A key's are read when it is reached, in chunks if there is a limit."""
+    """The operations under the keys, each once. A key is read when it is reached, in chunks if there is a limit."""
     seen: set[Operation] = set()
     for watchers in known:
         found = watchers.operations() if limit is None else watchers.head(2 * len(seen) + FIRST_CHUNK)

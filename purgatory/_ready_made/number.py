@@ -140,7 +140,6 @@ class Number:
             raise
 
     def waiters(self) -> list[DelayedOperation]:
-        """The operations that wait for this number."""
         with self._lock:
             keys = [*map(self._watch_key, self._known)]
         return [waiter for key in keys for waiter in self._purgatory.operations_for_key(key)]

@@ -168,7 +168,6 @@ def hooks_on_this_stack() -> list[TimerTask]:
     return list(_hooks(sys._getframe()).values())
 
 
-#: The watchdog of this process.
 _watchdog = Watchdog()
 
 watch = _watchdog.watch
