@@ -10,7 +10,7 @@ other code runs in it. Two rules follow:
    :func:`call_after_fork`.
 
 An object that must do more, for example forget a thread, defines ``after_fork()`` and calls :func:`call_after_fork` at
-the end of its constructor. All locks of this module are free by then. A purgatory replaces the locks of its parts.
+the end of its constructor. All locks made here are free by then. A purgatory also replaces its other locks there.
 
 Rejected: acquire all locks before a fork and release them after it. The fork would wait for the slowest holder.
 """

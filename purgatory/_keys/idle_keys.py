@@ -1,7 +1,7 @@
 """Idle keys, under which no operation waits, and when they are forgotten.
 
-A key is kept after its last operation was removed. If it was forgotten and made again, a cycle would take 1.4 times as
-long. But keys come from the user's data, so a purgatory that kept every key would grow without limit.
+A key is kept after its last operation was removed. If it was forgotten and made again, parking and completing would
+take 1.4 times as long. But keys come from the user's data, so a purgatory that kept every key would grow without limit.
 
 A key that becomes idle is appended to a queue, once. If the queue is longer than its limit, the thread that appended
 removes the two oldest entries. If the key of an entry is not in use again, it is forgotten.

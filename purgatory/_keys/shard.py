@@ -1,7 +1,7 @@
 """One shard of a purgatory's watch lists.
 
-The hash of a key decides which shard it belongs to. **The lock** guards each step in the life of the operations whose
-first key the shard has, and the counters (see ``purgatory._operations.operation``).
+The hash of a key decides which shard it belongs to. **The lock** guards the counters, and each change of state of the
+operations whose first key is here (see ``purgatory._operations.operation``).
 
 **The key lock** guards making and forgetting a key, which call the key's ``__hash__`` and ``__eq__``. Watching under a
 key that exists does not take it: the parking thread inserts its operation and then reads ``closed``. The thread that

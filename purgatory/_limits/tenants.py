@@ -6,9 +6,9 @@ apply, in this order. The examples have 20 places, ``tenant_share=0.6`` and the 
 1. **The total**: at most ``max_parked`` places are taken. If 20 operations are parked, every further one is rejected.
 2. **The share**: a tenant holds at most ``tenant_share * max_parked`` places, rounded down, or one. If a holds 12, it
    is rejected, although 8 places are free.
-3. **The fair part**: the last tenth of the places, at least one, is reserved for tenants with less than their fair
-   part: ``max_parked`` divided by the number of tenants that hold a place, including the new one. Here 2 places are
-   free and the fair part is 20 / 3 = 6.67:
+3. **The fair part** is ``max_parked`` divided by the number of tenants that hold a place, including the new one. The
+   last tenth of the places, at least one, is reserved for tenants with less than that. Here 2 places are free and the
+   fair part is 20 / 3 = 6.67:
 
    ======  ======  ==============
    tenant  places  next operation

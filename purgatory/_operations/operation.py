@@ -10,9 +10,9 @@ arriving     immediate                 the parking thread's check, or ``force_co
 arriving     cancelled                 ``cancel`` on any thread, or the parking thread if parking fails
 arriving     parked                    the parking thread, after watch, second check and timer
 arriving     new                       the parking thread, if the purgatory is full
-parked       satisfied                 a checking thread, in ``try_complete``
-parked       expired                   the thread that has the turn after the deadline has passed
-parked       forced                    ``force_complete`` outside a check
+parked       satisfied                 ``force_complete`` during a check, on any thread
+parked       forced                    ``force_complete`` at any other time
+parked       expired                   the thread that has the turn once the operation is overdue
 parked       cancelled                 ``cancel``, ``cancel_for_key``, a shutdown
 ===========  ========================  =====================================================================
 
@@ -27,7 +27,7 @@ that is written under the old lock. A thread that waited for that lock compares 
 
 **No check is lost.** A thread that checks or parks an operation has its *turn*.
 
-    1. Thread A takes the turn and calls ``try_complete``, which is not ready.
+    1. Thread A takes the turn and calls ``try_complete``, which returns False.
     2. Thread B changes the state and checks. Under the lock it finds the turn taken, sets the recheck flag and returns.
     3. Thread A, under the lock, finds the flag and checks again, or gives up the turn.
 
@@ -43,7 +43,7 @@ is taken, the retrier, a background thread, repeats the check.
 Each thread stores a token in the turn and in the pending hooks, inside the block. Its exception handler compares the
 tokens. It passes an unfinished check to the retrier, and runs the pending hooks.
 
-**Lock order.** The user's lock comes first, then a shard's lock or the timer's lock. No thread holds two of the latter.
+**Lock order.** The user's lock comes first. After it, a thread takes a shard's lock or the timer's lock, one at a time.
 """
 
 from __future__ import annotations

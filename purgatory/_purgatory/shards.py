@@ -3,9 +3,9 @@
 A shard is made when the first operation is parked under one of its keys. So an empty purgatory is small, and a check of
 an unknown key makes nothing.
 
-Operations are listed in chunks, so that other threads run in between. The next chunk is found by the last operation of
-those before it that still waits under the key. All operations behind that one are new, because operations are in order
-of arrival. So an operation that waits all the time is listed, and none is listed twice.
+Operations are listed in chunks, so that other threads run in between. The next chunk begins behind the last listed
+operation that still waits under the key. Operations are in order of arrival, so all behind that one are new. So an
+operation that waits all the time is listed, and none is listed twice.
 """
 
 from __future__ import annotations
