@@ -156,15 +156,15 @@ class Timer(ShutsDown, abc.ABC):
             DelayTypeError, DelayValueError: the delay is not a finite number.
         """
         whole_ms = max(0, checked_delay_ms(delay_ms))
-        kept_ms, added_ns = task._delay_ms, task.added_ns
-        if not task._withdraw():
+        kept_ms, added_ns = task._task_delay_ms, task.added_ns
+        if not task._task_withdraw():
             return False
-        task._delay_ms = whole_ms
+        task._task_delay_ms = whole_ms
         try:
             self.add(task)
         finally:
-            task._delay_ms = kept_ms
-        task._rescheduled_by_ns = task._deadline_ns - kept_ms * NS_PER_MS - added_ns
+            task._task_delay_ms = kept_ms
+        task._task_rescheduled_by_ns = task._task_deadline_ns - kept_ms * NS_PER_MS - added_ns
         return True
 
     def advance_until(self, stopped: Callable[[], bool]) -> bool:

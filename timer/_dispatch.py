@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from timer._task import TimerTask, TimerTaskList
     from timer._timer import SystemTimer
 
-by_deadline = attrgetter("_deadline_ns")
+by_deadline = attrgetter("_task_deadline_ns")
 
 #: The number of entries in the histogram of lateness.
 POWERS: Final = 64
@@ -84,7 +84,7 @@ class Batch:
             entry = dispatcher.begin()
             if self._tasks is None:
                 due = [(bucket, task) for bucket in self._buckets for task in list(bucket)]  # a copy: others cancel
-                due.sort(key=lambda pair: pair[1]._deadline_ns)  # tasks of one deadline stay in order
+                due.sort(key=lambda pair: pair[1]._task_deadline_ns)  # tasks of one deadline stay in order
                 self._tasks = iter(due)
             self._run(islice(self._tasks, most), tally)
             more = tally.reached == most
@@ -101,9 +101,9 @@ class Batch:
         dispatcher = self._dispatcher
         for bucket, task in tasks:
             tally.reached += 1
-            late_ns = dispatcher.clock() - task._deadline_ns
-            if task._delay_ms < 0 and not task._rescheduled_by_ns:
-                late_ns += task._delay_ms * NS_PER_MS  # a task with a negative delay is due at the time of `add`
+            late_ns = dispatcher.clock() - task._task_deadline_ns
+            if task._task_delay_ms < 0 and not task._task_rescheduled_by_ns:
+                late_ns += task._task_delay_ms * NS_PER_MS  # a task with a negative delay is due at the time of `add`
             with bucket.lock:
                 is_ours = bucket.remove(task)  # False if it was cancelled or rescheduled meanwhile
             if is_ours:

@@ -3,13 +3,13 @@
 Kafka links one ``TimerTaskEntry`` per task into a list. Here a task *is* its entry, which saves 56 bytes and 150 ns. A
 bucket is a dict with the tasks as keys, in the order in which they were added. Linked lists are 3 times slower here.
 
-``task._bucket`` names the bucket that holds the task, or None. The timer's lock guards it and the buckets. A thread
-that cancels does not know the timer, so it reads ``_bucket`` first, takes the lock of that bucket and reads ``_bucket``
-again:
+``task._task_bucket`` names the bucket that holds the task, or None. The timer's lock guards it and the buckets. A
+thread that cancels does not know the timer, so it reads ``_task_bucket`` first, takes the lock of that bucket and reads
+``_task_bucket`` again:
 
-    1. ``cancel()`` reads the old bucket from ``_bucket``.
+    1. ``cancel()`` reads the old bucket from ``_task_bucket``.
     2. The cascade moves the task to a finer bucket, under the lock.
-    3. ``cancel()`` has the lock, finds another bucket in ``_bucket``, and starts again.
+    3. ``cancel()`` has the lock, finds another bucket in ``_task_bucket``, and starts again.
 
 Without the second read, ``cancel()`` would return False and the task would run.
 """
@@ -65,28 +65,28 @@ class TimerTaskList(dict["TimerTask", None]):
         self.closed = closed
 
     def put(self, task: TimerTask, /) -> None:
-        assert task._bucket is None, "two threads add the same task"
-        task._bucket = self
+        assert task._task_bucket is None, "two threads add the same task"
+        task._task_bucket = self
         self[task] = None
 
     def remove(self, task: TimerTask, /) -> bool:
         """Remove a task. Returns False if the task is not here."""
-        if task._bucket is not self:
+        if task._task_bucket is not self:
             return False
         del self[task]
-        task._bucket = None
+        task._task_bucket = None
         return True
 
     def take(self, task: TimerTask, source: TimerTaskList, deadline_ns: int | None = None, /) -> bool:
         """Move a task from ``source``, with a new deadline if one is given. Returns False if it is not there."""
-        if task._bucket is not source:
+        if task._task_bucket is not source:
             source.pop(task, None)  # it is still there if a second __init__ has reset it
             return False
         del source[task]
         if deadline_ns is not None:
-            task._rescheduled_by_ns += deadline_ns - task._deadline_ns
-            task._deadline_ns = deadline_ns
-        task._bucket = self
+            task._task_rescheduled_by_ns += deadline_ns - task._task_deadline_ns
+            task._task_deadline_ns = deadline_ns
+        task._task_bucket = self
         self[task] = None
         return True
 
@@ -110,44 +110,48 @@ class TimerTaskList(dict["TimerTask", None]):
 class TimerTaskEntry:
     """The timer's part of a task: its delay, its deadline, and the bucket that holds it."""
 
-    __slots__ = ("__weakref__", "_bucket", "_deadline_ns", "_delay_ms", "_rescheduled_by_ns")
+    __slots__ = ("__weakref__", "_task_bucket", "_task_deadline_ns", "_task_delay_ms", "_task_rescheduled_by_ns")
 
     #: Whether ``Timer.add`` may move a pending task of this class.
-    _allows_readd: ClassVar[bool] = True
+    _task_allows_readd: ClassVar[bool] = True
 
     def __init__(self, delay_ms: int = 0) -> None:
-        self._bucket: TimerTaskList | None = None
-        self._deadline_ns = 0
-        self._delay_ms = delay_ms if type(delay_ms) is int else checked_delay_ms(delay_ms)
-        self._rescheduled_by_ns = 0
+        self._task_bucket: TimerTaskList | None = None
+        self._task_deadline_ns = 0
+        self._task_delay_ms = delay_ms if type(delay_ms) is int else checked_delay_ms(delay_ms)
+        self._task_rescheduled_by_ns = 0
 
     @property
     def deadline_ns(self) -> int:
         """When the task is due, on its timer's clock. 0 before it was ever added."""
-        return self._deadline_ns
+        return self._task_deadline_ns
 
     @property
     def is_pending(self) -> bool:
         """Whether a timer holds the task."""
-        return self._bucket is not None
+        return self._task_bucket is not None
 
     @property
     def delay_ms(self) -> int:
         """The delay that the task was made with."""
-        return self._delay_ms
+        return self._task_delay_ms
 
     @property
     def added_ns(self) -> int:
         """When the task was last added to a timer, on that timer's clock. 0 before it was ever added."""
-        return self._deadline_ns - self._rescheduled_by_ns - self._delay_ms * NS_PER_MS if self._deadline_ns else 0
+        return (
+            self._task_deadline_ns - self._task_rescheduled_by_ns - self._task_delay_ms * NS_PER_MS
+            if self._task_deadline_ns
+            else 0
+        )
 
-    def _withdraw(self) -> bool:
+    def _task_withdraw(self) -> bool:
         """Remove the task from its timer. Returns True if it will now not run, and False if it was not pending."""
-        while (bucket := self._bucket) is not None:
+        while (bucket := self._task_bucket) is not None:
             with bucket.lock:
-                if self._bucket is bucket:
+                if self._task_bucket is bucket:
                     del bucket[self]
-                    self._bucket = None
+                    self._task_bucket = None
                     return True
             # Another thread has moved or removed the task: read its bucket again.
         return False
@@ -159,6 +163,8 @@ class TimerTask(TimerTaskEntry):
     A task with a delay of zero or less is due at once. A task may be added again, to the same timer or to another. A
     pending task is then moved. Any thread may cancel or reschedule a task at any time, but two threads must not add
     *the same task* at the same time. The default of :meth:`Timer.put_off` adds it, too.
+
+    A subclass may use any names except the public names of this class and names that begin with ``_task_``.
 
     >>> class Ping(TimerTask):
     ...     def run(self) -> None:
@@ -180,8 +186,8 @@ class TimerTask(TimerTaskEntry):
                     "with attrs or dataclasses pass eq=False",
                 )
 
-    #: The public name of ``_withdraw``.
-    cancel = TimerTaskEntry._withdraw
+    #: The public name of ``_task_withdraw``.
+    cancel = TimerTaskEntry._task_withdraw
 
     def __reduce__(self) -> NoReturn:
         """Reject copying and pickling with ``TypeError``: a copy would share the original's bucket."""

@@ -119,8 +119,8 @@ def check_invariants(timer: SystemTimer) -> None:
                 assert not bucket.closed, "a closed bucket is still in the wheel"
         tasks = [(task, bucket) for bucket in listed for task in bucket]
         for task, bucket in tasks:
-            assert task._bucket is bucket, f"{task!r} doesn't know its bucket"
-            tick = wheel.due_tick(task._deadline_ns)
+            assert task._task_bucket is bucket, f"{task!r} doesn't know its bucket"
+            tick = wheel.due_tick(task._task_deadline_ns)
             assert bucket.first <= tick < bucket.end, (
                 f"{task!r}, due at tick {tick}, is in [{bucket.first}, {bucket.end})"
             )

@@ -133,15 +133,15 @@ class SystemTimer(Timer):
             TimerFull: ``max_pending`` tasks are pending.
         """
         try:
-            if task._bucket is not None and not task._allows_readd:
+            if task._task_bucket is not None and not task._task_allows_readd:
                 raise TaskHeld(task)
         except AttributeError:
             raise InvalidTask(task) from None
         while True:
             now_ns = self._clock()
-            deadline_ns = now_ns + task._delay_ms * NS_PER_MS
+            deadline_ns = now_ns + task._task_delay_ms * NS_PER_MS
             with self._lock:
-                source = task._bucket
+                source = task._task_bucket
                 is_here = source is not None and source.lock is self._lock
                 if self._closed:
                     raise TimerClosed(self.name)
@@ -153,12 +153,12 @@ class SystemTimer(Timer):
                         self._changed.notify_all()  # the drivers sleep until a later bucket
                     if source is not None:
                         source.remove(task)
-                    task._rescheduled_by_ns = 0
-                    task._deadline_ns = deadline_ns
+                    task._task_rescheduled_by_ns = 0
+                    task._task_deadline_ns = deadline_ns
                     bucket.put(task)
                     is_due = bucket.closed
                     break
-            task._withdraw()  # from another timer, without this timer's lock
+            task._task_withdraw()  # from another timer, without this timer's lock
         if is_due:
             self._expire_due()
 
@@ -169,7 +169,7 @@ class SystemTimer(Timer):
         whole_ms = max(0, checked_delay_ms(delay_ms))
         now_ns = self._clock()
         with self._lock:
-            source = task._bucket
+            source = task._task_bucket
             # After shutdown, a task of a batch must keep its deadline: nothing would run it later.
             if source is None or source.lock is not self._lock or self._closed:
                 return False

@@ -203,7 +203,7 @@ class TimingWheel:
         due = self.make_due(bucket.first)
         at = 0
         while at < len(tasks):
-            tick = self.due_tick(tasks[at]._deadline_ns)
+            tick = self.due_tick(tasks[at]._task_deadline_ns)
             target = due if tick <= self.hand else self.place(tick)[0]
             target.take(tasks[at], bucket)
             at += 1

@@ -135,7 +135,8 @@ class DelayedOperation(TimerTask, abc.ABC):
     ...     def on_complete(self) -> None:
     ...         print("joined by", sorted(self.group))
 
-    A subclass may use any names except the public names of this class and names that begin with ``_op_``.
+    A subclass may use any names except the public names of this class and names that begin with ``_op_`` or
+    ``_task_``.
 
     Args:
         delay_ms: how long the operation may wait, in milliseconds. Zero or less means that it is due at once.
@@ -165,7 +166,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         "_op_watches",
     )
 
-    _allows_readd = False  # only extend() reschedules an operation
+    _task_allows_readd = False  # only extend() reschedules an operation
 
     def __init__(self, delay_ms: int, *, lock: LockLike | None = None) -> None:
         super().__init__(delay_ms)
@@ -274,7 +275,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             counts = self._op_state == PARKED and not self._op_overdue
             home_shard.extended += counts
         if not counts:
-            self._withdraw()  # it has an outcome, and a timer with the default put_off() may have added it after that
+            self._task_withdraw()  # it has an outcome, but a timer with the default put_off() may have added it since
         return counts
 
     @property
@@ -364,7 +365,7 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     def _op_expire_for_shutdown(self) -> None:
         self._op_overdue = self._op_overdue or DRAINED
-        self._withdraw()
+        self._task_withdraw()
         self.maybe_try_complete()
 
     # -- parking: see purgatory._purgatory.parking
@@ -484,7 +485,7 @@ class DelayedOperation(TimerTask, abc.ABC):
     def _op_remove(self) -> None:
         """Remove the operation from the timer, its keys and its place. A second call has no effect."""
         home_shard = self._op_home_shard
-        self._withdraw()
+        self._task_withdraw()
         for watchers in self._op_watches:
             watchers.pop(self, None)
             if not watchers and not watchers.idle and not watchers.closed:
@@ -510,7 +511,7 @@ if not TYPE_CHECKING and CORE is not None:
     class DelayedOperation(CORE.Operation, TimerTask, abc.ABC):
         __doc__ = _pure.__doc__
         __slots__ = ()
-        _allows_readd = False
+        _task_allows_readd = False
         __repr__ = _pure.__repr__
         try_complete = _pure.try_complete
 

@@ -32,7 +32,7 @@ _warned: weakref.WeakSet[type] = weakref.WeakSet()
 
 def check_names(cls: type) -> None:
     for name in vars(cls):
-        if name in RESERVED or name.startswith("_op_"):
+        if name in RESERVED or name.startswith(("_op_", "_task_")):
             raise ReservedName(cls, name, RESERVED)
 
 

@@ -34,7 +34,7 @@ def check_ready(operation: DelayedOperation, timer: Timer | None) -> None:
             raise AlreadyParked(operation)
     except AttributeError:
         raise InvalidOperation(operation, NO_INIT) from None
-    if timer is not None and operation._bucket is not None:
+    if timer is not None and operation._task_bucket is not None:
         if operation._op_home_shard is not UNPARKED:  # another thread has just parked it
             raise AlreadyParked(operation)
         raise InvalidOperation(operation, IN_TIMER)

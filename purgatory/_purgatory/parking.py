@@ -240,7 +240,7 @@ def checked_when_closed(name: str) -> None:
 
 def set_deadline(operation: DelayedOperation) -> None:
     """Set the deadline of an operation that no timer expires."""
-    operation._deadline_ns = time.monotonic_ns() + operation._delay_ms * NS_PER_MS
+    operation._task_deadline_ns = time.monotonic_ns() + operation._task_delay_ms * NS_PER_MS
 
 
 def find_place(capacity: Capacity, operation: DelayedOperation) -> bool:

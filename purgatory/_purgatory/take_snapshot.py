@@ -103,7 +103,7 @@ def _since(watchers: Watchers) -> int | None:
     """When the operation that has waited longest under a key was parked. None if all of them have an outcome."""
     for chunk in operations_in_chunks(watchers, 1):  # usually the first one is parked
         for operation in chunk:
-            if operation._op_state == PARKED and operation._deadline_ns:
+            if operation._op_state == PARKED and operation._task_deadline_ns:
                 return int(operation.created_ns)
     return None
 

@@ -130,7 +130,7 @@ class ReservedName(PurgatoryError, AttributeError):
     def __init__(self, kind: type, name: str, reserved: Iterable[str]) -> None:
         super().__init__(
             f"{kind.__qualname__}.{name} is a reserved name; choose another (reserved are {', '.join(reserved)}, and "
-            "names that begin with _op_)"
+            "names that begin with _op_ or _task_)"
         )
         self.kind = kind
         self.name = name

@@ -132,13 +132,13 @@ class LoopTimer(SystemTimer):
         if self._loop is None:
             self.bind()
         SystemTimer.add(self, task)  # super() costs more than the rest of this
-        if task._deadline_ns <= self._earlier_ns:
+        if task._task_deadline_ns <= self._earlier_ns:
             self._on_loop(self._set)
 
     def put_off(self, task: TimerTask, delay_ms: float) -> bool:
         """Move the deadline of a pending task to ``delay_ms`` from now."""
         moved = super().put_off(task, delay_ms)
-        if moved and task._deadline_ns <= self._earlier_ns:
+        if moved and task._task_deadline_ns <= self._earlier_ns:
             self._on_loop(self._set)
         return moved
 

@@ -172,10 +172,10 @@ class Journal(Folder):
         """Add the row of an operation that is not the core's, or has times beyond 64 bits, from its attributes."""
         try:
             created = operation.created_ns
-            if not getattr(operation, "_deadline_ns", created):  # it was never parked
+            if not getattr(operation, "_task_deadline_ns", created):  # it was never parked
                 created = left
             watches = tuple(map(_Named, operation.keys))
-            moved_ns = getattr(operation, "_rescheduled_by_ns", 0)  # extended: it may wait that much longer
+            moved_ns = getattr(operation, "_task_rescheduled_by_ns", 0)  # extended: it may wait that much longer
             delay_ms = _number(operation.delay_ms + -(-moved_ns // NS_PER_MS))
             times = _number(created), delay_ms, _number(left), _number(operation.checks)
             if getattr(operation, "drained", False) is True:

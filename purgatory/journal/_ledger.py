@@ -245,9 +245,9 @@ class Recorder:
                     operation._op_watches,  # noqa: SLF001
                     outcome,
                     error,
-                    operation._deadline_ns,  # noqa: SLF001
-                    operation._delay_ms,  # noqa: SLF001
-                    operation._rescheduled_by_ns,  # noqa: SLF001
+                    operation._task_deadline_ns,  # noqa: SLF001
+                    operation._task_delay_ms,  # noqa: SLF001
+                    operation._task_rescheduled_by_ns,  # noqa: SLF001
                     now_ns(),
                     operation._op_checks,  # noqa: SLF001
                 )

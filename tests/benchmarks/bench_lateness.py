@@ -147,7 +147,7 @@ def expire(
     start_ns = time.monotonic_ns()
     for number, task in enumerate(waiting):
         passed_ms = (time.monotonic_ns() - start_ns) // 1_000_000
-        task._delay_ms = lead_ms + number * spread_ms // tasks - passed_ms  # due at a fixed rate, whenever added
+        task._task_delay_ms = lead_ms + number * spread_ms // tasks - passed_ms  # due at a fixed rate, whenever added
         timer.add(task)
     del waiting, task
     gc.collect()

@@ -235,7 +235,7 @@ OURS = (
         """
         source.remove(task)
         self._lock.release()
-        task._deadline_ns = deadline_ns
+        task._task_deadline_ns = deadline_ns
         self._lock.acquire()
         target.put(task)
         """,
@@ -250,7 +250,7 @@ OURS = (
         with bucket.lock:
             is_ours = bucket.remove(task)  # False if it was cancelled or rescheduled meanwhile
         """,
-        "is_ours = task._withdraw()",
+        "is_ours = task._task_withdraw()",
         "put_off_vs_batch",
         2,
     ),

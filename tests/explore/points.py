@@ -21,8 +21,8 @@ def _words(text: str) -> frozenset[str]:
 
 #: Fields that are written while another thread may look.
 FIELDS = _words(
-    "_op_state _op_turn _op_recheck _op_overdue _op_home_shard _op_watches _op_new_delay_ms is_parked _bucket "
-    "_deadline_ns _rescheduled_by_ns _closed closed due idle "
+    "_op_state _op_turn _op_recheck _op_overdue _op_home_shard _op_watches _op_new_delay_ms is_parked _task_bucket "
+    "_task_deadline_ns _task_rescheduled_by_ns _closed closed due idle "
     "hand _stopped thread _thread driver _driver _report _limit parked leaving finished"
 )
 #: Fields that change, and are touched with a lock held, or whose value decides nothing (a count that is shown). Steps
@@ -34,7 +34,7 @@ GUARDED = _words(
 #: Fields that are never set again. Their objects may change, by the calls below.
 FIXED = _words(
     "_admitted _broker_id _buckets _op_context _keep_context _capacity _changed _clock _closing _count "
-    "_delay_ms _dispatcher _errors _idle_keys _inside _interval _known _lock _made _make _max_pending _missed "
+    "_task_delay_ms _dispatcher _errors _idle_keys _inside _interval _known _lock _made _make _max_pending _missed "
     "_name _noted _observers _occupied _on_error _on_restart _origin_ns _start_ns _own_executor _own_timer "
     "_retrier _shards _tick_ns _timer _waiting _wheel __weakref__ by_key "
     "_op_lock error hooks is_reported key_lock completions capacity clock end "

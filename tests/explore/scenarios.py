@@ -871,7 +871,7 @@ def cascade_vs_readd(world):
     world.thread("driver", lambda: world.advance(timer, 1))
 
     def again():
-        first._delay_ms = 14  # 41: the finer bucket that it is just being put into
+        first._task_delay_ms = 14  # 41: the finer bucket that it is just being put into
         timer.add(first)
         timer.add(second)
 

@@ -83,7 +83,7 @@ MUTANTS = (
     Mutant(
         "completing removes the operation from the timer",
         OPERATION,
-        "        self._withdraw()\n        for watchers",
+        "        self._task_withdraw()\n        for watchers",
         "        for watchers",
         T_OPERATION + "test_force_complete_takes_the_operation_out",
     ),
@@ -438,21 +438,21 @@ MUTANTS = (
     Mutant(
         "adding a task that its owner holds raises",
         TIMER,
-        "            if task._bucket is not None and not task._allows_readd:\n",
+        "            if task._task_bucket is not None and not task._task_allows_readd:\n",
         "            if False:\n",
         T_CONTRACT + "test_task_that_its_owner_holds_is_not_moved",
     ),
     Mutant(
         "putting off moves the deadline",
         TASK,
-        "            task._deadline_ns = deadline_ns\n        task._bucket = self",
-        "        task._bucket = self",
+        "            task._task_deadline_ns = deadline_ns\n        task._task_bucket = self",
+        "        task._task_bucket = self",
         T_CONTRACT + "test_task_put_off_runs_by_its_new_deadline",
     ),
     Mutant(
         "putting off keeps the time that the task was added",
         TASK,
-        "            task._rescheduled_by_ns += deadline_ns - task._deadline_ns\n",
+        "            task._task_rescheduled_by_ns += deadline_ns - task._task_deadline_ns\n",
         "",
         T_CONTRACT + "test_task_put_off_remembers_when_it_was_added",
     ),
@@ -460,7 +460,7 @@ MUTANTS = (
         "a task rescheduled while its batch runs is not run before its new deadline",
         DISPATCH,
         "                is_ours = bucket.remove(task)",
-        "                is_ours = task._bucket is not None and task._bucket.remove(task)",
+        "                is_ours = task._task_bucket is not None and task._task_bucket.remove(task)",
         T_TIMER + "test_task_put_off_while_its_batch_runs_is_not_run_early",
     ),
     Mutant(

@@ -88,7 +88,7 @@ static int make_core(void)
     core.tally = make_type(&tally_spec);
     core.batch = make_type(&batch_spec);
     PyTypeObject *entry = make_type(&entry_spec);
-    if (entry == NULL || PyErr_Occurred() || PyObject_SetAttrString((PyObject *)entry, "_allows_readd", Py_True))
+    if (entry == NULL || PyErr_Occurred() || PyObject_SetAttrString((PyObject *)entry, "_task_allows_readd", Py_True))
         return -1;
     core.entry = entry;
     for_others.entry_type = entry;

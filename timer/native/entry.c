@@ -331,13 +331,13 @@ static PyObject *entry_withdraw(TimerEntry *self, PyObject *unused)
 }
 
 static PyMethodDef entry_methods[] = {
-    {"_withdraw", (PyCFunction)entry_withdraw, METH_NOARGS, "_withdraw($self, /)\n--\n\n"}, {NULL}};
+    {"_task_withdraw", (PyCFunction)entry_withdraw, METH_NOARGS, "_task_withdraw($self, /)\n--\n\n"}, {NULL}};
 
 static PyGetSetDef entry_getset[] = {
-    {"_bucket", (getter)entry_get_bucket, (setter)entry_set_bucket, NULL, NULL},
-    {"_delay_ms", (getter)entry_get_time, (setter)entry_set_time, NULL, (void *)0},
-    {"_deadline_ns", (getter)entry_get_deadline, (setter)entry_set_time, NULL, (void *)1},
-    {"_rescheduled_by_ns", (getter)entry_get_time, (setter)entry_set_time, NULL, (void *)2},
+    {"_task_bucket", (getter)entry_get_bucket, (setter)entry_set_bucket, NULL, NULL},
+    {"_task_delay_ms", (getter)entry_get_time, (setter)entry_set_time, NULL, (void *)0},
+    {"_task_deadline_ns", (getter)entry_get_deadline, (setter)entry_set_time, NULL, (void *)1},
+    {"_task_rescheduled_by_ns", (getter)entry_get_time, (setter)entry_set_time, NULL, (void *)2},
     {"deadline_ns", (getter)entry_get_deadline, NULL, NULL, NULL},
     {"is_pending", (getter)entry_get_pending, NULL, NULL, NULL},
     {"delay_ms", (getter)entry_get_time, NULL, NULL, (void *)0},

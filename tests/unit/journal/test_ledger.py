@@ -324,7 +324,10 @@ def test_parked_instant_is_exact_whatever_it_was_put_off_by(tmp_path):
             lease = Ready(100)
             timer.advance_clock(3)
             leases.try_complete_else_watch(lease, ["k"])
-            lease._rescheduled_by_ns, lease._deadline_ns = 500_000, lease._deadline_ns + 500_000  # half a millisecond
+            lease._task_rescheduled_by_ns, lease._task_deadline_ns = (
+                500_000,
+                lease._task_deadline_ns + 500_000,
+            )  # half a millisecond
             lease.force_complete()
     (record,) = read(tmp_path)
     assert (10**15 + 3_000, 101) == (record.created, record.delay_ms)

@@ -579,15 +579,21 @@ def test_name_of_the_librarys_cannot_be_redefined(name):
         type("Mine", (Waiting,), {name: 3})
 
 
-@pytest.mark.parametrize("name", ["_op_state", "_op_home_shard", "_op_remove", "_op_anything"])
+@pytest.mark.parametrize(
+    "name", ["_op_state", "_op_home_shard", "_op_remove", "_op_anything", "_task_bucket", "_task_anything"]
+)
 def test_private_name_of_the_library_cannot_be_redefined(name):
     """A class attribute that begins with the reserved prefix is rejected when the class is made."""
-    with pytest.raises(ReservedName, match=rf"Mine.{name} is a reserved name; .* names that begin with _op_"):
+    with pytest.raises(ReservedName, match=rf"Mine.{name} is a reserved name; .* names that begin with _op_ or _task_"):
         type("Mine", (Waiting,), {name: 3})
 
 
 @pytest.mark.parametrize(
-    "name", ["_context", "_hold", "_busy", "_state", "_home", "_watches", "_checks", "_pending", "_lock", "_turn"]
+    "name",
+    [
+        *("_context", "_hold", "_busy", "_state", "_home", "_watches", "_checks", "_pending", "_lock", "_turn"),
+        *("_bucket", "_deadline_ns", "_delay_ms", "_rescheduled_by_ns", "_allows_readd", "_withdraw"),
+    ],
 )
 def test_subclass_may_use_any_other_private_name(purgatory, name):
     """An attribute of a subclass with a plain private name does not disturb the library."""
@@ -622,7 +628,7 @@ def test_guide_lists_the_names_that_are_reserved():
     text = (Path(__file__).resolve().parents[3] / "docs/guide.md").read_text(encoding="utf-8")
     section = text.partition("## Reserved names")[2].partition("\n## ")[0]
 
-    assert [*RESERVED, "_op_"] == [name for name in re.findall(r"`(\w+)`", section) if name != "ReservedName"]
+    assert [*RESERVED, "_op_", "_task_"] == [name for name in re.findall(r"`(\w+)`", section) if name != "ReservedName"]
 
 
 def test_repr_tells_type_state_keys_and_time(purgatory, mock_timer):

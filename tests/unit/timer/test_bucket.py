@@ -106,13 +106,13 @@ def test_bucket_that_was_taken_out_takes_in_no_more():
 
     assert closed.closed
     assert task not in closed
-    assert not task._bucket.closed
+    assert not task._task_bucket.closed
     assert [task] == timer.pending()
 
     clock.advance(10)
     later = Ping(30)
     timer.add(later)  # a turn of the ring later, in the same slot
-    assert (45, 46) == (later._bucket.first, later._bucket.end)
+    assert (45, 46) == (later._task_bucket.first, later._task_bucket.end)
 
 
 def test_walk_tolerates_cancelling():

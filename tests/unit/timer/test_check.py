@@ -36,7 +36,7 @@ def misplace(timer):
 
 
 def forget_bucket(timer):
-    timer.pending()[0]._bucket = None
+    timer.pending()[0]._task_bucket = None
 
 
 def double(timer):
@@ -45,7 +45,7 @@ def double(timer):
 
 
 def misdate(timer):
-    timer.pending()[0]._deadline_ns += 10**12
+    timer.pending()[0]._task_deadline_ns += 10**12
 
 
 def rush_hand(timer):

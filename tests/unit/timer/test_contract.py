@@ -566,7 +566,7 @@ def test_what_is_no_task_is_refused(timer, task):
 class Held(Ping):
     """A task of a class that only its owner moves."""
 
-    _allows_readd = False
+    _task_allows_readd = False
 
     def cancel(self):
         """Means something else to its owner."""
@@ -595,7 +595,7 @@ def test_timer_never_calls_cancel(bench, timer):
     """A subclass may give ``cancel`` a wider meaning: to the timer it is nothing."""
 
     class Wide(Held):
-        _allows_readd = True
+        _task_allows_readd = True
 
     task = Wide(50_000)
     timer.add(task)
@@ -603,7 +603,7 @@ def test_timer_never_calls_cancel(bench, timer):
     bench.make().add(task)
 
     assert 0 == timer.size
-    assert task._withdraw()
+    assert task._task_withdraw()
     timer.add(task)
     timer.shutdown()
     assert not task.is_pending

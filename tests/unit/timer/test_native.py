@@ -69,7 +69,7 @@ def test_task_is_in_one_bucket():
         other.put(task)
 
     with pytest.raises(AttributeError):
-        task._bucket = None
+        task._task_bucket = None
     assert (1, 0) == (len(bucket), len(other))
 
 
@@ -111,8 +111,8 @@ def test_clock_at_the_end_of_64_bits(now_ns):
     timer.add(task)
     times[0] = now_ns
     timer.add(early)  # runs at once, by the clock of now
-    task._deadline_ns = -3 * 10**18
-    timer._dispatcher.hand_over([task._bucket])
+    task._task_deadline_ns = -3 * 10**18
+    timer._dispatcher.hand_over([task._task_bucket])
 
     assert [early] == early.log
     assert [task] == task.log
@@ -124,13 +124,13 @@ def test_times_of_any_size(timer):
     """Times may be written and read at any size, from small to huge and back."""
     task = Ping(5)
     for delay_ms in (10**30, 7, -(10**30), -7, 10**12, 10**12 + 1):
-        task._delay_ms = delay_ms
-        task._deadline_ns = delay_ms * 3
-        task._rescheduled_by_ns = delay_ms // 2
+        task._task_delay_ms = delay_ms
+        task._task_deadline_ns = delay_ms * 3
+        task._task_rescheduled_by_ns = delay_ms // 2
         assert (delay_ms, delay_ms * 3) == (task.delay_ms, task.deadline_ns)
         assert delay_ms * 3 - delay_ms // 2 - delay_ms * 10**6 == task.added_ns
     with pytest.raises(TypeError):
-        task._deadline_ns = 0.5
+        task._task_deadline_ns = 0.5
 
 
 def test_abandoned_timer_is_collected():
@@ -166,8 +166,8 @@ def test_bucket_outlives_nobody():
     gc.collect()
 
     assert not kept.is_pending
-    assert kept._bucket is None
-    assert not kept._withdraw()
+    assert kept._task_bucket is None
+    assert not kept._task_withdraw()
 
 
 def use(random_):

@@ -66,6 +66,22 @@ def test_task_with_an_equality_of_its_own_is_refused(name):
         type("Same", (TimerTask,), {name: lambda *_: 0})
 
 
+@pytest.mark.parametrize(
+    "name", ["_bucket", "_deadline_ns", "_delay_ms", "_rescheduled_by_ns", "_allows_readd", "_withdraw", "_entry"]
+)
+def test_subclass_may_use_any_other_private_name(mock_timer, name):
+    """An attribute of a subclass with a plain private name does not disturb the timer."""
+    task = Ping(1)
+    setattr(task, name, "a request")
+    mock_timer.add(task)
+    mock_timer.put_off(task, 2)
+    mock_timer.add(task)
+    mock_timer.advance_clock(2)
+
+    assert [task] == task.log
+    assert "a request" == getattr(task, name)
+
+
 def test_new_task_is_nowhere():
     """A task that was never added is not pending and has no deadline."""
     task = Ping(5)

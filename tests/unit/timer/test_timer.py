@@ -255,7 +255,7 @@ def test_task_put_off_while_its_batch_runs_is_not_run_early(clock):
             timer.add(task)
         clock.advance(90)
         with timer._lock:  # as a driver that has just begun to empty the bucket leaves it
-            bucket = second._bucket
+            bucket = second._task_bucket
             timer._wheel.collect(timer._wheel.tick_at(clock()))
             assert bucket.closed
             assert second in bucket

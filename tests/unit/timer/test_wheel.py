@@ -89,7 +89,7 @@ def test_entry_cascades_down_a_level_at_a_time(timer, pass_ms):
     timer.add(task)
     places = []
     for _ in range(26):
-        places.append(task._bucket.level)
+        places.append(task._task_bucket.level)
         pass_ms(1)
 
     assert sorted(places, reverse=True) == places
