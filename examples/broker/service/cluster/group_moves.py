@@ -2,7 +2,8 @@
 
 The new leader of such a partition reads its groups, in turns of `turn_ms`. Then it asks the tree which topics still
 exist, because a topic with committed offsets may have been deleted while this node was down or did not lead. Only then
-it answers for the groups.
+it answers for the groups. A read that fails is repeated, and clients wait meanwhile: without its records, a group would
+begin with other offsets.
 
 Used on the broker's loop. Calls to the tree have their own thread.
 """
@@ -11,6 +12,8 @@ from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING
+
+import structlog
 
 from examples.broker.protocol.errors import BrokerError
 from examples.broker.protocol.steps import run_in_turns
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
     from examples.broker.groups.coordinator import Coordinator
     from examples.broker.replication.partition import Key
     from examples.broker.service.cluster.tree_client import TreeClient, TreeJobs
+
+_log = structlog.get_logger(__name__)
+_RETRY_S = 5.0
 
 
 class GroupMoves:
@@ -57,7 +63,13 @@ class GroupMoves:
 
     async def _load(self, key: Key) -> None:
         ids: dict[str, str] | None
-        groups = await run_in_turns(self._coordinator.store.load(key), self._turn_ms, self._run_actions)
+        groups = None
+        while groups is None:
+            try:
+                groups = await run_in_turns(self._coordinator.store.load(key), self._turn_ms, self._run_actions)
+            except Exception:  # noqa: BLE001 - contained: tried again
+                _log.exception("groups not loaded, will retry", key=key)
+                await asyncio.sleep(_RETRY_S)
         names = {topic for group in groups.values() for topic, _ in group.offsets}
         try:
             ids = await self._tree.ask(lambda: self._jobs.topic_ids(names))
