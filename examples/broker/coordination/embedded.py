@@ -254,15 +254,22 @@ class EmbeddedStore:
     # -- the thread
 
     def _run(self) -> None:
+        is_reachable = True
         while not self._closed:
             self._wake.wait(self._poll_s)
             self._wake.clear()
             try:
                 self.poll()
             except Unreachable as error:
-                _log.warning("store unreachable", error=str(error))
+                if is_reachable:
+                    _log.warning("store unreachable", error=str(error))
+                is_reachable = False
             except Exception:  # noqa: BLE001 - contained: the next look may succeed
                 _log.exception("a look at the store failed")
+            else:
+                if not is_reachable:
+                    _log.info("store reachable again")
+                is_reachable = True
 
     def poll(self) -> None:
         """Renew the lease, end those that are over, and call the watches of changed nodes: one round of the thread."""

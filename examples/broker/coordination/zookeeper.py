@@ -224,6 +224,7 @@ class ZooKeeperStore:
     # -- the thread
 
     def _run(self) -> None:
+        is_reachable = True
         while (note := self.notes.get()) is not None:
             try:
                 if isinstance(note, _Watch):
@@ -231,12 +232,15 @@ class ZooKeeperStore:
                 else:
                     self._take_state(note)
             except Unreachable as error:
-                _log.warning("ZooKeeper unreachable", error=str(error))
-                if isinstance(note, _Watch):
-                    time.sleep(_RETRY_S)
-                    self.notes.put(note)
+                if is_reachable:
+                    _log.warning("ZooKeeper unreachable", error=str(error))
+                is_reachable = False
+                time.sleep(_RETRY_S)
+                self.notes.put(note)
             except Exception:  # noqa: BLE001 - contained
                 _log.exception("a callback failed")
+            else:
+                is_reachable = is_reachable or isinstance(note, _Watch)
 
     def _set_and_call(self, watch: _Watch) -> None:
         if watch not in self.watches:

@@ -1,0 +1,47 @@
+"""What the stores log while they are unreachable. The threads' work is done by the test."""
+
+from types import SimpleNamespace
+
+from kazoo.handlers.threading import KazooTimeoutError
+from structlog.testing import capture_logs
+
+from examples.broker.coordination import zookeeper
+from examples.broker.coordination.embedded import EmbeddedStore
+from examples.broker.coordination.store import Unreachable
+
+
+def test_an_outage_of_the_file_is_logged_once(tmp_path, monkeypatch):
+    """One line when it begins and one when it ends, however often the thread looks."""
+    store = EmbeddedStore(tmp_path / "tree.sqlite", poll_ms=1, thread=False)
+    outcomes = [True, False, False, False, True, True, False, False]
+
+    def poll():
+        is_reachable = outcomes.pop(0)
+        store._closed = not outcomes
+        if not is_reachable:
+            raise Unreachable("", "disk I/O error")
+
+    monkeypatch.setattr(store, "poll", poll)
+    with capture_logs() as lines:
+        store._run()
+    assert ["store unreachable", "store reachable again", "store unreachable"] == [line["event"] for line in lines]
+
+
+def test_an_outage_of_a_zookeeper_is_logged_once(monkeypatch):
+    """One line, however many watches are tried again."""
+    monkeypatch.setattr(zookeeper, "_RETRY_S", 0)
+    store = zookeeper.ZooKeeperStore("127.0.0.1:1")
+    failing = [False, True, True, True, False]
+
+    def get(timeout):  # noqa: ARG001 - the library's signature
+        if failing.pop(0):
+            raise KazooTimeoutError
+
+    def called():
+        store.notes.put(None)
+
+    store._client = SimpleNamespace(exists_async=lambda _path, watch: SimpleNamespace(get=get))  # noqa: ARG005
+    store.notes.put(store.watch("/controller", called))
+    with capture_logs() as lines:
+        store._run()
+    assert ["ZooKeeper unreachable"] == [line["event"] for line in lines]
