@@ -37,10 +37,8 @@ class Context:
     epoch_version: int = 0
     """The version of the tree node that holds the epoch. It changes when another controller is elected."""
     brokers: dict[int, BrokerInfo] = attrs.field(factory=dict)
-    leaving: set[int] = attrs.field(factory=set)
-    """Nodes that are about to stop."""
     offline: set[int] = attrs.field(factory=set)
-    """Nodes with a disk that rejects writes."""
+    """Nodes that are about to stop, or with a disk that rejects writes."""
     assignments: dict[str, dict[int, tuple[int, ...]]] = attrs.field(factory=dict)
     leaderships: dict[Key, Leadership] = attrs.field(factory=dict)
     partition_states: dict[Key, PartitionState] = attrs.field(factory=dict)
@@ -55,8 +53,8 @@ class Context:
 
     @property
     def alive(self) -> set[int]:
-        """The nodes that can lead: registered, not about to stop, and with a disk that accepts writes."""
-        return self.brokers.keys() - self.leaving - self.offline
+        """The nodes that can lead."""
+        return self.brokers.keys() - self.offline
 
     def replicas_of(self, key: Key) -> tuple[int, ...]:
         """Return the nodes of a partition, the preferred leader first, or an empty tuple."""

@@ -2,8 +2,13 @@
 
     registration gone, or another incarnation    elect other leaders; its replicas leave the in-sync replicas
     registration new                             send it all metadata; its replicas follow, and may lead
-    about to stop, or its disk rejects writes    the same as gone, but it serves the partitions without another replica
-    its disk accepts writes again                the same as new
+    offline: about to stop, or its disk rejects writes    the same as gone, but it serves the partitions without
+                                                          another replica
+    its disk accepts writes again                         the same as new
+
+An offline node says so in the tree, so that a new controller knows it, too. After a crash of all in-sync replicas the
+registered ends of logs elect. Those of an offline node may be too low: it has written since it registered. So it
+counts as absent until it has registered again.
 
 Called on the controller's thread.
 """
@@ -22,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from examples.broker.controller.duties import Duties
-    from examples.broker.replication.partition import Key
 
 _log = structlog.get_logger(__name__)
 _AT_REST = (ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE)
@@ -35,8 +39,8 @@ class Nodes:
 
     def load(self) -> None:
         """Read the nodes that the last controller knew. `changed` finds the difference to now."""
-        now = self._read()
         self._context.offline = self._read_offline()
+        now = self._read()
         try:
             known = layout.known_of(self._duties.store.get(layout.KNOWN).data)
         except ValueError:  # there has been no controller yet
@@ -72,7 +76,6 @@ class Nodes:
         if gone:
             _log.info("nodes lost", nodes=sorted(gone))
             context.brokers = {node: info for node, info in before.items() if node not in gone}
-            context.leaving -= gone
             self._remove(gone)
         context.brokers = now
         if come:
@@ -109,28 +112,21 @@ class Nodes:
 
     # -- registered, but unable to lead
 
-    def shut_down(self, node: int) -> list[Key]:
-        """Move every leadership away from a node that is about to stop. Returns the partitions that it still leads."""
-        if node not in self._context.brokers:
-            return []
-        self._context.leaving.add(node)
-        return self.retire(node)
-
     def offline_changed(self) -> None:
         context = self._context
-        before, context.offline = context.offline, self._read_offline()
-        for node in sorted(context.offline - before):
-            _log.warning("a node's disk rejects writes", node=node)
+        offline = self._read_offline()
+        self.changed()  # a node that is no longer offline has registered again, and counts with its new ends
+        before, context.offline = context.offline, offline
+        for node in sorted(offline - before):
+            _log.info("a node can no longer lead", node=node)
             self.retire(node)
-        back = (before - context.offline) & context.brokers.keys()
+        back = (before - offline) & context.brokers.keys()
         if back:
-            _log.info("disks take writes again", nodes=sorted(back))
+            _log.info("nodes can lead again", nodes=sorted(back))
             self._welcome(back)
 
-    def retire(self, node: int) -> list[Key]:
-        """Let other replicas take over what a node leads, as far as they can. Returns the partitions that it still
-        leads.
-        """
+    def retire(self, node: int) -> None:
+        """Let other replicas take over from a node, as far as they can."""
         context, duties = self._context, self._duties
         led = [key for key, known in context.leaderships.items() if known.leader == node]
         movable = [key for key in led if len(context.replicas_of(key)) > 1 and key[0] not in context.deletions]
@@ -139,4 +135,3 @@ class Nodes:
         followed = [r for r in context.replicas_on([node]) if r[0] not in staying]
         duties.replicas.move([r for r in followed if context.replica_state(r) in _AT_REST], ReplicaState.OFFLINE)
         duties.requests.metadata()
-        return [key for key in movable if key in staying]

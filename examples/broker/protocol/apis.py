@@ -28,7 +28,6 @@ class ApiKey(IntEnum):
     LEADER_AND_ISR = 4
     STOP_REPLICA = 5
     UPDATE_METADATA = 6
-    CONTROLLED_SHUTDOWN = 7
     OFFSET_COMMIT = 8
     OFFSET_FETCH = 9
     FIND_COORDINATOR = 10
@@ -55,7 +54,7 @@ class ApiKey(IntEnum):
     """This broker's own API, see `replication.peers.node_key`."""
 
 
-NODES_ONLY = frozenset({ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA, ApiKey.CONTROLLED_SHUTDOWN})
+NODES_ONLY = frozenset({ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA})
 """Requests that are accepted only on a connection from a node of the cluster."""
 BETWEEN_NODES = NODES_ONLY | {ApiKey.NODE_HANDSHAKE}
 """Not advertised, because their format is this broker's own: a client would misread them."""
@@ -109,7 +108,6 @@ APIS: dict[int, Api] = {
         Api(ApiKey.LEADER_AND_ISR, 0, controller.LeaderAndIsrRequest, controller.LeaderAndIsrResponse),
         Api(ApiKey.STOP_REPLICA, 0, controller.StopReplicaRequest, controller.StopReplicaResponse),
         Api(ApiKey.UPDATE_METADATA, 0, controller.UpdateMetadataRequest, controller.UpdateMetadataResponse),
-        Api(ApiKey.CONTROLLED_SHUTDOWN, 0, controller.ControlledShutdownRequest, controller.ControlledShutdownResponse),
         Api(ApiKey.NODE_HANDSHAKE, 0, controller.NodeHandshakeRequest, controller.NodeHandshakeResponse),
     )
 }

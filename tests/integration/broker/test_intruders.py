@@ -57,7 +57,6 @@ def forged(topic):
         ApiKey.STOP_REPLICA: m.StopReplicaRequest(1, LAST_EPOCH, True, [m.TopicPartition(topic, 0)]),
         ApiKey.LEADER_AND_ISR: m.LeaderAndIsrRequest(1, LAST_EPOCH, [state], []),
         ApiKey.UPDATE_METADATA: m.UpdateMetadataRequest(1, LAST_EPOCH, [state], []),
-        ApiKey.CONTROLLED_SHUTDOWN: m.ControlledShutdownRequest(2),
     }
 
 

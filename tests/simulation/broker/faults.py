@@ -39,11 +39,6 @@ class Damage:
                 os.truncate(segments[-1], int(segments[-1].stat().st_size * random.choice([1, 0.9, 0.5, 0])))
             self._damaged.add(((topic, index), node.number))
 
-    @property
-    def is_over(self):
-        """Whether no damaged log counts as in sync."""
-        return not self._damaged
-
     def forget(self, nodes):
         """Forget the replicas that have left the in-sync replicas. They return with the leader's records."""
         if self._damaged:
@@ -122,17 +117,11 @@ class Faults:
                 self._kill_one(node)
 
     def _kill_one(self, node):
-        has_cut = self._random.random() < 0.5 and self._may_cut(node)
+        has_cut = self._random.random() < 0.5 and self._damage.allows_cut(node, self._nodes)
         self._note(f"node {node.number}: {'power cut' if has_cut else 'killed'}")
         node.kill()
         if has_cut:
             self._damage.cut(node, self._random)
-
-    def _may_cut(self, node):
-        # A new controller does not know which nodes are about to stop. Until such a node stops, it counts with the
-        # ends of its registration, so a log that a power cut has shortened may win an election.
-        has_leaving = any(each.alive and each.life == life for each, life in self._leaving)
-        return not has_leaving and self._damage.allows_cut(node, self._nodes)
 
     def _start(self):
         node = self._choose(lambda node: not node.alive)
@@ -165,13 +154,12 @@ class Faults:
             node.replicas.store.disk.failed(OSError("no space left on device"))
 
     def _ask_to_leave(self):
-        controller = self._choose(lambda node: node.is_controller)
         node = self._choose(lambda node: node.is_running)
-        if controller is not None and self._damage.is_over:
+        if node is not None:
             self.count += 1
             self._note(f"node {node.number}: about to stop")
             self._leaving.add((node, node.life))
-            controller.membership.shut_down(node.number, lambda _: None)
+            node.leave()
 
     def _elect(self):
         controller = self._choose(lambda node: node.is_controller)

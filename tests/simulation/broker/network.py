@@ -15,7 +15,7 @@ import attrs
 from examples.broker.protocol.steps import run_at_once
 from examples.broker.protocol.wire import decode, encode
 from examples.broker.replication.peers import follower
-from examples.broker.service.cluster import channels, membership
+from examples.broker.service.cluster import channels
 from examples.broker.service.reply import Reply
 
 _HEADER_BYTES = 8
@@ -131,7 +131,7 @@ class Network:
         return SimulatedLink(self, self._nodes[port])
 
     def patches(self):
-        return [mock.patch.object(module, "Link", self.link) for module in (follower, channels, membership)]
+        return [mock.patch.object(module, "Link", self.link) for module in (follower, channels)]
 
     def arrivals(self):
         """Return the exchanges whose next message can arrive at a node that runs."""

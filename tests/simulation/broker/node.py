@@ -48,7 +48,8 @@ class Tree(EmbeddedStore):
 class SimulatedMembership(membership.Membership):
     def _ends(self):
         """Read the ends at once. There are no other threads."""
-        return self.replicas.folders.ends()
+        with self._loop.running():
+            return self._resign()
 
 
 class Node:
@@ -122,6 +123,10 @@ class Node:
         self.timer.shutdown()
         self.replicas.folders.close()
         self.tree.abandon()
+
+    def leave(self):
+        """Hand the leaderships over, as a node does before it stops."""
+        self.leaving = self.loop.create_task(self.membership.leave())
 
     @property
     def is_running(self):

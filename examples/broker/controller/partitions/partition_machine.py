@@ -100,8 +100,7 @@ class PartitionMachine:
     def elect_successor(self, key: Key, now: Leadership) -> Elected | None:
         """Elect in place of a node that is about to stop or whose disk rejects writes."""
         context = self._context
-        unfit = context.leaving | context.offline
-        return elections.after_shutdown(context.replicas_of(key), now.isr, context.alive, unfit)
+        return elections.after_shutdown(context.replicas_of(key), now.isr, context.alive, context.offline)
 
     # -- to be online
 

@@ -6,7 +6,7 @@
     /brokers/ids/2                         ephemeral; the address of node 2, its incarnation (another one with each
                                            registration), the id of its data folder, and where its logs ended then
     /brokers/known                         the incarnations that the controller has handled
-    /brokers/offline/2                     ephemeral; the disk of node 2 rejects writes
+    /brokers/offline/2                     ephemeral; node 2 is about to stop, or its disk rejects writes
     /brokers/topics/orders                 the nodes of each partition, the preferred leader first; the topic's id
     /brokers/topics/orders/partitions/0/state      leader, leader epoch, in-sync replicas, and those that have left;
                                            changed by version only

@@ -117,17 +117,6 @@ class UpdateMetadataResponse:
 
 
 @attrs.define
-class ControlledShutdownRequest:
-    broker_id: Int32 = 0
-
-
-@attrs.define
-class ControlledShutdownResponse:
-    error_code: Int16 = 0
-    remaining: list[TopicPartition] = array()
-
-
-@attrs.define
 class ElectLeadersRequest:
     election_type: Int8 = since(1, 0)
     topics: list[TopicPartitions] | None = array()

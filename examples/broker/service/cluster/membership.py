@@ -2,7 +2,8 @@
 
     controller (here or elsewhere) --> `instructions`
     replica manager --> wanted in-sync replicas --> tree
-    clients         --> elections; a node that stops      --> controller
+    clients         --> elections                         --> controller
+    stop, disk      --> /brokers/offline                  --> tree
 
 Used on the broker's loop. The controller and calls to the tree have their own threads.
 """
@@ -17,12 +18,10 @@ import structlog
 from examples.broker.controller.controller import Controller
 from examples.broker.controller.tree import layout
 from examples.broker.coordination.opening import open_store
-from examples.broker.protocol.apis import ApiKey
-from examples.broker.protocol.errors import BrokerError, ErrorCode, MalformedRequest
+from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages import controller as m
-from examples.broker.replication.leadership import Leadership
+from examples.broker.replication.leadership import NO_LEADER, Leadership
 from examples.broker.replication.peers.follower import Follower
-from examples.broker.replication.peers.link import Link
 from examples.broker.replication.peers.node_key import NodeKey
 from examples.broker.service.cluster.channels import Channels
 from examples.broker.service.cluster.group_moves import GroupMoves
@@ -39,16 +38,16 @@ if TYPE_CHECKING:
     from examples.broker.controller.partitions.requests import Message
     from examples.broker.coordination.store import Watch
     from examples.broker.groups.coordinator import Coordinator
-    from examples.broker.replication.partition import Key, Partition
+    from examples.broker.protocol.errors import BrokerError
+    from examples.broker.replication.partition import Partition
     from examples.broker.replication.replica_manager import ReplicaManager
     from examples.broker.service.config import Config
     from timer import Timer
 
 _log = structlog.get_logger(__name__)
 _INTRODUCED_S = 10.0
-_SHUTDOWN_S = 2.0
-_SHUTDOWN_TRIES = 4
-_SHUTDOWN_RETRY_S = 0.1
+_LEAVE_S = 2.0
+_LEAVE_RETRY_S = 0.05
 _RETRY_S = 0.5
 
 
@@ -71,7 +70,7 @@ class Membership:
         self.coordinator = coordinator
         self._loop = asyncio.get_running_loop()
         self._run_actions = run_actions
-        self._watching = False
+        self._watching = self._is_leaving = False
         self._introduced: asyncio.Future[None] = self._loop.create_future()
         """Done once a controller has sent this node all metadata, or after a timeout."""
         self.key = NodeKey(here.node_id)
@@ -117,12 +116,23 @@ class Membership:
         self.coordinator.store.make_topic = self.topics.make_offsets_topic
 
     def _ends(self) -> Mapping[str, tuple[int, int]]:
-        """Read the ends of the logs on the loop, between two instructions. Called on the controller's thread."""
+        """Read the ends of the logs for a registration. Called on the controller's thread."""
 
-        async def read() -> Mapping[str, tuple[int, int]]:
-            return self.replicas.folders.ends()
+        async def on_loop() -> Mapping[str, tuple[int, int]]:
+            return self._resign()
 
-        return asyncio.run_coroutine_threadsafe(read(), self._loop).result()
+        return asyncio.run_coroutine_threadsafe(on_loop(), self._loop).result()
+
+    def _resign(self) -> Mapping[str, tuple[int, int]]:
+        """Neither lead nor follow, until a controller knows the new registration. Returns the ends of the logs.
+
+        Elections go by these ends, so nothing is appended until then. Another machine may also be registered with this
+        node's id, and a leader must not count what this one fetches.
+        """
+        for key in self.replicas.partitions:
+            self.replicas.stop_replica(key)
+        self.follower.refresh()
+        return self.replicas.folders.ends()
 
     # -- start and stop
 
@@ -152,40 +162,21 @@ class Membership:
 
     async def leave(self) -> None:
         """Move every leadership away from this node, as far as other replicas can take over soon."""
-        node = self.config.cluster.node_id
-        for _ in range(_SHUTDOWN_TRIES):
-            remaining = await self._ask_to_leave(node)
-            if remaining is not None and not remaining:
+        self._is_leaving = True
+        self._report_offline()
+        give_up = self._loop.time() + _LEAVE_S
+        while self._is_needed():
+            if self._loop.time() > give_up:
+                _log.warning("stopping without a successor", node=self.config.cluster.node_id)
                 break
-            await asyncio.sleep(_SHUTDOWN_RETRY_S)
-        else:
-            _log.warning("stopping with leaderships that no replica can take", node=node)
+            await asyncio.sleep(_LEAVE_RETRY_S)
+        await self.channels.drained(_LEAVE_S)
 
-    async def _ask_to_leave(self, node: int) -> list[Key] | None:
-        """Ask the controller. Returns the partitions that stay, or None if it is unreachable."""
-        controller = self.controller.controller_id
-        address = self.replicas.metadata.brokers.get(-1 if controller is None else controller)
-        if controller == node:
-            answer: asyncio.Future[list[Key] | None] = self._loop.create_future()
-            self.shut_down(node, answer.set_result)
-            remaining = await answer
-            await self.channels.drained(_SHUTDOWN_S)
-            return remaining
-        if address is None:
-            return None
-        try:
-            async with Link(*address, f"shutdown-{node}", 1 << 20) as link:
-                await link.prove(self.key, controller or 0)
-                request = m.ControlledShutdownRequest(node)
-                response = await link.ask(
-                    ApiKey.CONTROLLED_SHUTDOWN, 0, request, m.ControlledShutdownResponse, _SHUTDOWN_S
-                )
-        except (OSError, EOFError, TimeoutError, MalformedRequest) as error:
-            _log.info("controller not reached", error=repr(error))
-            return None
-        if response.error_code != ErrorCode.NONE:
-            return None
-        return [(part.topic, part.partition) for part in response.remaining]
+    def _is_needed(self) -> bool:
+        """Whether this node counts as in sync where another in-sync replica can take over."""
+        node = self.config.cluster.node_id
+        known = (each.leadership for topic in self.replicas.metadata.topics.values() for each in topic.values())
+        return any(each.leader != NO_LEADER and node in each.isr and len(each.isr) > 1 for each in known)
 
     async def close(self) -> None:
         """End the session, and answer the requests that wait."""
@@ -200,7 +191,7 @@ class Membership:
 
     def _registered(self) -> None:
         """Begin to watch the tree with the first registration. Called on the controller's thread."""
-        self._loop.call_soon_threadsafe(self._report_disk)
+        self._loop.call_soon_threadsafe(self._report_offline)
         if not self._watching:
             self._watching = True
             self._watch(self._store.watch, layout.CONFIG_CHANGES, self.topics.read_settings)
@@ -223,20 +214,20 @@ class Membership:
         Elections go by the registered ends. While the node could not lead, its logs may have become the longest.
         """
         if is_failing:
-            self._report_disk()
+            self._report_offline()
         else:
             self.controller.register_again()
 
-    def _report_disk(self) -> None:
-        """Write to the tree whether this node's disk rejects writes, for the controller."""
+    def _report_offline(self) -> None:
+        """Write to the tree whether this node can lead, for the controller. Called after each registration, too."""
         if not self.controller.is_registered:
             return  # another machine may be registered with this node's id
-        is_failing = self.replicas.store.disk.is_failing
+        is_offline = self._is_leaving or self.replicas.store.disk.is_failing
 
         def again(_: BrokerError) -> None:
-            self._loop.call_later(_RETRY_S, self._report_disk)
+            self._loop.call_later(_RETRY_S, self._report_offline)
 
-        self._tree.run(lambda: self._jobs.report_disk(is_failing=is_failing), lambda _: None, again)
+        self._tree.run(lambda: self._jobs.report_offline(is_offline=is_offline), lambda _: None, again)
 
     # -- to the controller
 
@@ -275,10 +266,6 @@ class Membership:
         self._tree.run(lambda: self._jobs.change_isr(key, now, isr), settle, give_up)
 
     # -- asking the controller, if it is here
-
-    def shut_down(self, node: int, answer: Callable[[list[Key] | None], object]) -> None:
-        """Move a node's leaderships away if this is the controller. Answers on the loop, None if it is not."""
-        self.ask_controller("shutdown", lambda duties: duties.nodes.shut_down(node), answer)
 
     def ask_controller(self, kind: str, what: Callable[[Duties], Any], answer: Callable[[Any], object]) -> None:
         """Queue a request to this node's active controller. Answers on the loop, None if it is not active."""

@@ -174,13 +174,15 @@ class TreeJobs:
             else:
                 return settings
 
-    def report_disk(self, *, is_failing: bool) -> None:
-        """Write whether this node's disk rejects writes."""
+    def report_offline(self, *, is_offline: bool) -> None:
+        """Write whether this node can lead. An old report may be of an earlier session, so it is replaced."""
         path = f"{layout.OFFLINE}/{self._node_id}"
-        with contextlib.suppress(NoNode):
-            self._store.multi([Delete(path)])
-        if is_failing:
-            self._store.multi([Create(path, ephemeral=True)])
+        new = [Create(path, ephemeral=True)] if is_offline else []
+        try:
+            self._store.multi([Delete(path), *new])
+        except NoNode:
+            if new:
+                self._store.multi(new)
 
     def change_isr(self, key: Key, now: Leadership, isr: Iterable[int]) -> Leadership:
         """Change the in-sync replicas of a partition that this node leads. Returns the state in the tree.

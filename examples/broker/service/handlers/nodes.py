@@ -6,12 +6,11 @@ import secrets
 from typing import TYPE_CHECKING
 
 from examples.broker.protocol.apis import ApiKey
-from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.protocol.errors import BrokerError
 from examples.broker.protocol.messages import controller as m
 
 if TYPE_CHECKING:
     from examples.broker.controller.partitions.requests import Message
-    from examples.broker.replication.partition import Key
     from examples.broker.replication.replica_manager import ReplicaManager
     from examples.broker.service.cluster.membership import Membership
     from examples.broker.service.reply import Handler, Reply
@@ -28,7 +27,6 @@ class ClusterHandlers:
             ApiKey.LEADER_AND_ISR: self.carry_out,
             ApiKey.STOP_REPLICA: self.carry_out,
             ApiKey.UPDATE_METADATA: self.carry_out,
-            ApiKey.CONTROLLED_SHUTDOWN: self.controlled_shutdown,
             ApiKey.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch,
         }
 
@@ -47,17 +45,6 @@ class ClusterHandlers:
     def carry_out(self, request: Message, _version: int, reply: Reply) -> None:
         """Carry out an instruction of the controller, and answer after that."""
         self.membership.instructions.receive(request, reply, lambda: reply.connection.is_open)
-
-    def controlled_shutdown(self, request: m.ControlledShutdownRequest, _version: int, reply: Reply) -> None:
-        """Move a node's leaderships away, and list those that stay."""
-
-        def answer(remaining: list[Key] | None) -> None:
-            if remaining is None:
-                reply(m.ControlledShutdownResponse(ErrorCode.NOT_CONTROLLER))
-            else:
-                reply(m.ControlledShutdownResponse(0, [m.TopicPartition(*key) for key in remaining]))
-
-        self.membership.shut_down(request.broker_id, answer)
 
     def offset_for_leader_epoch(self, request: m.OffsetForLeaderEpochRequest, _version: int, reply: Reply) -> None:
         """Return where leader epochs end in this leader's logs."""

@@ -135,7 +135,7 @@ def test_paused_controller_changes_nothing(cluster):
     for attempt in (
         lambda: duties.writer.write([Set(layout.state_path(("orders", 0)), b"late")]),
         lambda: duties.writer.write_each([[Create("/late")]]),
-        lambda: duties.nodes.shut_down(2),
+        lambda: duties.nodes.retire(2),
         lambda: (
             duties.elect([("orders", 0)], unclean=True) if False else duties.partitions.leave_isr({("orders", 0): [3]})
         ),

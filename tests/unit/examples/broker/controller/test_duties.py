@@ -295,34 +295,19 @@ def test_leader_and_controller_write_at_once(cluster, monkeypatch):
 # -- shutting down, preferred leaders
 
 
-def test_controlled_shutdown(cluster):
+def test_a_node_that_is_about_to_stop(cluster):
     """Before a node stops, everything that it leads is led by others, and it is in sync nowhere."""
     cluster.add(1, 2, 3)
     cluster.create_topic("t", {0: (2, 3), 1: (1, 2), 2: (2, 1)})
-    left = []
-    cluster.active.controller.ask("shutdown", lambda duties: left.append(duties.nodes.shut_down(2)), pytest.fail)
+    cluster.nodes[2].store.multi([Create(f"{layout.OFFLINE}/2", ephemeral=True)])
     cluster.settle()
 
-    assert [[]] == left
     assert [3, 1, 1] == [cluster.leader("t", index) for index in range(3)]
     assert [(3,), (1,), (1,)] == [cluster.isr("t", index) for index in range(3)]
     for node in (1, 3):  # nothing new is given to it any more, but clients know it until it is gone
         live = cluster.active.channel.of(UpdateMetadataRequest, node)[-1].live_brokers
         assert {1: False, 2: True, 3: False} == {broker.broker_id: broker.is_leaving for broker in live}
     assert [1, 2, 3] == cluster.active.channel.known
-
-
-def test_controlled_shutdown_of_the_only_one(cluster):
-    """A partition that no other node may lead is named, and stays where it is."""
-    cluster.add(1, 2)
-    cluster.create_topic("t", {0: (2, 1)})
-    cluster.change_isr(T0, (2,))
-    left = []
-    cluster.active.controller.ask("shutdown", lambda duties: left.append(duties.nodes.shut_down(2)), pytest.fail)
-    cluster.settle()
-
-    assert [[T0]] == left
-    assert 2 == cluster.leader("t")
 
 
 def test_a_disk_that_rejects_writes(cluster):

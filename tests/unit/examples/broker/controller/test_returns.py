@@ -1,5 +1,6 @@
 """The election when no in-sync replica was left, by the logs of the nodes that return."""
 
+import attrs
 import pytest
 
 from examples.broker.controller.tree import layout
@@ -85,6 +86,23 @@ def test_a_node_whose_disk_failed_counts_with_its_present_ends(cluster, register
     cluster.write(Delete(disk))
 
     assert leader == cluster.leader("t")
+
+
+def test_a_node_that_can_lead_again_counts_with_its_present_ends(cluster):
+    """Its new registration is read with its mark, although the two reach the controller as two events."""
+    cluster.add(1, 2, 3)
+    cluster.create_topic("t", {0: (2, 3)})
+    cluster.nodes[3].store.multi([Create(f"{layout.OFFLINE}/3", ephemeral=True)])
+    cluster.die(2)
+    cluster.restart(2, {"t-0": (0, 5)})
+    info = attrs.evolve(cluster.nodes[3].controller.info, incarnation="later", ends={"t-0": (0, 9)})
+    ids = f"{layout.IDS}/3"
+    cluster.nodes[3].store.multi(
+        [Delete(ids), Create(ids, info.write(), ephemeral=True), Delete(f"{layout.OFFLINE}/3")]
+    )
+    cluster.active.controller.ask("offline", lambda duties: duties.nodes.offline_changed(), pytest.fail)
+    cluster.settle()
+    assert 3 == cluster.leader("t")
 
 
 def test_the_wait_begins_when_the_first_replica_is_back(cluster):

@@ -3,10 +3,20 @@
 import asyncio
 from types import SimpleNamespace
 
+import pytest
+
 from examples.broker.controller.tree import layout
 from examples.broker.coordination.store import Unreachable
+from examples.broker.replication.cluster import Cluster
+from examples.broker.replication.leadership import NO_LEADER, Leadership
+from examples.broker.replication.metadata import KnownPartition
+from examples.broker.replication.replica_manager import ReplicaManager
+from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.service.cluster import membership
 from examples.broker.service.cluster.tree_client import TreeClient
+from examples.broker.storage.topics import TopicStore
+from purgatory import ActionQueue
+from timer import MockTimer
 
 
 class Store:
@@ -39,7 +49,7 @@ def test_watches_that_the_store_does_not_set_are_tried_again(monkeypatch):
         node = object.__new__(membership.Membership)
         node._loop, node._watching, node._store = asyncio.get_running_loop(), False, Store(failing=3)
         node._tree = TreeClient(lambda: None)
-        node._report_disk = lambda: None
+        node._report_offline = lambda: None
         node.topics = SimpleNamespace(
             read_settings=lambda: looks.append("settings"), read_names=lambda: looks.append("names")
         )
@@ -60,7 +70,61 @@ def test_a_node_registers_again_when_its_disk_accepts_writes():
     calls = []
     node = object.__new__(membership.Membership)
     node.controller = SimpleNamespace(register_again=lambda: calls.append("registers"))
-    node._report_disk = lambda: calls.append("reports")
+    node._report_offline = lambda: calls.append("reports")
     node._disk_changed(True)
     node._disk_changed(False)
     assert ["reports", "registers"] == calls
+
+
+def leaderships(*isrs):
+    return {"t": {index: KnownPartition(Leadership(isr[0], 1, isr), isr) for index, isr in enumerate(isrs)}}
+
+
+@pytest.mark.parametrize("successor", [True, False])
+def test_a_node_stops_when_others_have_taken_over(monkeypatch, successor):
+    """It waits until it is in sync only where no other replica is, but not for long."""
+    monkeypatch.setattr(membership, "_LEAVE_S", 30 if successor else 0)
+    monkeypatch.setattr(membership, "_LEAVE_RETRY_S", 0)
+    reports = []
+
+    async def main():
+        node = object.__new__(membership.Membership)
+        node._loop = asyncio.get_running_loop()
+        node.config = SimpleNamespace(cluster=SimpleNamespace(node_id=1))
+        node.replicas = SimpleNamespace(metadata=SimpleNamespace(topics=leaderships((1, 2), (2, 1), (1,), (2, 3))))
+        node.channels = SimpleNamespace(drained=lambda _: asyncio.sleep(0))
+        node._report_offline = lambda: reports.append(node._is_leaving)
+        leaving = asyncio.create_task(node.leave())
+        if successor:
+            for isrs in (((1, 2), (2, 1), (1,), (2, 3)), ((2,), (2, 1), (1,), (2, 3))):
+                node.replicas.metadata.topics = leaderships(*isrs)
+                await asyncio.sleep(0.01)
+                assert not leaving.done()
+            node.replicas.metadata.topics = leaderships((2,), (2,), (1,), (2, 3))
+        await leaving
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+    assert [True] == reports
+
+
+def test_a_node_that_registers_again_neither_leads_nor_follows(tmp_path):
+    """Nothing is appended after the registered ends were read, until a controller knows the new registration."""
+    timer, store = MockTimer(), TopicStore(tmp_path, keeps_topics=False)
+    node = object.__new__(membership.Membership)
+    node.replicas = replicas = ReplicaManager(Cluster(ports=(1, 2)), ReplicationSettings(), store, timer, ActionQueue())
+    followed = []
+    node.follower = SimpleNamespace(
+        refresh=lambda: followed.append([p.leader_id for p in replicas.partitions.values()])
+    )
+    for index, leader in enumerate((1, 2)):
+        replicas.lead_or_follow(("t", index), Leadership(leader, 3, (1, 2)), (1, 2))
+
+    assert {"t-0": (3, 0), "t-1": (-1, 0)} == node._resign()
+
+    assert not replicas.partitions["t", 0].is_leader
+    assert [[NO_LEADER, NO_LEADER]] == followed
+    replicas.lead_or_follow(("t", 0), Leadership(1, 3, (1, 2)), (1, 2))
+    assert replicas.partitions["t", 0].is_leader
+    replicas.shut_down()
+    replicas.close()
+    timer.shutdown()

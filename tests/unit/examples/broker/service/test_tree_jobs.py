@@ -128,3 +128,13 @@ def test_a_job_that_fails_is_reported(error):
         client.close()
 
     asyncio.run(main())
+
+
+def test_a_report_replaces_an_old_one_at_once(jobs, monkeypatch):
+    """The old one may be of an earlier session. Without any, a controller would let the node lead for a moment."""
+    writes, multi = [], jobs._store.multi
+    monkeypatch.setattr(jobs._store, "multi", lambda operations: multi(operations) or writes.append(operations))
+    for is_offline, expected in ((True, ["1"]), (True, ["1"]), (False, []), (False, [])):
+        jobs.report_offline(is_offline=is_offline)
+        assert expected == jobs._store.children(layout.OFFLINE)
+    assert [1, 2, 1] == [len(operations) for operations in writes]
