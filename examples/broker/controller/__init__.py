@@ -2,7 +2,7 @@
 
 tree          the nodes of the tree, fenced writes, candidacy
 context       the controller's copy of the tree
-partitions    states of partitions and replicas, elections, requests to the other nodes
+partitions    elections, in-sync replicas, requests to the other nodes
 events        the queue and its one thread
 duties        one method per event, for one term
 nodes, deletion, reassignment    events with more than one step

@@ -1,4 +1,4 @@
-"""The active controller's copy of the tree, with the state of each partition and replica.
+"""The active controller's copy of the tree.
 
 It is loaded when a node becomes the controller, updated by the controller's events, and dropped at the end of the term.
 Used on the controller's thread only.
@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from examples.broker.controller.partitions.states import PartitionState, ReplicaState
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from examples.broker.controller.tree.layout import BrokerInfo
     from examples.broker.replication.leadership import Leadership
@@ -41,8 +39,6 @@ class Context:
     """Nodes that are about to stop, or with a disk that rejects writes."""
     assignments: dict[str, dict[int, tuple[int, ...]]] = attrs.field(factory=dict)
     leaderships: dict[Key, Leadership] = attrs.field(factory=dict)
-    partition_states: dict[Key, PartitionState] = attrs.field(factory=dict)
-    replica_states: dict[Replica, ReplicaState] = attrs.field(factory=dict)
     configs: dict[str, dict[str, str]] = attrs.field(factory=dict)
     deletions: set[str] = attrs.field(factory=set)
     """Topics that are being deleted."""
@@ -68,18 +64,12 @@ class Context:
             for index in assignment:
                 yield topic, index
 
-    def replicas_on(self, nodes: Iterable[int]) -> list[Replica]:
-        wanted = set(nodes)
-        return [(key, node) for key in self.partitions() for node in self.replicas_of(key) if node in wanted]
-
-    def replicas_of_topic(self, topic: str) -> list[Replica]:
-        return [(key, node) for key in self.partitions_of(topic) for node in self.replicas_of(key)]
-
-    def partition_state(self, key: Key) -> PartitionState:
-        return self.partition_states.get(key, PartitionState.NON_EXISTENT)
-
-    def replica_state(self, replica: Replica) -> ReplicaState:
-        return self.replica_states.get(replica, ReplicaState.NON_EXISTENT)
+    def replicas(self) -> Iterator[Replica]:
+        """Return all replicas, except those of topics that are being deleted."""
+        for key in self.partitions():
+            if key[0] not in self.deletions:
+                for node in self.replicas_of(key):
+                    yield key, node
 
     def has_leader(self, key: Key) -> bool:
         """Whether the partition's leader is registered."""
@@ -92,9 +82,6 @@ class Context:
 
     def forget_partition(self, key: Key) -> None:
         """Forget a partition that was deleted."""
-        for node in self.replicas_of(key):
-            self.replica_states.pop((key, node), None)
-        self.partition_states.pop(key, None)
         self.leaderships.pop(key, None)
         self.reassignments.pop(key, None)
         self.awaited.pop(key, None)

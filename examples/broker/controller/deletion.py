@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from examples.broker.controller.partitions.states import PartitionState, ReplicaState
 from examples.broker.controller.tree import layout
 from examples.broker.coordination.store import Delete, NoNode
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
 
+    from examples.broker.controller.context import Replica
     from examples.broker.controller.duties import Duties
     from examples.broker.coordination.store import Operation
     from examples.broker.replication.partition import Key
@@ -34,12 +34,16 @@ class Deletion:
     def __init__(self, duties: Duties) -> None:
         self._duties = duties
         self._context = duties.context
+        self._asked: set[Replica] = set()
+        """Replicas whose nodes were asked to remove them, and have not answered."""
+        self._removed: set[Replica] = set()
 
     def look(self) -> None:
         """Start the deletions that the tree asks for."""
         for topic in self._duties.store.children(layout.DELETIONS):
             if topic in self._context.assignments:
                 self._context.deletions.add(topic)
+                self._duties.requests.metadata(self._context.partitions_of(topic))
             else:
                 _log.warning("unknown topic in a deletion", topic=topic)
                 self._duties.writer.write([Delete(f"{layout.DELETIONS}/{topic}")])
@@ -51,49 +55,39 @@ class Deletion:
         for topic in sorted(self._context.deletions):
             moving = any(key[0] == topic for key in self._context.reassignments)
             if topic in self._context.assignments and not moving:
-                self._advance_one(topic)
+                self._ask(topic)
 
-    def _advance_one(self, topic: str) -> None:
-        context, duties = self._context, self._duties
-        states = {replica: context.replica_state(replica) for replica in context.replicas_of_topic(topic)}
-        if any(context.partition_state(key) is not PartitionState.NON_EXISTENT for key in context.partitions_of(topic)):
-            for target in (PartitionState.OFFLINE, PartitionState.NON_EXISTENT):
-                keys = context.partitions_of(topic)
-                known = [key for key in keys if context.partition_state(key) is not PartitionState.NON_EXISTENT]
-                duties.partitions.move(known, target)
-            duties.requests.metadata(context.partitions_of(topic))
-        # Also replicas that could not be deleted because their node was dead.
-        at_rest = (ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE, ReplicaState.DELETION_INELIGIBLE)
-        ready = [r for r, state in states.items() if state in at_rest and r[1] in context.brokers]
-        duties.replicas.move([r for r in ready if states[r] is not ReplicaState.OFFLINE], ReplicaState.OFFLINE)
-        duties.replicas.move(ready, ReplicaState.DELETION_STARTED)
+    def _ask(self, topic: str) -> None:
+        for key, node in self._replicas_of(topic):
+            if node in self._context.brokers and (key, node) not in self._asked | self._removed:
+                self._asked.add((key, node))
+                self._duties.requests.stop_replica(node, key, delete=True)
+
+    def _replicas_of(self, topic: str) -> list[Replica]:
+        context = self._context
+        return [(key, node) for key in context.partitions_of(topic) for node in context.replicas_of(key)]
 
     def answered(self, node: int, outcomes: Iterable[tuple[Key, bool]]) -> None:
-        """Note which replicas a node has removed."""
+        """Note which replicas a node has removed. It is asked again for the others."""
         for key, removed in outcomes:
-            replica = (key, node)
-            if self._context.replica_state(replica) is ReplicaState.DELETION_STARTED:
-                target = ReplicaState.DELETION_SUCCESSFUL if removed else ReplicaState.DELETION_INELIGIBLE
-                self._duties.replicas.move([replica], target)
-                if not removed:
+            if (key, node) in self._asked:
+                self._asked.discard((key, node))
+                if removed:
+                    self._removed.add((key, node))
+                else:
                     _log.warning("replica not deleted", key=key, node=node)
         self._finish_all()
 
-    def node_died(self, node: int) -> None:
-        """Note that a node must be asked again."""
-        started = [
-            replica
-            for replica in self._context.replicas_on([node])
-            if self._context.replica_state(replica) is ReplicaState.DELETION_STARTED
-        ]
-        self._duties.replicas.move(started, ReplicaState.DELETION_INELIGIBLE)
+    def nodes_died(self, nodes: Container[int]) -> None:
+        """Note that nodes must be asked again."""
+        self._asked = {replica for replica in self._asked if replica[1] not in nodes}
 
     def _finish_all(self) -> None:
         """Finish the topics without replicas."""
         for topic in sorted(self._context.deletions):
-            replicas = self._context.replicas_of_topic(topic)
-            gone = ReplicaState.DELETION_SUCCESSFUL
-            if replicas and all(self._context.replica_state(replica) is gone for replica in replicas):
+            replicas = set(self._replicas_of(topic))
+            if replicas and replicas <= self._removed:
+                self._removed -= replicas
                 self._finish(topic)
 
     def _finish(self, topic: str) -> None:
@@ -106,7 +100,6 @@ class Deletion:
         duties.unwatch(topic)
         operations: list[Operation] = [Delete(path) for path in paths if self._is_there(path)]
         duties.writer.write(operations)
-        duties.replicas.move(context.replicas_of_topic(topic), ReplicaState.NON_EXISTENT)
         context.forget_topic(topic)
         _log.info("topic deleted", topic=topic)
 

@@ -21,10 +21,8 @@ import structlog
 
 from examples.broker.controller.deletion import Deletion
 from examples.broker.controller.nodes import Nodes
-from examples.broker.controller.partitions.partition_machine import PartitionMachine
-from examples.broker.controller.partitions.replica_machine import ReplicaMachine
+from examples.broker.controller.partitions.leaders import Leaders
 from examples.broker.controller.partitions.requests import Requests
-from examples.broker.controller.partitions.states import PartitionState, ReplicaState
 from examples.broker.controller.reassignment import Reassignment
 from examples.broker.controller.tree import layout
 from examples.broker.controller.tree.writer import Writer
@@ -71,8 +69,7 @@ class Duties:
         self._later = later
         self.writer = Writer(store, context)
         self.requests = Requests(node_id, context, channel)
-        self.partitions = PartitionMachine(context, store, self.writer, self.requests)
-        self.replicas = ReplicaMachine(context, self.partitions, self.requests)
+        self.leaders = Leaders(context, store, self.writer, self.requests)
         self.nodes = Nodes(self)
         self.deletion = Deletion(self)
         self.reassignment = Reassignment(self)
@@ -116,26 +113,18 @@ class Duties:
             self._load_topic(topic)
         context.deletions = set(self.store.children(layout.DELETIONS)) & context.assignments.keys()
         for key in context.partitions():
-            if self.partitions.refresh(key) is None:
-                context.partition_states[key] = PartitionState.NEW
-            else:
-                online = context.has_leader(key)
-                context.partition_states[key] = PartitionState.ONLINE if online else PartitionState.OFFLINE
-            for node in context.replicas_of(key):
-                alive = ReplicaState.ONLINE if node in context.brokers else ReplicaState.OFFLINE
-                context.replica_states[key, node] = alive
+            self.leaders.refresh(key)
 
     def _settle(self) -> None:
-        """Send all metadata to all nodes, and move partitions and replicas to the states that they should have."""
+        """Send everything to all nodes, and do what earlier controllers have not done."""
         context = self.context
-        self.requests.metadata([key for key in context.partitions() if key in context.leaderships])
-        living = [(key, node) for key, node in context.replicas_on(context.brokers) if key[0] not in context.deletions]
-        self.replicas.move(living, ReplicaState.ONLINE)
+        self.requests.metadata(context.partitions())
+        for key, node in context.replicas():
+            self.requests.leader_and_isr([node], key)
         self.elect_missing()
         for node in context.offline & context.brokers.keys():
             self.nodes.retire(node)
-        dead = [replica for replica in context.replica_states if replica[1] not in context.brokers]
-        self.replicas.move(dead, ReplicaState.OFFLINE)
+        self.leaders.leave_isr((key, node) for key, node in context.replicas() if node not in context.brokers)
         self.reassignment.look()
         self.deletion.look()
         self.preferred_changed()
@@ -143,14 +132,10 @@ class Duties:
 
     def elect_missing(self) -> None:
         context = self.context
-        wanting = (PartitionState.NEW, PartitionState.OFFLINE)
-        keys = [
-            key
-            for key in context.partitions()
-            if context.partition_state(key) in wanting and key[0] not in context.deletions
-        ]
         before = set(context.awaited)
-        self.partitions.move(keys, PartitionState.ONLINE)
+        self.leaders.elect(
+            key for key in context.partitions() if not context.has_leader(key) and key[0] not in context.deletions
+        )
         new = [wait for key, wait in context.awaited.items() if key not in before]
         if new:
             self._later(_RECOVERY_MS, "recovery", lambda: self._waited(new))
@@ -196,7 +181,7 @@ class Duties:
         names = set(self.store.children(layout.TOPICS))
         for topic in sorted(names - self.context.assignments.keys()):
             self._load_topic(topic)
-            self._create(self.context.partitions_of(topic))
+            self.leaders.elect(self.context.partitions_of(topic))
 
     def topic_changed(self, topic: str) -> None:
         """Handle new partitions of a topic."""
@@ -208,16 +193,7 @@ class Duties:
         new = {index: nodes for index, nodes in context.assignments[topic].items() if index not in known}
         # Known partitions stay: only a reassignment by this controller changes them.
         context.assignments[topic] = {**known, **new}
-        self._create([(topic, index) for index in sorted(new)])
-
-    def _create(self, keys: list[Key]) -> None:
-        context = self.context
-        self.partitions.move(keys, PartitionState.NEW)
-        replicas = [(key, node) for key in keys for node in context.replicas_of(key)]
-        self.replicas.move(replicas, ReplicaState.NEW)
-        self.partitions.move(keys, PartitionState.ONLINE)
-        for target, living in ((ReplicaState.ONLINE, True), (ReplicaState.OFFLINE, False)):
-            self.replicas.move([r for r in replicas if (r[1] in context.brokers) is living], target)
+        self.leaders.elect((topic, index) for index in sorted(new))
 
     def write_assignment(self, key: Key, nodes: tuple[int, ...]) -> None:
         """Write the nodes of one partition. Partitions that were added meanwhile stay, for `topic_changed`."""
@@ -252,11 +228,11 @@ class Duties:
                 keys.update(layout.keys_of(self.store.get(f"{layout.ISR_CHANGES}/{name}").data))
             except (NoNode, ValueError) as error:
                 _log.warning("invalid notification dropped", name=name, reason=str(error))
-        known = [key for key in keys if self.context.replicas_of(key) and self.partitions.refresh(key) is not None]
+        known = [key for key in keys if self.context.replicas_of(key) and self.leaders.refresh(key) is not None]
         self.requests.metadata(known)
-        # The leader's disk rejects writes, and another replica is in sync now.
+        # The leader is about to stop, or its disk rejects writes, and another replica is in sync now.
         stuck = [key for key in known if self.context.leaderships[key].leader in self.context.offline]
-        self.partitions.move(stuck, PartitionState.ONLINE, self.partitions.elect_successor)
+        self.leaders.elect(stuck, self.leaders.elect_successor)
         self.reassignment.advance()
         self.writer.write_each([[Delete(f"{layout.ISR_CHANGES}/{name}")] for name in names])
 
@@ -296,11 +272,11 @@ class Duties:
                 results[key] = ErrorCode.ELECTION_NOT_NEEDED
             else:
                 wanted.append(key)
-        strategy = self.partitions.elect_unclean if unclean else self.partitions.elect_preferred
-        arrived = self.partitions.move(wanted, PartitionState.ONLINE, strategy)
+        strategy = self.leaders.elect_unclean if unclean else self.leaders.elect_preferred
+        elected = self.leaders.elect(wanted, strategy)
         failed = ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE if unclean else ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
         for key in wanted:
-            results[key] = ErrorCode.NONE if key in arrived else failed
+            results[key] = ErrorCode.NONE if key in elected else failed
         return results
 
     def _is_preferred(self, key: Key) -> bool:

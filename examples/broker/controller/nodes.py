@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from examples.broker.controller.partitions.states import PartitionState, ReplicaState
 from examples.broker.controller.tree import layout
 from examples.broker.coordination.store import NoNode, Set
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from examples.broker.controller.duties import Duties
 
 _log = structlog.get_logger(__name__)
-_AT_REST = (ReplicaState.NEW, ReplicaState.ONLINE, ReplicaState.OFFLINE)
 
 
 class Nodes:
@@ -84,28 +82,19 @@ class Nodes:
         self._duties.writer.write([Set(layout.KNOWN, layout.write_known(now))])
 
     def _remove(self, gone: Collection[int]) -> None:
-        context, duties = self._context, self._duties
-        for node in gone:
-            duties.deletion.node_died(node)
-        without_leader = [key for key, known in context.leaderships.items() if known.leader in gone]
-        known = (PartitionState.ONLINE, PartitionState.OFFLINE)
-        had_leader = [key for key in without_leader if context.partition_state(key) in known]
-        duties.partitions.move(had_leader, PartitionState.OFFLINE)
+        duties = self._duties
+        duties.deletion.nodes_died(gone)
         duties.elect_missing()
-        replicas = [r for r in context.replicas_on(gone) if context.replica_state(r) in _AT_REST]
-        duties.replicas.move(replicas, ReplicaState.OFFLINE)
+        duties.leaders.leave_isr((key, node) for key, node in self._context.replicas() if node in gone)
         duties.requests.metadata()
 
     def _welcome(self, come: Collection[int]) -> None:
         context, duties = self._context, self._duties
         duties.requests.metadata(context.leaderships, nodes=come)
         duties.requests.metadata()
-        replicas = [
-            replica
-            for replica in context.replicas_on(come)
-            if replica[0][0] not in context.deletions and context.replica_state(replica) in _AT_REST
-        ]
-        duties.replicas.move(replicas, ReplicaState.ONLINE)
+        for key, node in context.replicas():
+            if node in come:
+                duties.requests.leader_and_isr([node], key)
         duties.elect_missing()
         duties.reassignment.advance()
         duties.deletion.advance()
@@ -130,8 +119,10 @@ class Nodes:
         context, duties = self._context, self._duties
         led = [key for key, known in context.leaderships.items() if known.leader == node]
         movable = [key for key in led if len(context.replicas_of(key)) > 1 and key[0] not in context.deletions]
-        duties.partitions.move(movable, PartitionState.ONLINE, duties.partitions.elect_successor)
+        duties.leaders.elect(movable, duties.leaders.elect_successor)
         staying = {key for key, known in context.leaderships.items() if known.leader == node}
-        followed = [r for r in context.replicas_on([node]) if r[0] not in staying]
-        duties.replicas.move([r for r in followed if context.replica_state(r) in _AT_REST], ReplicaState.OFFLINE)
+        followed = [key for key, replica in context.replicas() if replica == node and key not in staying]
+        for key in followed:
+            duties.requests.stop_replica(node, key, delete=False)
+        duties.leaders.leave_isr((key, node) for key in followed)
         duties.requests.metadata()

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from examples.broker.controller.partitions.states import PartitionState, ReplicaState
 from examples.broker.controller.tree import layout
 from examples.broker.coordination.store import Create, Delete, Node, NoNode, Set
 
@@ -87,35 +86,27 @@ class Reassignment:
     def _advance_one(self, key: Key) -> None:
         context, duties = self._context, self._duties
         targets = context.reassignments[key]
-        now = duties.partitions.refresh(key)
+        now = duties.leaders.refresh(key)
         if now is None:
             return
         together = (*targets, *(node for node in context.replicas_of(key) if node not in targets))
         if not set(targets) <= set(now.isr):
             if set(together) != set(context.replicas_of(key)):
-                newcomers = [(key, node) for node in together if node not in context.replicas_of(key)]
                 duties.write_assignment(key, together)
-                duties.replicas.move(newcomers, ReplicaState.NEW)
-                duties.replicas.move(newcomers, ReplicaState.ONLINE)
                 duties.requests.leader_and_isr(together, key)
             return
-        if now.leader not in targets:
-            arrived = duties.partitions.move([key], PartitionState.ONLINE, duties.partitions.elect_target)
-            if not arrived:
-                return
+        if now.leader not in targets and not duties.leaders.elect([key], duties.leaders.elect_target):
+            return
         self._drop(key, targets, together)
 
     def _drop(self, key: Key, targets: tuple[int, ...], together: tuple[int, ...]) -> None:
-        context, duties = self._context, self._duties
-        old = [(key, node) for node in together if node not in targets]
-        duties.replicas.move(old, ReplicaState.OFFLINE)
-        duties.replicas.move(old, ReplicaState.DELETION_STARTED)
-        duties.replicas.move(old, ReplicaState.DELETION_SUCCESSFUL)
-        duties.replicas.move(old, ReplicaState.NON_EXISTENT)
+        duties = self._duties
+        old = [node for node in together if node not in targets]
+        for node in old:
+            duties.requests.stop_replica(node, key, delete=True)
+        duties.leaders.leave_isr((key, node) for node in old)
         duties.write_assignment(key, targets)
-        for replica in old:
-            context.replica_states.pop(replica, None)
-        del context.reassignments[key]
+        del self._context.reassignments[key]
         duties.requests.leader_and_isr(targets, key)
         self._write_what_is_left()
         _log.info("reassignment done", key=key, replicas=targets)

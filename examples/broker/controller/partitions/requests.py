@@ -1,9 +1,8 @@
 """The controller's requests to the other nodes, gathered during one event and sent at its end.
 
-An event moves partitions and replicas one by one. Each move notes the nodes that it concerns. At the end of the event,
-every node gets its changes in this order: LeaderAndIsr, UpdateMetadata, StopReplica. So a node knows that it leads
-before clients do, and it stops a replica last. A request names at most 1,000 partitions, so that no node is busy with
-one for long.
+An event changes partitions one by one. Each change notes the nodes that it concerns. At the end of the event, a node
+gets its changes in this order: LeaderAndIsr, UpdateMetadata, StopReplica. So a node knows that it leads before clients
+do, and it stops a replica last. A request names at most 1,000 partitions, so that no node is busy with one for long.
 
 If the event fails, `discard` drops the requests. The controller sends the tree's state when it next reads it. Used on
 the controller's thread.
@@ -60,7 +59,7 @@ class Requests:
     def leader_and_isr(self, nodes: Iterable[int], key: Key) -> None:
         """Send a partition's leader to these nodes, if they are alive, and its metadata to all nodes."""
         for node in nodes:
-            if node in self._context.brokers:
+            if node in self._context.brokers and key in self._context.leaderships:
                 self._leaders.setdefault(node, set()).add(key)
         self.metadata([key])
 

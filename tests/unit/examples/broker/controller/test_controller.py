@@ -136,9 +136,7 @@ def test_paused_controller_changes_nothing(cluster):
         lambda: duties.writer.write([Set(layout.state_path(("orders", 0)), b"late")]),
         lambda: duties.writer.write_each([[Create("/late")]]),
         lambda: duties.nodes.retire(2),
-        lambda: (
-            duties.elect([("orders", 0)], unclean=True) if False else duties.partitions.leave_isr({("orders", 0): [3]})
-        ),
+        lambda: duties.leaders.leave_isr([(("orders", 0), 3)]),
         lambda: duties.write_assignment(("orders", 0), (1,)),
     ):
         with pytest.raises(Deposed):

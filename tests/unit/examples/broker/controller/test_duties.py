@@ -274,7 +274,7 @@ def test_leader_and_controller_write_at_once(cluster, monkeypatch):
     """A state that its leader changes while the controller elects is read again: no change is lost."""
     cluster.add(1, 2, 3)
     cluster.create_topic("t", {0: (2, 3, 1)})
-    machine = cluster.active.duties.partitions
+    machine = cluster.active.duties.leaders
     original, raced = machine.refresh, []
 
     def refresh(key):
@@ -442,7 +442,7 @@ def test_deletion(cluster):
     assert [] == cluster.store.children("/config/topics")
     assert -2 == cluster.metadata(2, T0)
     deleted = cluster.active.channel.of(StopReplicaRequest, 2)
-    assert [False, True] == [message.delete for message in deleted]
+    assert [True] == [message.delete for message in deleted]
 
 
 def test_deletion_waits_for_a_dead_node(cluster):

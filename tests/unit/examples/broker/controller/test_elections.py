@@ -4,14 +4,6 @@ import pytest
 
 from examples.broker.controller.partitions import elections
 from examples.broker.controller.partitions.assignment import assign
-from examples.broker.controller.partitions.states import (
-    PARTITION_MOVES,
-    REPLICA_MOVES,
-    IllegalMove,
-    PartitionState,
-    ReplicaState,
-    check_move,
-)
 
 
 @pytest.mark.parametrize(
@@ -72,26 +64,3 @@ def test_assignment_needs_nodes():
     """More replicas than nodes are rejected."""
     with pytest.raises(ValueError, match="replicas must be 1 to 2, got 3"):
         assign([1, 2], 1, 3)
-
-
-@pytest.mark.parametrize(("moves", "states"), [(PARTITION_MOVES, PartitionState), (REPLICA_MOVES, ReplicaState)])
-def test_tables_are_whole(moves, states):
-    """Every state has its row, every state but the first is reached from one, and none is left for the first unmade."""
-    assert set(states) == set(moves)
-    assert set(states) == set().union(*moves.values())
-
-
-@pytest.mark.parametrize(
-    ("moves", "before", "after"),
-    [
-        (PARTITION_MOVES, PartitionState.NON_EXISTENT, PartitionState.ONLINE),
-        (PARTITION_MOVES, PartitionState.ONLINE, PartitionState.NON_EXISTENT),
-        (REPLICA_MOVES, ReplicaState.ONLINE, ReplicaState.DELETION_STARTED),
-        (REPLICA_MOVES, ReplicaState.DELETION_STARTED, ReplicaState.ONLINE),
-        (REPLICA_MOVES, ReplicaState.OFFLINE, ReplicaState.NON_EXISTENT),
-    ],
-)
-def test_other_moves_are_refused(moves, before, after):
-    """A move that isn't in the table is rejected, with both states named."""
-    with pytest.raises(IllegalMove, match=f"{before.value} to {after.value}"):
-        check_move(moves, ("orders", 0), before, after)

@@ -1,8 +1,7 @@
-"""Moves of partitions between states: their writes to the tree, and the nodes that are notified.
+"""The leaders and in-sync replicas of partitions: the controller's writes to the tree, and the nodes that are notified.
 
-    to ONLINE from NEW           the first leader is elected, and the partition's state created
-    to ONLINE from elsewhere     another leader is elected, and the state set, if its version is unchanged
-    to OFFLINE, NEW, NON_EXISTENT     nothing is written
+    a new partition         the first leader is elected, and the partition's state created
+    one that has had one    another leader is elected, and the state set, if its version is unchanged
 
 The leader may also change the state (the in-sync replicas) at any time. If the version has changed, the election is
 repeated with the new state, a few times. After that the partition waits for the next event. Called on the controller's
@@ -17,15 +16,14 @@ import structlog
 
 from examples.broker.controller.context import Wait
 from examples.broker.controller.partitions import elections
-from examples.broker.controller.partitions.states import PARTITION_MOVES, PartitionState, check_move
 from examples.broker.controller.tree import layout
 from examples.broker.coordination.store import Create, NoNode, Set
 from examples.broker.replication.leadership import NO_LEADER, Leadership
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-    from examples.broker.controller.context import Context
+    from examples.broker.controller.context import Context, Replica
     from examples.broker.controller.partitions.elections import Elected
     from examples.broker.controller.partitions.requests import Requests
     from examples.broker.controller.tree.writer import Writer
@@ -38,33 +36,27 @@ _log = structlog.get_logger(__name__)
 _TRIES = 5
 
 
-class PartitionMachine:
+class Leaders:
     def __init__(self, context: Context, store: Store, writer: Writer, requests: Requests) -> None:
         self._context = context
         self._store = store
         self._writer = writer
         self._requests = requests
 
-    def move(self, keys: Iterable[Key], target: PartitionState, strategy: Strategy | None = None) -> set[Key]:
-        """Move partitions, and return those that arrived. `strategy` elects for ONLINE, by default `elect_offline`.
+    def elect(self, keys: Iterable[Key], strategy: Strategy | None = None) -> set[Key]:
+        """Elect leaders, and return the partitions that have a new one. Raises as the writer.
 
-        Raises:
-            IllegalMove: if a partition must not move there. None was moved.
-            Deposed, StoreError: as the writer.
+        `strategy` is for partitions that have had a leader, by default `elect_offline`.
         """
         keys = list(keys)
-        for key in keys:
-            check_move(PARTITION_MOVES, key, self._context.partition_state(key), target)
-        if target is not PartitionState.ONLINE:
-            for key in keys:
-                self._context.partition_states[key] = target
-            return set(keys)
-        new = [key for key in keys if self._context.partition_state(key) is PartitionState.NEW]
-        others = [key for key in keys if self._context.partition_state(key) is not PartitionState.NEW]
-        arrived = self._create(new) | self._elect(others, strategy or self.elect_offline)
-        for key in arrived:
-            self._context.partition_states[key] = PartitionState.ONLINE
-        return arrived
+        new = [key for key in keys if key not in self._context.leaderships]
+        others = [key for key in keys if key in self._context.leaderships]
+        elected = self._create(new)
+        for _ in range(_TRIES):
+            others = self._elect_once(others, strategy or self.elect_offline, elected)
+            if not others:
+                break
+        return elected
 
     # -- strategies
 
@@ -102,7 +94,7 @@ class PartitionMachine:
         context = self._context
         return elections.after_shutdown(context.replicas_of(key), now.isr, context.alive, context.offline)
 
-    # -- to be online
+    # -- elections
 
     def _create(self, keys: list[Key]) -> set[Key]:
         context = self._context
@@ -127,14 +119,6 @@ class PartitionMachine:
                 continue
             self._adopt(key, leadership)
             arrived.add(key)
-        return arrived
-
-    def _elect(self, keys: list[Key], strategy: Strategy) -> set[Key]:
-        arrived: set[Key] = set()
-        for _ in range(_TRIES):
-            keys = self._elect_once(keys, strategy, arrived)
-            if not keys:
-                break
         return arrived
 
     def _elect_once(self, keys: list[Key], strategy: Strategy, arrived: set[Key]) -> list[Key]:
@@ -192,14 +176,17 @@ class PartitionMachine:
         self._context.leaderships[key] = found
         return found
 
-    def leave_isr(self, leaving: Mapping[Key, Collection[int]]) -> None:
-        """Remove nodes that cannot follow from the in-sync replicas, but never the last one. Raises as the writer."""
+    def leave_isr(self, replicas: Iterable[Replica]) -> None:
+        """Remove replicas from the in-sync replicas, but never the last one. Raises as the writer."""
+        leaving: dict[Key, set[int]] = {}
+        for key, node in replicas:
+            leaving.setdefault(key, set()).add(node)
         keys = list(leaving)
         for _ in range(_TRIES):
             wanted: dict[Key, Leadership] = {}
             for key in keys:
                 now = self.refresh(key)
-                if now is None or now.leader == NO_LEADER or not set(leaving[key]) & set(now.isr):
+                if now is None or now.leader == NO_LEADER or leaving[key].isdisjoint(now.isr):
                     continue
                 staying = tuple(node for node in now.isr if node not in leaving[key])
                 if now.leader in leaving[key]:
