@@ -17,7 +17,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from timer._base import Submits, report_error
+from timer._base import InlineExecutor, Submits, report_error
 from timer._clock import NS_PER_MS
 from timer._edition import native_class
 from timer._fork import new_lock
@@ -173,11 +173,21 @@ class Dispatcher:
         except Exception as second:  # noqa: BLE001  # a broken error handler must not stop the timer either
             report_error(second)
 
+    def counts(self) -> tuple[Tally, int]:
+        """A copy of :attr:`total`, and :attr:`handed_over`, of one moment."""
+        total = Tally()
+        with self._lock:
+            total.add(self.total)
+            return total, self.handed_over
+
     def running_since_ns(self) -> int | None:
         return min(self._inside.copy().values(), default=None)
 
     def close(self) -> None:
         """Wait for the batches that were handed over, unless called from one of them, and end the own thread."""
+        with self._lock:
+            if self._own_executor and self._executor is None:
+                self._executor = InlineExecutor()  # for a batch that comes later: nothing would end a new thread
         if self._own_executor and isinstance(self._executor, Executor):
             self._executor.shutdown(wait=threading.get_ident() not in self._inside)
 

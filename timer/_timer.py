@@ -275,8 +275,7 @@ class SystemTimer(Timer):
 
     def statistics(self) -> TimerStatistics:
         next_deadline_ms = self.next_deadline_ms()
-        dispatcher = self._dispatcher
-        total = dispatcher.total
+        total, handed_over = self._dispatcher.counts()
         with self._lock:
             buckets = self._wheel.counts()
             return TimerStatistics(
@@ -290,8 +289,8 @@ class SystemTimer(Timer):
                 late_ns=tuple(total.late_ns),
                 late_sum_ns=total.late_sum_ns,
                 late_max_ns=total.late_max_ns,
-                handed_over=dispatcher.handed_over,
-                running_since_ns=dispatcher.running_since_ns(),
+                handed_over=handed_over,
+                running_since_ns=self._dispatcher.running_since_ns(),
                 tick_ms=self.tick_ms,
                 wheel_size=self.wheel_size,
                 hand=self._wheel.hand,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     OnStart = Callable[[DelayedOperationPurgatory[Any]], object]
 
 _purgatories: weakref.WeakSet[DelayedOperationPurgatory[Any]] = weakref.WeakSet()
-_callbacks: list[OnStart] = []
+_callbacks: dict[object, OnStart] = {}  # by a token for each call of on_start()
 _lock = new_lock()
 
 
@@ -37,14 +37,14 @@ def on_start(callback: OnStart, /) -> Callable[[], None]:
 
     If ``callback`` raises for a live purgatory, it is not called for later ones.
     """
+    token = object()
 
     def stop() -> None:
         with _lock:
-            if callback in _callbacks:
-                _callbacks.remove(callback)
+            _callbacks.pop(token, None)
 
     with _lock:
-        _callbacks.append(callback)
+        _callbacks[token] = callback
         present = [p for p in _purgatories if not p.is_closed]
     try:
         for purgatory in present:
@@ -59,7 +59,7 @@ def register(purgatory: DelayedOperationPurgatory[Any]) -> None:
     """Add a purgatory to the live ones, and run the callbacks. The last step of its constructor."""
     with _lock:
         _purgatories.add(purgatory)
-        callbacks = list(_callbacks)
+        callbacks = list(_callbacks.values())
     for callback in callbacks:
         try:
             callback(purgatory)

@@ -140,6 +140,8 @@ class DelayedFuturePurgatory(ShutsDown):
     ) -> DelayedFuture[FutureT]:
         """Call ``callback(futures)`` once, when all are done or the time is up.
 
+        A future keeps one small callback per wait until it is done, because ``concurrent.futures`` cannot remove one.
+
         Returns:
             The operation. Its ``cancel()`` ends the wait without a call of the callback. Its ``outcome`` is None while
             it waits, ``IMMEDIATE`` if all futures were done already, ``SATISFIED`` if all became done in time, or

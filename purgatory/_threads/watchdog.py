@@ -1,8 +1,9 @@
 """A watchdog that detects hooks and timer tasks that run too long, and logs where they hang.
 
-A thread samples the stacks of all threads (``sys._current_frames``) four times per threshold and looks for frames of
-the user's hooks. A frame that is found in several samples has run at least as long as the samples are apart. It is
-logged once, while it runs. If a slow hook runs inside another, the innermost slow one is reported.
+A thread samples the stacks of all threads (``sys._current_frames``) four times per threshold, and at least four times
+per second. It looks for frames of the user's hooks. A frame that is found in several samples has run at least as long
+as the samples are apart. It is logged once, while it runs. If a slow hook runs inside another, the innermost slow one
+is reported.
 
 Between two samples the watchdog keeps the frames, to recognize them by identity: another call may get the same ``id``.
 
@@ -32,6 +33,8 @@ from timer._fork import call_after_fork, new_event, new_lock
 HOOKS: Final = frozenset({"try_complete", "on_complete", "on_expiration", "run"})
 #: How many of the innermost frames of a stack are logged.
 _DEPTH: Final = 25
+#: The longest sleep between two samples. A new threshold counts after it.
+_LONGEST_SLEEP_S: Final = 0.25
 
 
 class Watchdog:
@@ -132,7 +135,7 @@ class Watchdog:
         )
 
     def _run(self, rest: threading.Event) -> None:
-        while not rest.wait((self.threshold_ms or 0) / 4000):
+        while not rest.wait(min((self.threshold_ms or 0) / 4000, _LONGEST_SLEEP_S)):
             with self._lock:
                 if not self._is_needed():  # the purgatories were collected without a shutdown
                     if self._rest is rest:

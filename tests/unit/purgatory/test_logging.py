@@ -202,6 +202,22 @@ def test_on_start_callback_that_raises_at_once_is_forgotten(logs, mock_timer):
             assert ["first"] == met
 
 
+def test_stop_of_on_start_ends_one_registration(mock_timer):
+    """Two registrations of one function end separately, however often each is ended."""
+    met = []
+
+    def greet(purgatory):
+        met.append(purgatory.name)
+
+    first, second = on_start(greet), on_start(greet)
+    first()
+    first()
+    with DelayedOperationPurgatory("later", timer=mock_timer):
+        second()
+
+    assert ["later"] == met
+
+
 def test_throttle_says_how_many_it_kept_back():
     """One of a cause a period. The next says how many there were in between. Causes don't hold each other back."""
     throttle = Throttle(period_s=0.05)

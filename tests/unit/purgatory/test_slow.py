@@ -9,7 +9,7 @@ import pytest
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting
 from purgatory._threads.watchdog import Watchdog, frames_may_be_read, slow_callback_ms
-from tests.support import Ping, Waiting, eventually
+from tests.support import PATIENCE_S, Ping, Waiting, eventually
 
 #: What needs a watchdog that works.
 watched = pytest.mark.skipif(not frames_may_be_read(), reason="without a global lock no thread's frames can be read")
@@ -282,3 +282,21 @@ def test_thread_that_ended_is_started_again(purgatory, watchdog, monkeypatch):
         watchdog.watch(second)
         assert watchdog._thread.is_alive()
         watchdog.unwatch(second)
+
+
+@watched
+def test_lower_threshold_counts_soon(watchdog, logs):
+    """A threshold that is lowered counts within a quarter of a second, however high it was."""
+    watchdog.set_threshold(3_600_000)
+    released = threading.Event()
+    with purgatory_unwatched("p") as purgatory:
+        watchdog.watch(purgatory)
+        thread = threading.Thread(target=Waiting(complete=lambda _: released.wait(PATIENCE_S)).force_complete)
+        thread.start()
+        watchdog.set_threshold(10)
+        try:
+            assert eventually(lambda: slow(logs))
+        finally:
+            released.set()
+            thread.join()
+            watchdog.unwatch(purgatory)

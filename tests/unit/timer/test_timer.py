@@ -584,3 +584,33 @@ def test_counts_are_exact_when_all_has_run():
 
         assert eventually(lambda: timer.statistics().fired == 500)
         assert 500 == sum(timer.statistics().late_ns)
+
+
+def test_batch_after_the_shutdown_starts_no_thread(clock):
+    """A due bucket that ``add`` took before a shutdown, and hands over after it, runs on the thread of ``add``."""
+    timer = SystemTimer(clock=clock)
+    hand_over, task = timer._dispatcher.hand_over, Ping(0)
+
+    def after_the_shutdown(buckets):
+        timer.shutdown()
+        hand_over(buckets)
+
+    timer._dispatcher.hand_over = after_the_shutdown
+    timer.add(task)
+
+    assert task.ran.is_set()
+    assert [] == [thread.name for thread in threading.enumerate() if thread.name.startswith("timer-executor")]
+
+
+def test_statistics_wait_for_the_counts_of_a_batch(clock):
+    """The number of tasks that ran and the histogram of their lateness are of one moment."""
+    with SystemTimer(clock=clock, executor=InlineExecutor()) as timer:
+        read = []
+        reader = threading.Thread(target=lambda: read.append(timer.statistics()))
+        with timer._dispatcher._lock:  # as the end of a batch does
+            reader.start()
+            reader.join(0.05)
+            assert [] == read
+        reader.join(PATIENCE_S)
+
+    assert (0, 0) == (read[0].fired, sum(read[0].late_ns))
