@@ -247,11 +247,8 @@ def _gen(options: argparse.Namespace) -> int:
         message = f"{options.out} cannot be used: gen writes to a local folder"
         raise ValueError(message)
     folder = Path(options.out)
-    if folder.exists() and not folder.is_dir():
-        message = f"{folder} is a file: give a new folder"
-        raise ValueError(message)
-    if folder.exists() and any(folder.iterdir()):
-        message = f"{folder} is not empty: give a new folder"
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        message = f"{folder} is {'not empty' if folder.is_dir() else 'a file'}: give a new folder"
         raise ValueError(message)
     if options.workload == "journal":
         gen.write(folder, gen.journal(options.operations, options.seed), JOURNAL, files=options.files)

@@ -57,27 +57,16 @@ class EmptyJournal(ValueError):
         super().__init__(f"{folder} holds no record that can be reported on")
 
 
-class Progress:
-    """Prints each step as it begins, and how long it took, to standard error."""
-
-    def __init__(self, steps: int, *, quiet: bool = False) -> None:
-        self._steps = steps
-        self._quiet = quiet
-        self._done = 0
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        """One step of the work."""
-        self._done += 1
-        started = time.monotonic()
-        self._say(f"[{self._done}/{self._steps}] {name} ... ")
-        yield
-        self._say(f"{time.monotonic() - started:.1f} s\n")
-
-    def _say(self, text: str) -> None:
-        if not self._quiet:
-            sys.stderr.write(text)
-            sys.stderr.flush()
+@contextmanager
+def _step(name: str, *, quiet: bool) -> Iterator[None]:
+    """Print a step of the work as it begins, and how long it took, to standard error."""
+    started = time.monotonic()
+    if not quiet:
+        sys.stderr.write(f"{name} ... ")
+        sys.stderr.flush()
+    yield
+    if not quiet:
+        sys.stderr.write(f"{time.monotonic() - started:.1f} s\n")
 
 
 class NoReport(ValueError):
@@ -128,9 +117,8 @@ def report(engine: Engine, out: str | Path, wishes: Wishes | None = None) -> Pat
     folder = Path(out)
     earlier = None if wishes.against is None else _earlier(Path(wishes.against))
     folder.mkdir(parents=True, exist_ok=True)
-    progress = Progress(3, quiet=wishes.quiet)
     try:
-        with progress.step("checking that all of it is there"):
+        with _step("[1/3] checking that all of it is there", quiet=wishes.quiet):
             unread = engine.open(allow_gaps=wishes.allow_gaps)
             relations.prepare(engine, wishes.expiry_normal)
             span = _Span(**engine.query(queries.SPAN).to_pylist()[0])
@@ -139,12 +127,12 @@ def report(engine: Engine, out: str | Path, wishes: Wishes | None = None) -> Pat
         window_us = _window_s(span, wishes) * 1_000_000
         span_us = span.last_us - span.first_us
         slot_us = next((w for w in _SLOTS_US if span_us / w <= _SLOTS), _days(span_us / 1e6, _SLOTS) * 1_000_000)
-        with progress.step(f"counting {span.operations:,} operations"):
+        with _step(f"[2/3] counting {span.operations:,} operations", quiet=wishes.quiet):
             widths = levels.widths_of(window_us, slot_us, attrs.asdict(span))
             made = _made(engine, widths, malformed=span.malformed > 0)
     finally:
         engine.close()
-    with progress.step("the tables and the page"):
+    with _step("[3/3] the tables and the page", quiet=wishes.quiet):
         shutil.rmtree(folder / "tables" / "quarantine", ignore_errors=True)  # an earlier report's, if there was one
         drawn = {"occupancy": output.highest(made["peaks"], MOST)}  # many purgatories have many slots
         rows = {name: output.written(folder / "tables" / name, table, drawn.get(name)) for name, table in made.items()}

@@ -153,7 +153,7 @@ class PurgatoryDataSource(DataSource):
         return _StreamReader(self._place(), rows, None if most == _NO_END else most)
 
     def _place(self) -> _Place:
-        options = {key.lower(): value for key, value in self.options.items()}
+        options = self.options  # names in any case
         kind, folder, url = options.get("kind", "journal"), options.get("path"), options.get("url")
         if kind not in SCHEMAS:
             message = f"kind must be journal or trace, got {kind!r}"
@@ -164,7 +164,7 @@ class PurgatoryDataSource(DataSource):
         if url is not None and not re.match(r"https?://", url):
             message = f"url must begin with http:// or https://, got {url!r}"
             raise WrongOption(message)
-        allow_gaps = options.get("allowgaps", "false").lower()
+        allow_gaps = options.get("allowGaps", "false").lower()
         if allow_gaps not in {"true", "false"}:
             message = f"allowGaps must be true or false, got {allow_gaps!r}"
             raise WrongOption(message)
@@ -173,23 +173,34 @@ class PurgatoryDataSource(DataSource):
         )
 
     def _number(self, name: str, default: int) -> int:
-        text = {key.lower(): value for key, value in self.options.items()}.get(name.lower(), str(default))
+        text = self.options.get(name, str(default))
         if not text.isdigit() or int(text) < 1:
             message = f"{name} must be an integer of at least 1, got {text!r}"
             raise WrongOption(message)
         return int(text)
 
 
-def _ranges(after: int, upto: int, rows: int) -> list[_Range]:
-    return [_Range(start, min(start + rows, upto)) for start in range(after, upto, rows)]
-
-
-class _Reader(DataSourceReader):
-    """A batch: all rows up to the end of the journal when the job is planned."""
+class _Ranges:
+    """What a batch and a stream have in common: ranges of sequence numbers of a place, of so many rows at most."""
 
     def __init__(self, place: _Place, rows: int) -> None:
         self._place = place
         self._rows = rows
+
+    def _between(self, after: int, upto: int) -> list[_Range]:
+        return [_Range(start, min(start + self._rows, upto)) for start in range(after, upto, self._rows)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one range."""
+        assert isinstance(partition, _Range)
+        return self._place.read(partition.after, partition.upto)
+
+
+class _Reader(_Ranges, DataSourceReader):
+    """A batch: all rows up to the end of the journal when the job is planned."""
+
+    def __init__(self, place: _Place, rows: int) -> None:
+        super().__init__(place, rows)
         self._after, self._upto = -1, _NO_END
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -213,20 +224,14 @@ class _Reader(DataSourceReader):
         """Ranges of sequence numbers."""
         first, last = self._place.tip()
         after, upto = max(self._after, first - 1), min(self._upto, last)
-        return _ranges(after, upto, self._rows) or [_Range(0, 0)]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range."""
-        assert isinstance(partition, _Range)
-        return self._place.read(partition.after, partition.upto)
+        return self._between(after, upto) or [_Range(0, 0)]
 
 
-class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class _StreamReader(_Ranges, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream: the offset is the last sequence number taken."""
 
     def __init__(self, place: _Place, rows: int, most: int | None) -> None:
-        self._place = place
-        self._rows = rows
+        super().__init__(place, rows)
         self._most = most
         self._end: int | None = None
 
@@ -251,12 +256,4 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[_Range]:
         """Ranges of sequence numbers between two offsets."""
-        return _ranges(start["seq"], end["seq"], self._rows)
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The rows of one range."""
-        assert isinstance(partition, _Range)
-        return self._place.read(partition.after, partition.upto)
-
-    def commit(self, end: dict[str, int]) -> None:
-        """Do nothing: the journal keeps its rows."""
+        return self._between(start["seq"], end["seq"])

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import pandas as pd  # noqa: F401  # what a worker holds
 import pyspark.sql  # noqa: F401
 
-from purgatory.pipeline.state.leaf_index import Memory
 from purgatory.pipeline.state.state_machines import KeyCore, OperationCore
 from tests.benchmarks.harness import Table, clock
+from tests.support.memory import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -12,8 +12,8 @@ from purgatory.journal.records.errors import JournalDamaged, JournalFormat
 from purgatory.journal.records.folder import open_name
 from purgatory.journal.records.parquet import write_groups
 from purgatory.pipeline.cli import main
-from purgatory.pipeline.rows import completeness, gen
-from purgatory.pipeline.rows.completeness import IncompleteJournal, check_streamable, promised
+from purgatory.pipeline.rows import gen
+from purgatory.pipeline.rows.completeness import IncompleteJournal, check_streamable
 from purgatory.pipeline.rows.load import load
 from purgatory.pipeline.source import PurgatoryDataSource
 from purgatory.pipeline.tables.cluster import Cluster
@@ -69,21 +69,20 @@ def test_a_segment_that_is_gone_is_named(spark, trace):
     assert (200, "100 rows missing, 100 to 199: no segment has them") == (frame.count(), line)
 
 
-def test_rows_that_come_while_spark_reads_are_not_missed(spark, tmp_path, monkeypatch):
+def test_rows_that_come_while_spark_reads_are_not_missed(spark, tmp_path):
     """A report begins with the journal's end. A row that is written after that, in the same segment, hides no other."""
     with Journal(tmp_path) as journal:
 
-        def written(*arguments):
-            found = promised(*arguments) if arguments else None
+        def write_ten():
             for _ in range(10):
                 journal.observer("fetch").finished(Operation(), "satisfied", None)
             assert journal.flush()
-            return found
 
-        written()
-        monkeypatch.setattr(completeness, "promised", written)
-        rows, gaps = completeness.checked(spark, str(tmp_path), JOURNAL)
-    assert ([], 20) == (gaps, rows.count())
+        write_ten()
+        engine = Cluster(spark, [str(tmp_path)])
+        write_ten()
+        gaps = engine.open(allow_gaps=False).gaps
+        assert ([], 20) == (gaps, spark.table("source").count())
 
 
 def test_a_store_s_missing_segment_is_named(spark, trace):

@@ -246,7 +246,9 @@ def test_long_names_of_rows_are_shortened_and_not_cut_off():
 
 def test_a_line_has_gaps_where_nothing_is_known():
     """NaN breaks a line instead of drawing through zero."""
-    svg = plots.lines("x", [0, 1, 2, 3, 4], [Series("a", "red", [1, 2, math.nan, 3, 4])], height=170, span=(0, 5))
+    svg = plots.lines(
+        "x", [0, 1, 2, 3, 4], [Series("a", "red", [1, 2, math.nan, 3, 4])], height=170, span=(0, 5), width_us=1
+    )
     assert 2 == svg.count("<polyline")
 
 
@@ -254,7 +256,7 @@ def test_a_line_has_gaps_where_nothing_is_known():
 def test_no_two_ticks_of_a_time_axis_read_alike(span_s):
     """However short or long a plot's span is, each label of its axis is another one."""
     span = (START + 12_345, START + 12_345 + span_s * 1e6)
-    svg = plots.lines("x", span, [Series("a", "red", [1, 2])], height=170, span=span)
+    svg = plots.lines("x", span, [Series("a", "red", [1, 2])], height=170, span=span, width_us=1)
     labels = re.findall(r'text-anchor="(?:middle|end)">([\d: .A-Za-z]*\d:\d\d[\d:.]*)<', svg)
     assert 2 <= len(labels)
     assert len(labels) == len(set(labels))

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from purgatory.pipeline.state.leaf_index import Memory
 from purgatory.pipeline.state.state_machines import KeyCore, OperationCore
+from tests.support.memory import Memory, key_core, operation_core
 
 
 class Bucket:
@@ -117,7 +117,7 @@ def one_by_one():
     """A core that was given watches, each decided by itself."""
 
     def one_by_one(watches, **settings):
-        core = KeyCore(**settings)
+        core = key_core(**settings)
         for watch in watches:
             core.watches([watch])
             core.advance(watch[0])
@@ -128,7 +128,7 @@ def one_by_one():
 
 def test_a_key_is_forgotten_once_its_level_counts_no_longer():
     """A level counts for a time after a row has named the key, by the rows' instants. Then it is dropped."""
-    core = KeyCore(keep_us=100)
+    core = key_core(keep_us=100)
     core.events([(10, "k", 5), (50, "k", 3)])
     core.watches([(150, "in time", 0, 1, "k", 5, 900, 7, 1), (200, "more", 0, 1, "k", 9, 210, 7, 2)])
     assert [("in time", 0, 150, 7)] == core.advance(149)[1] + core.advance(150)[1]
@@ -208,7 +208,7 @@ def one():
     """One operation on one key: arrival 10, deadline 20, level 5, and the given events."""
 
     def one(*events):
-        core, operations = KeyCore(), OperationCore()
+        core, operations = key_core(), operation_core()
         core.events((at, "k", level) for at, level in events)
         core.watches([(10, "op", 0, 1, "k", 5, 20, 7, 1)])
         ((_, outcome, _, finished),), _ = operations.settle(*core.advance(100), 100)
@@ -237,7 +237,7 @@ def test_ties_and_thresholds(events, expected, one):
 
 def test_hits_count_for_operations_opened_with_them_and_before():
     """An operation on three keys is hit as it is opened, and later. A completed operation is owed nothing."""
-    core = OperationCore()
+    core = operation_core()
     assert ([], []) == core.settle([("op", 3, 10, 90, 7, 1)], [("op", 1, 10, 7)], 10)
     assert ([], []) == core.settle([], [("op", 0, 15, 7)], 20)
     assert ([("op", "satisfied", 10, 15)], []) == core.settle([], [("op", 2, 12, 7)], 20)
@@ -249,7 +249,7 @@ def test_a_name_is_refused_while_an_operation_has_it(apart):
     """From an operation's arrival to its answer its name is taken, from the answer on free. In any batches."""
     rows = [("op", 1, at, at + 50, mark, seq) for seq, (at, mark) in enumerate([(10, 1), (10, 2), (39, 3), (40, 4)])]
     hits = [("op", 0, 20, 2), ("op", 0, 39, 3), ("op", 0, 40, 1), ("op", 0, 45, 4)]
-    core = OperationCore()
+    core = operation_core()
     if apart:
         found = [
             core.settle(rows[:2], [], 15),

@@ -19,16 +19,17 @@ import json
 import os
 import re
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from purgatory.journal.records import SCHEMAS
+from purgatory.journal.records import TRACE
 from purgatory.journal.records.errors import JournalFormat, JournalMissing
 from purgatory.journal.records.frames import Batch, decode, scan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from purgatory.journal.records import Schema
@@ -152,23 +153,38 @@ def _dropped_in(segment: Segment) -> tuple[int, int]:
     return int(found[1]) if found else 0, segment.last
 
 
+def folders_in(folder: Path) -> list[Path]:
+    """The subfolders, by name, without hidden ones."""
+    return sorted(each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
+
+
 def journals_in(folder: Path) -> list[Path]:
     """The folder itself if it holds segments, else the journals (not the traces) in its subfolders, by name.
 
     The folder itself if there is neither, so that a reader reports it as missing.
+
+    Raises:
+        JournalFormat: an open segment in a subfolder is of a version that this reader does not know.
     """
     if list_segments(folder) or not folder.is_dir():
         return [folder]
-    inside = sorted(each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
-    return [each for each in inside if _is_journal(each)] or [folder]
+    return [each for each in folders_in(folder) if list_segments(each) and not is_trace(each)] or [folder]
 
 
-def _is_journal(folder: Path) -> bool:
-    try:
-        check_kind(folder, SCHEMAS["journal"])
-    except (JournalFormat, JournalMissing):
-        return False
-    return True
+def is_trace(folder: Path) -> bool:
+    """Whether all segments in a folder are those of a trace. An open one without a row may be of either kind."""
+    return _kinds(list_segments(folder)) == {TRACE.name}
+
+
+def _kinds(segments: Iterable[Segment]) -> set[str]:
+    found = set()
+    for segment in segments:
+        if not segment.is_open:
+            found.add(segment.path.name.lstrip("_").partition("-")[0])
+            continue
+        with suppress(FileNotFoundError):  # sealed since it was listed
+            found |= {batch.schema.name for batch in islice(batches(segment.path), 1)}
+    return found
 
 
 def check_kind(folder: Path, schema: Schema) -> None:
@@ -181,17 +197,9 @@ def check_kind(folder: Path, schema: Schema) -> None:
     segments = list_segments(folder)
     if not segments:
         raise JournalMissing(folder)
-    for segment in segments:
-        if segment.is_open:
-            first = None
-            with suppress(FileNotFoundError):  # sealed since it was listed
-                first = next(batches(segment.path), None)
-            found = schema.name if first is None else first.schema.name
-        else:
-            found = segment.path.name.lstrip("_").partition("-")[0]
-        if found != schema.name:
-            message = f"{folder} holds a {found}, not a {schema.name}: give each its own folder"
-            raise JournalFormat(message)
+    for found in _kinds(segments) - {schema.name}:
+        message = f"{folder} holds a {found}, not a {schema.name}: give each its own folder"
+        raise JournalFormat(message)
 
 
 def tip(folder: Path, *, there: bool = False) -> dict[str, int]:

@@ -24,8 +24,6 @@ def _kind(row: Row) -> str:
 
 def slowest(tables: Tables) -> str:
     """Examples of those that waited longest."""
-    if not tables.slowest:
-        return ""
     names = ["operation"] * any(row["operation"] for row in tables.slowest) + ["instance"] * _several(tables)
     columns: dict[str, Callable[[Row], str]] = {
         "": _kind,
@@ -60,7 +58,7 @@ def raised(tables: Tables) -> str:
         "last": lambda row: clock_text(row["last_us"], tables.span_us, 1e6),
     }
     shown = listing(tables.raised[:20], columns, texts=3)
-    return section("Errors of hooks", "The operations completed all the same.", shown) if tables.raised else ""
+    return section("Errors of hooks", "The operations completed all the same.", shown)
 
 
 def instances(tables: Tables) -> str:

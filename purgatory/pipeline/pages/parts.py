@@ -32,8 +32,8 @@ def tile(value: str, name: str, more: str) -> str:
 
 
 def section(heading: str, how: str, body: str) -> str:
-    """A part of the page: a heading, how to read it, and what there is to read."""
-    return f"<section><h2>{escape(heading)}</h2><p class=how>{escape(how)}</p>{body}</section>"
+    """A part of the page: a heading, how to read it, and what there is to read. Nothing if there is nothing to read."""
+    return f"<section><h2>{escape(heading)}</h2><p class=how>{escape(how)}</p>{body}</section>" if body else ""
 
 
 def figure(caption: str, svg: str, keys: str = "") -> str:
@@ -54,8 +54,9 @@ def table(names: Sequence[str], lines: Sequence[Sequence[str]], *, texts: int = 
 
 
 def listing(rows: Iterable[Row], columns: Mapping[str, Callable[[Row], str]], *, texts: int = 1) -> str:
-    """The same from rows: each column by its name, and what it shows of a row."""
-    return table(list(columns), [[shown(row) for shown in columns.values()] for row in rows], texts=texts)
+    """The same from rows: each column by its name, and what it shows of a row. Nothing if there is no row."""
+    lines = [[shown(row) for shown in columns.values()] for row in rows]
+    return table(list(columns), lines, texts=texts) if lines else ""
 
 
 def visible(text: str) -> str:

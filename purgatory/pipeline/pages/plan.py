@@ -6,6 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from purgatory.pipeline.pages import plots
+from purgatory.pipeline.pages.listings import missing as unread
 from purgatory.pipeline.pages.parts import figure, listing, section, shell, table, tile
 from purgatory.pipeline.pages.plots import Series
 from purgatory.pipeline.pages.texts import count_text, duration_text, share_text
@@ -42,8 +43,7 @@ def plan(
         f"<li><h3>{escape(name)}</h3><p>No timeout is advised: {escape(why)}.</p></li>"
         for name, why in (without or {}).items()
     )
-    gaps = "".join(f"<li>{escape(text)}</li>" for text in missing)
-    lost = f"<section><h2>Rows are missing</h2><ul class=missing>{gaps}</ul></section>" if missing else ""
+    lost = f"<section><h2>Rows are missing</h2>{unread(missing)}</section>" if missing else ""
     parts = [
         lost,
         f'<section><h2>What it would choose, and why</h2><ul class="findings">{reasons}</ul></section>',
@@ -119,7 +119,7 @@ def _purges(rows: Sequence[Row], chosen: Sequence[Choice]) -> str:
         "An idle key is remembered for a while: a larger interval remembers more of them, a smaller "
         "one forgets keys that are wanted again."
     )
-    return section("Idle keys", how, "".join(figures) + listing(rows, columns)) if rows else ""
+    return section("Idle keys", how, "".join(figures) + listing(rows, columns))
 
 
 def _shards(rows: Sequence[Row]) -> str:
@@ -129,4 +129,4 @@ def _shards(rows: Sequence[Row]) -> str:
         svg = plots.curve(f"Busiest shard of {name}", [row["shards"] for row in mine], busiest, x_text=count_text)
         figures.append(figure(f"{name}: the busiest key alone takes {share_text(mine[-1]['busiest_key'])}", svg))
     how = "The share of the busiest shard. No number of shards gets below the busiest key's."
-    return section("Shards", how, "".join(figures)) if figures else ""
+    return section("Shards", how, "".join(figures))

@@ -93,8 +93,6 @@ def _lines(
 
 def latency(tables: Tables) -> str:
     """Percentiles of the waits, over time."""
-    if not tables.latency:
-        return ""
     columns = (
         ("p50_ms", "half of them within", "var(--a)"),
         ("p90_ms", "90%", "var(--b)"),
@@ -180,7 +178,7 @@ def occupancy(tables: Tables) -> str:
         svg = plots.area(f"Parked in {name}", at, width, series, peaks.get(name), span=span(tables))
         figures.append(figure(name, svg))
     how = "Operations parked at the same time: the time-weighted mean, and the exact peak."
-    return section("Occupancy", how, "".join(figures)) if figures else ""
+    return section("Occupancy", how, "".join(figures))
 
 
 def waiting(tables: Tables) -> str:
@@ -211,7 +209,7 @@ def waiting(tables: Tables) -> str:
         "Each row is a band of waits, each cell a window: the stronger the colour, the more were answered after such a "
         "wait."
     )
-    return section("Waiting, band by band", how, "".join(figures)) if figures else ""
+    return section("Waiting, band by band", how, "".join(figures))
 
 
 def _band(upto_us: int) -> str:
@@ -228,7 +226,7 @@ def lateness(tables: Tables) -> str:
         if total(rows, "expired") >= _FEW and len(rows) >= most / 4  # the others are in the findings
     ]
     how = "How long after its deadline an operation left: the timer's tick, and any delay of its thread."
-    return section("Lateness of expiry", how, "".join(figures)) if figures else ""
+    return section("Lateness of expiry", how, "".join(figures))
 
 
 def expiries(tables: Tables) -> str:
@@ -272,4 +270,4 @@ def keys(tables: Tables) -> str:
         "colour shows those that expired. An operation with several keys counts under each of them, so shares may "
         "add up to more than 100%."
     )
-    return section("Hot keys", how, "".join(figures)) if figures else ""
+    return section("Hot keys", how, "".join(figures))

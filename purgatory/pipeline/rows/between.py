@@ -32,20 +32,12 @@ class Between:
     since_us: int | None = None
     until_us: int | None = None
 
-    @property
-    def everything(self) -> bool:
-        """Whether no row is left out."""
-        return self.since_us is None and self.until_us is None
-
-    def where(self, column: str) -> str:
-        """The condition on a column of microseconds, as SQL."""
-        bounds = [f"{column} >= {self.since_us}"] * (self.since_us is not None)
-        bounds += [f"{column} < {self.until_us}"] * (self.until_us is not None)
-        return " and ".join(bounds) or "true"
-
     def of_rows(self, schema: Schema) -> str:
         """The condition on the rows of a folder, as Spark's SQL."""
-        return self.where(f"unix_micros({'finished' if schema is JOURNAL else 'ts'})")
+        at_us = f"unix_micros({'finished' if schema is JOURNAL else 'ts'})"
+        bounds = [f"{at_us} >= {self.since_us}"] * (self.since_us is not None)
+        bounds += [f"{at_us} < {self.until_us}"] * (self.until_us is not None)
+        return " and ".join(bounds) or "true"
 
     def overlaps(self, first_us: int, last_us: int) -> bool:
         """Whether rows from the first to the last instant may be in the range."""
@@ -82,7 +74,7 @@ class Between:
 
     def _chosen(self, segments: Sequence[Segment], may_hold: Callable[[Segment], bool]) -> Sequence[Segment]:
         """The segments that may hold rows of the range, and all between them, so that gaps show."""
-        if self.everything:
+        if self == ALL:
             return segments
         places = [place for place, segment in enumerate(segments) if may_hold(segment)]
         return segments[places[0] : places[-1] + 1] if places else []

@@ -10,7 +10,7 @@ A number that was seen twice is as wrong as one that is missing.
 
 Runs are few because each reader reads in order. The cost is one subtraction and one comparison per batch of rows.
 
-Spark's own reader knows files and not sequence numbers. So `checked` reads the column of numbers once (eight bytes
+Spark's own reader knows files and not sequence numbers. So `runs_of` reads the column of numbers once (eight bytes
 per row) before anything is computed from the rows.
 """
 
@@ -28,9 +28,8 @@ import pyarrow as pa
 
 from purgatory.journal.records import TRACE
 from purgatory.journal.records.errors import JournalFormat, JournalMissing, reduced
-from purgatory.journal.records.folder import SEALED, check_kind, end, list_segments, tip
+from purgatory.journal.records.folder import SEALED, check_kind, end, list_segments
 from purgatory.journal.records.parquet import opened
-from purgatory.pipeline.rows.between import ALL, Between
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -86,36 +85,16 @@ class IncompleteJournal(ValueError):
         self.damaged = tuple(damaged)
 
 
-def described(damaged: Sequence[str], gaps: Sequence[Gap]) -> tuple[str, ...]:
-    """What could not be read, each once: a damaged segment together with its missing rows."""
-    rest, lines = list(gaps), []
-    for text in damaged:
-        mine = [gap for gap in rest if text.startswith(f"{gap.where.removeprefix('in ')} ")]
-        rest = [gap for gap in rest if gap not in mine]
-        rows = "; ".join(f"{gap.last - gap.first + 1:,} rows, {gap.first:,} to {gap.last:,}" for gap in mine)
-        lines.append(f"{text} ({rows})" if mine else text)
-    return (*lines, *map(str, rest))
-
-
 def noted(batches: Iterable[pa.RecordBatch], journal: int, runs: list[Run]) -> Iterator[pa.RecordBatch]:
     """The same batches. Their sequence numbers are added to the runs."""
     for batch in batches:
         seq = batch.column("seq").to_numpy(zero_copy_only=False)
-        if len(seq):
-            ends = np.append(np.flatnonzero(np.diff(seq) != 1), len(seq) - 1)
-            first = 0
-            for end in ends.tolist():
-                _add(runs, Run(journal, int(seq[first]), int(seq[end])))
-                first = end + 1
+        for part in np.split(seq, np.flatnonzero(np.diff(seq) != 1) + 1) if len(seq) else ():
+            first = int(part[0])
+            if runs and (runs[-1].journal, runs[-1].last + 1) == (journal, first):
+                first = runs.pop().first
+            runs.append(Run(journal, first, int(part[-1])))
         yield batch
-
-
-def _add(runs: list[Run], run: Run) -> None:
-    before = runs[-1] if runs else None
-    if before is not None and (before.journal, before.last + 1) == (run.journal, run.first):
-        runs[-1] = Run(run.journal, before.first, run.last)
-    else:
-        runs.append(run)
 
 
 def gaps_in(expected: Sequence[Run], runs: Iterable[Run], journals: Sequence[str]) -> list[Gap]:
@@ -156,43 +135,22 @@ def hulls(runs: Sequence[Run]) -> list[Run]:
     return found
 
 
-_RUNS: Final = "journal long, first long, last long"
-
-
-def checked(
-    spark: SparkSession,
-    folder: str,
-    schema: Schema,
-    between: Between = ALL,
-    damaged: list[str] | None = None,
-) -> tuple[DataFrame, Sequence[Gap]]:
-    """Every row of the segments that may hold rows of a range of time, and which rows are missing.
-
-    Raises:
-        JournalDamaged: a segment cannot be read, and no list is given for the damaged.
-    """
-    from purgatory.pipeline.rows.load import load
-
-    expected = promised(spark, folder, schema)
-    frame = load(spark, folder, schema, damaged=damaged, between=between)
-    rows = frame.select("seq").where("seq is not null").mapInArrow(_runs, _RUNS).collect()
-    # Rows that were written since are in no run.
-    runs = [Run(n, first, min(last, expected.last)) for n, first, last in rows if first <= expected.last]
-    of_range = not between.everything and "://" not in folder
-    return frame, gaps_in(hulls(runs) if of_range else [expected], runs, [folder])
+def runs_of(rows: DataFrame, journal: int, last: int) -> list[Run]:
+    """The runs of a journal's rows, as Spark reads them, without rows after the last one that is expected."""
+    found = rows.select("seq").where("seq is not null").mapInArrow(_runs, "first long, last long").collect()
+    return [Run(journal, first, min(end, last)) for first, end in found if first <= last]
 
 
 def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     runs: list[Run] = []
     for _ in noted(batches, 0, runs):
         pass
-    columns = [pa.array(column, pa.int64()) for column in zip(*map(attrs.astuple, runs), strict=True)]
-    if columns:
-        yield pa.RecordBatch.from_arrays(columns, ["journal", "first", "last"])
+    columns = [pa.array((getattr(run, name) for run in runs), pa.int64()) for name in ("first", "last")]
+    yield pa.RecordBatch.from_arrays(columns, ["first", "last"])
 
 
-def promised(spark: SparkSession, folder: str, schema: Schema) -> Run:
-    """The rows that should be there: by the names of the segments, and what is in the open one.
+def promised(spark: SparkSession, folder: str, schema: Schema, journal: int) -> Run:
+    """The rows that should be in a store: by the names of the segments.
 
     Raises:
         JournalFormat: a store holds no segment.
@@ -202,16 +160,13 @@ def promised(spark: SparkSession, folder: str, schema: Schema) -> Run:
     from purgatory.pipeline.rows.load import load
     from purgatory.pipeline.spark import places
 
-    if "://" not in folder:
-        ends = tip(Path(folder))
-        return Run(0, ends["first"], max(ends["last"], ends["first"] - 1))
     places.readable(spark, folder)
     files = [file.rpartition("/")[2] for file in load(spark, folder, schema).inputFiles()]
     spans = [(int(match[2]), int(match[3])) for file in files if (match := SEALED.fullmatch(file))]
     if not spans:
         message = f"{folder} holds no sealed segment of a {schema.name}"
         raise JournalFormat(message)
-    return Run(0, min(first for first, _ in spans), max(last for _, last in spans))
+    return Run(journal, min(first for first, _ in spans), max(last for _, last in spans))
 
 
 def check_streamable(folder: Path, *, allow_gaps: bool = False) -> None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
@@ -135,22 +135,16 @@ def read(spark: SparkSession, place: str) -> str | None:
     system, path = _at(spark, place)
     if not system.exists(path):
         return None
-    stream = system.open(path)
-    try:
+    with closing(system.open(path)) as stream:
         return bytes(stream.readAllBytes()).decode()
-    finally:
-        stream.close()
 
 
 def write(spark: SparkSession, place: str, text: str) -> None:
     """A small file, in place whole or not at all."""
     system, path = _at(spark, place)
     aside = _path(spark, f"{place}.{uuid4().hex}.tmp")
-    stream = system.create(aside)
-    try:
+    with closing(system.create(aside)) as stream:
         stream.write(bytearray(text.encode()))
-    finally:
-        stream.close()
     if not system.rename(aside, path):
         system.delete(aside, False)
         raise PlaceUnusable(place, "it exists already")

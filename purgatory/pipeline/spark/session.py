@@ -101,11 +101,10 @@ def session(name: str, settings: Mapping[str, str] | None = None) -> SparkSessio
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
-    insisted = SparkConf(loadDefaults=False).setAll(list((settings or {}).items()))
-    SparkContext._ensure_initialized(conf=insisted)  # noqa: SLF001  # nothing public starts the JVM without a context
-    given = SparkConf()
-    for key, value in (settings or {}).items():
-        given.set(key, value)
+    insisted = list((settings or {}).items())
+    conf = SparkConf(loadDefaults=False).setAll(insisted)
+    SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001  # nothing public starts the JVM without a context
+    given = SparkConf().setAll(insisted)
     if given.get("spark.master", None) is None:
         given.setMaster("local[*]")
     local = given.get("spark.master", "").startswith("local")

@@ -53,14 +53,6 @@ class Store(Protocol):
         """Delete a leaf."""
 
 
-class Memory(dict[int, bytes]):
-    """A store in this process's memory."""
-
-    read = dict.__getitem__
-    write = dict.__setitem__
-    remove = dict.__delitem__
-
-
 class Leaf(Protocol):
     """A run of entries that are packed together."""
 

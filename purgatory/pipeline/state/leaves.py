@@ -28,6 +28,8 @@ from collections import defaultdict
 from itertools import islice, repeat
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import attrs
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -46,19 +48,13 @@ _FEW: Final = 32  # a leaf with fewer entries is opened when the last one is dea
 _UNKNOWN: Final = -1
 
 
+@attrs.define(eq=False, weakref_slot=False)
 class Key:
     """A key's level, until when it counts, and a heap of its watches, the lowest level first."""
 
-    __slots__ = ("level", "until", "waiting")
-
-    def __init__(self, level: int = 0, until: int = _UNKNOWN, waiting: list[Waiting] | None = None) -> None:
-        self.level = level
-        self.until = until  # _UNKNOWN: there is no level
-        self.waiting = [] if waiting is None else waiting
-
-    def reached(self, level: int, at: int) -> bool:
-        """Whether it has a level, or a higher one, at an instant."""
-        return at <= self.until and level <= self.level
+    level: int = 0
+    until: int = _UNKNOWN  # _UNKNOWN: there is no level
+    waiting: list[Waiting] = attrs.field(factory=list)
 
 
 class KeyLeaf:
@@ -107,12 +103,9 @@ class KeyLeaf:
         keys = self.keys.values()
         watches = [watch for key in keys for watch in (sorted(key.waiting) if len(key.waiting) > 1 else key.waiting)]
         levels, operations, numbers, deadlines, marks = zip(*watches, strict=True) if watches else ((),) * 5
-        sizes = [len(key.waiting) for key in keys]
-        deaths = sorted(deadlines)
+        sizes = [len(key.waiting) if key.until == _UNKNOWN else ~len(key.waiting) for key in keys]
         known = [key for key in keys if key.until != _UNKNOWN]
-        if known:  # most keys that come and go have no level yet
-            sizes = [~size if key.until != _UNKNOWN else size for key, size in zip(keys, sizes, strict=True)]
-            deaths = sorted([*deadlines, *(key.until for key in known if key.until < FOREVER)])
+        deaths = sorted([*deadlines, *(key.until for key in known if key.until < FOREVER)])
         columns = (
             *(list(self.keys), _pack("i", sizes)),  # the number of watches, inverted if the key has a level
             *(_pack("q", [key.level for key in known]), _pack("q", [key.until for key in known])),
@@ -165,20 +158,16 @@ class KeyLeaf:
                 heapq.heapify(mine.waiting)
 
 
+@attrs.define(eq=False, weakref_slot=False)
 class Operation:
     """An operation that is open."""
 
-    __slots__ = ("arrival", "deadline", "latest", "mark", "missing", "seq")
-
-    def __init__(  # positional for speed: one is made per row and per entry that is read  # noqa: PLR0917
-        self, arrival: int, deadline: int, mark: int, missing: int, latest: int, seq: int = -1
-    ) -> None:
-        self.arrival = arrival
-        self.deadline = deadline
-        self.mark = mark  # the mark of its row, which distinguishes it from others of the same name
-        self.missing = missing  # one bit per key that is not reached
-        self.latest = latest  # the last hit, or the arrival
-        self.seq = seq  # the number of its row, which is not stored
+    arrival: int
+    deadline: int
+    mark: int  # the mark of its row, which distinguishes it from others of the same name
+    missing: int  # one bit per key that is not reached
+    latest: int  # the last hit, or the arrival
+    seq: int = -1  # the number of its row, which is not stored
 
     def hit(self, number: int, at: int) -> None:
         """One of its keys is reached."""
@@ -194,13 +183,11 @@ class Operation:
         return ("expired", self.deadline) if self.missing == 0 or self.deadline <= watermark else None
 
 
+@attrs.define(eq=False)
 class OperationLeaf:
     """Operations that are open, by name."""
 
-    __slots__ = ("operations",)
-
-    def __init__(self, operations: dict[str, Operation] | None = None) -> None:
-        self.operations = {} if operations is None else operations
+    operations: dict[str, Operation] = attrs.field(factory=dict)
 
     def __len__(self) -> int:
         return len(self.operations)
@@ -241,13 +228,11 @@ _WATCHES: Final = "q shhsqqIq"
 """The columns of a row in the inbox: machine words (see `_pack`), texts (`s`), and which of the two it is (a blank)."""
 
 
+@attrs.define(eq=False)
 class RowLeaf:
     """Rows after the watermark, ordered by their instant."""
 
-    __slots__ = ("rows",)
-
-    def __init__(self, rows: list[tuple[Any, ...]] | None = None) -> None:
-        self.rows = [] if rows is None else rows
+    rows: list[tuple[Any, ...]] = attrs.field(factory=list)
 
     def take(self, watermark: int) -> list[tuple[Any, ...]]:
         """Remove the rows up to the watermark, and return them."""

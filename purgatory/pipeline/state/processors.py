@@ -124,9 +124,6 @@ class _Bucket(StatefulProcessor):
         self._agenda = handle.getValueState("agenda", _BYTES)
         self._leaves = _Leaves(handle.getMapState("leaves", _NUMBER, _BYTES))
 
-    def close(self) -> None:
-        """Do nothing: no resource is held."""
-
     def handleInputRows(
         self, key: Any, rows: Iterator[pd.DataFrame], timerValues: TimerValues
     ) -> Iterator[pd.DataFrame]:

@@ -40,7 +40,7 @@ from collections import defaultdict
 from heapq import heappush
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from purgatory.pipeline.state.leaf_index import LeafIndex, Memory
+from purgatory.pipeline.state.leaf_index import LeafIndex
 from purgatory.pipeline.state.leaves import EVENT, FOREVER, WATCH, KeyLeaf, Operation, OperationLeaf, RowLeaf
 
 if TYPE_CHECKING:
@@ -85,19 +85,12 @@ class KeyCore:
 
     __slots__ = ("_fresh", "_inbox", "_index", "_keep", "armed")
 
-    def __init__(
-        self,
-        agenda: bytes | None = None,
-        leaves: Store | None = None,
-        inbox: Store | None = None,
-        *,
-        keep_us: int | None = None,
-    ) -> None:
+    def __init__(self, agenda: bytes | None, leaves: Store, inbox: Store, *, keep_us: int | None = None) -> None:
         # Its own bytes only: a checkpoint is as trusted as the program.
         self.armed: int | None  # the timer that is set, in milliseconds
         keys, rows, self.armed = (None, None, None) if agenda is None else pickle.loads(agenda)  # noqa: S301
-        self._index = LeafIndex(KeyLeaf, Memory() if leaves is None else leaves, directory=keys)
-        self._inbox = LeafIndex(RowLeaf, Memory() if inbox is None else inbox, _INBOX, directory=rows)
+        self._index = LeafIndex(KeyLeaf, leaves, directory=keys)
+        self._inbox = LeafIndex(RowLeaf, inbox, _INBOX, directory=rows)
         self._fresh: list[tuple[Any, ...]] = []
         self._keep = keep_us
 
@@ -107,10 +100,7 @@ class KeyCore:
 
     def watches(self, rows: Iterable[Watch]) -> None:
         """Take watches that are not late: one row for each key of an operation."""
-        self._fresh += [
-            (at, WATCH, operation, number, count, key, level, deadline, mark, seq)
-            for at, operation, number, count, key, level, deadline, mark, seq in rows
-        ]
+        self._fresh += [(row[0], WATCH, *row[1:]) for row in rows]
 
     def advance(self, watermark: int) -> tuple[list[Open], list[Hit]]:
         """Decide everything up to the watermark, and save: operations to open, and keys that were reached."""
@@ -172,7 +162,7 @@ class KeyCore:
         for row in rows:
             if row[1] == EVENT:
                 at, _, _, level = row
-                if not key.reached(level, at):
+                if at > key.until or level > key.level:  # the key does not have this level yet, or no longer
                     key.level = level
                     for leaf in self._index.span((name,), (name, level + 1)) if sole is None else (sole,):
                         leaf.reach(name, level, at, hits)
@@ -181,7 +171,7 @@ class KeyCore:
             at, _, operation, number, count, _, level, deadline, mark, seq = row
             if number == 0:
                 opened.append((operation, count, at, deadline, mark, seq))
-            if at <= key.until:  # there is a level. `reached` is written out here, because this is the hot path.
+            if at <= key.until:  # there is a level
                 if self._keep is not None:
                     key.until = at + self._keep
                 if level <= key.level:
@@ -202,10 +192,10 @@ class OperationCore:
 
     __slots__ = ("_index", "armed")
 
-    def __init__(self, agenda: bytes | None = None, leaves: Store | None = None) -> None:
+    def __init__(self, agenda: bytes | None, leaves: Store) -> None:
         self.armed: int | None
         operations, self.armed = (None, None) if agenda is None else pickle.loads(agenda)  # our own  # noqa: S301
-        self._index = LeafIndex(OperationLeaf, Memory() if leaves is None else leaves, directory=operations)
+        self._index = LeafIndex(OperationLeaf, leaves, directory=operations)
 
     def settle(self, opened: Iterable[Open], hits: Iterable[Hit], watermark: int) -> tuple[list[Done], list[Refused]]:
         """Take operations and hits, and save. Return the operations that are done, and the rows with a name in use.

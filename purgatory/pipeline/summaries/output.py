@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shutil
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Collection
     from pathlib import Path
 
     from purgatory.pipeline.summaries.groups import Row
@@ -41,18 +41,14 @@ def written(folder: Path, table: pa.Table, drawn: Collection[str] | None = None)
 
 def rows_of(table: pa.Table) -> list[Row]:
     """A table's rows for the page, with no text longer than `LONGEST`."""
-    shorter: Callable[[Any], Any]
-    for place, field in enumerate(table.schema):
-        column = table.column(place)
-        if pa.types.is_string(field.type):
-            shorter, words = short, column
-        elif pa.types.is_list(field.type) and pa.types.is_string(field.type.value_type):
-            shorter, words = _all_short, pc.list_flatten(column)
-        else:
-            continue
-        if (pc.max(pc.utf8_length(words)).as_py() or 0) > LONGEST:
-            table = table.set_column(place, field, pa.array(map(shorter, column.to_pylist()), field.type))
     rows: list[Row] = table.to_pylist()
+    for field in table.schema:
+        if pa.types.is_string(field.type):
+            for row in rows:
+                row[field.name] = short(row[field.name])
+        elif pa.types.is_list(field.type):
+            for row in rows:
+                row[field.name] = row[field.name] and [short(text) for text in row[field.name]]
     return rows
 
 
@@ -62,7 +58,3 @@ def short(text: str | None) -> str | None:
         return text
     whole = blake2b(text.encode(), digest_size=8).hexdigest()
     return f"{text[: LONGEST - 1 - len(whole)]}…{whole}"
-
-
-def _all_short(texts: list[str | None] | None) -> list[str | None] | None:
-    return texts and [short(text) for text in texts]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial, reduce
+from functools import reduce
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
@@ -10,8 +11,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory.journal.records import JOURNAL
 from purgatory.pipeline.rows.between import ALL, Between
-from purgatory.pipeline.rows.completeness import IncompleteJournal, Run, checked, promised
-from purgatory.pipeline.rows.load import with_purgatory
+from purgatory.pipeline.rows.completeness import IncompleteJournal, gaps_in, hulls, promised, runs_of
+from purgatory.pipeline.rows.load import load, with_purgatory
 from purgatory.pipeline.spark import places
 from purgatory.pipeline.tables import relations
 from purgatory.pipeline.tables.engine import Engine, Found
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from purgatory.journal.records import Schema
-    from purgatory.pipeline.rows.completeness import Gap
+    from purgatory.pipeline.rows.completeness import Run
     from purgatory.pipeline.tables.engine import Mapper
     from purgatory.pipeline.tables.relations import Table
 
@@ -46,8 +47,10 @@ class Cluster(Engine):
         self, spark: SparkSession, journals: Sequence[str], between: Between = ALL, schema: Schema = JOURNAL
     ) -> None:
         self._spark = spark
-        self._kept: list[DataFrame] = []
-        super().__init__(journals, between, schema, partial(places.qualified, spark))
+        super().__init__(journals, between, schema)
+
+    def _qualified(self, place: str) -> str:
+        return places.qualified(self._spark, place)
 
     def _promised(self) -> Sequence[Run]:
         remote = ["://" in name for name in self.journals]
@@ -56,18 +59,17 @@ class Cluster(Engine):
             raise ValueError(message)
         if not any(remote):
             return super()._promised()
-        promises = [promised(self._spark, name, self.schema) for name in self.journals]
-        return [Run(number, each.first, each.last) for number, each in enumerate(promises)]
+        return [promised(self._spark, name, self.schema, number) for number, name in enumerate(self.journals)]
 
     def open(self, *, allow_gaps: bool) -> Found:
         """Check that every row is there, and provide the relation ``source``."""
-        gaps: list[Gap] = []
         damaged: list[str] = []
-        frames = []
-        for name in self.journals:
-            rows, missing = checked(self._spark, name, self.schema, self._between, damaged if allow_gaps else None)
-            frames.append(rows)
-            gaps += missing
+        noted = damaged if allow_gaps else None
+        frames = [load(self._spark, name, self.schema, damaged=noted, between=self._between) for name in self.journals]
+        ends = {run.journal: run.last for run in self.expected}
+        runs = list(chain.from_iterable(runs_of(frame, n, ends.get(n, -1)) for n, frame in enumerate(frames)))
+        whole = self._between == ALL or "://" in self.journals[0]  # a store is read whole
+        gaps = gaps_in(self.expected if whole else hulls(runs), runs, self.journals)
         if gaps and not allow_gaps:
             raise IncompleteJournal(gaps, damaged)
         rows = with_purgatory(reduce(DataFrame.unionByName, frames), self.schema)
@@ -90,8 +92,9 @@ class Cluster(Engine):
         if words:
             self.view(name, sql)
             return
-        self._kept.append(self._spark.sql(sql).persist())
-        self._kept[-1].createOrReplaceTempView(name)
+        rows = self._spark.sql(sql).persist()
+        self._closing.callback(rows.unpersist)
+        rows.createOrReplaceTempView(name)
 
     def save(self, name: str, place: str) -> None:
         """Write a relation as Parquet. From then on, its name means what was written."""
@@ -115,8 +118,3 @@ class Cluster(Engine):
         if by:
             rows = rows.repartition(*by).sortWithinPartitions(*by, *order)
         return rows.mapInArrow(function, from_arrow_schema(columns)).toArrow().cast(columns)
-
-    def close(self) -> None:
-        """Remove what is kept between the tables."""
-        while self._kept:
-            self._kept.pop().unpersist()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
 from purgatory.journal.records import JOURNAL
 from purgatory.pipeline.rows.between import ALL, Between
-from purgatory.pipeline.rows.completeness import described
 from purgatory.pipeline.tables.journals import dropped_in, folders, left_out, there
 
 if TYPE_CHECKING:
@@ -38,7 +38,13 @@ class Found:
     @property
     def missing(self) -> Sequence[str]:
         """One line for each damaged segment with its missing rows, and for each other gap."""
-        return described(self.damaged, self.gaps)
+        rest, lines = list(self.gaps), []
+        for text in self.damaged:
+            mine = [gap for gap in rest if text.startswith(f"{gap.where.removeprefix('in ')} ")]
+            rest = [gap for gap in rest if gap not in mine]
+            rows = "; ".join(f"{gap.last - gap.first + 1:,} rows, {gap.first:,} to {gap.last:,}" for gap in mine)
+            lines.append(f"{text} ({rows})" if mine else text)
+        return (*lines, *map(str, rest))
 
 
 class Engine(ABC):
@@ -48,7 +54,6 @@ class Engine(ABC):
         journals: folders of journals or of a fleet's journals, or one folder of a trace.
         between: the range of time that is read.
         schema: what the folders hold.
-        qualified: spells a place of a store in the one way that its file system has for it.
 
     Attributes:
         name: what it is called on the command line.
@@ -63,22 +68,21 @@ class Engine(ABC):
     each_key: str
     each_pair: str
 
-    def __init__(
-        self,
-        journals: Sequence[str],
-        between: Between = ALL,
-        schema: Schema = JOURNAL,
-        qualified: Callable[[str], str] = str,
-    ) -> None:
+    def __init__(self, journals: Sequence[str], between: Between = ALL, schema: Schema = JOURNAL) -> None:
         self._between = between
+        self._closing = ExitStack()
         self.schema = schema
-        self.journals: Sequence[str] = folders(journals, schema, qualified)
+        self.journals: Sequence[str] = folders(journals, schema, self._qualified)
         self.left_out: Sequence[str] = left_out(journals) if schema is JOURNAL else ()
         self.dropped = dropped_in(self.journals)
         self.expected: Sequence[Run] = self._promised()
 
     def _promised(self) -> Sequence[Run]:
         return there(self.journals)
+
+    def _qualified(self, place: str) -> str:
+        """A place of a store, in the one way that its file system spells it."""
+        return place
 
     @abstractmethod
     def open(self, *, allow_gaps: bool) -> Found:
@@ -134,9 +138,9 @@ class Engine(ABC):
             order: the order of the rows that are equal in `by`.
         """
 
-    @abstractmethod
     def close(self) -> None:
         """Remove what is kept between the tables."""
+        self._closing.close()
 
 
 def engine_for(

@@ -6,9 +6,16 @@ from pathlib import Path
 from posixpath import normpath
 from typing import TYPE_CHECKING
 
-from purgatory.journal.records import JOURNAL, TRACE, Schema
-from purgatory.journal.records.errors import JournalError
-from purgatory.journal.records.folder import check_kind, dropped, list_segments, tip
+from purgatory.journal.records import JOURNAL, Schema
+from purgatory.journal.records.folder import (
+    check_kind,
+    dropped,
+    folders_in,
+    is_trace,
+    journals_in,
+    list_segments,
+    tip,
+)
 from purgatory.pipeline.rows.completeness import Run
 
 if TYPE_CHECKING:
@@ -29,9 +36,8 @@ def folders(given: Iterable[str], schema: Schema = JOURNAL, qualified: Callable[
     """
     found: dict[Hashable, str] = {}
     for name in given:
-        inside = _inside(name) if schema is JOURNAL else []
-        fleet = [str(each) for each in inside if list_segments(each) and not _is_trace(each)]
-        for each in fleet or [name]:
+        fleet = journals_in(Path(name)) if schema is JOURNAL and "://" not in name else []
+        for each in [name] if fleet in ([], [Path(name)]) else map(str, fleet):
             found.setdefault(_identity(each, qualified), each)
     for name in found.values():
         if "://" not in name:
@@ -39,39 +45,19 @@ def folders(given: Iterable[str], schema: Schema = JOURNAL, qualified: Callable[
     return list(found.values())
 
 
-def _is_trace(folder: Path) -> bool:
-    return bool(list_segments(folder)) and _is(folder, TRACE) and not _is(folder, JOURNAL)
-
-
-def _is(folder: Path, schema: Schema) -> bool:
-    try:
-        check_kind(folder, schema)
-    except JournalError:
-        return False
-    return True
-
-
 def left_out(given: Iterable[str]) -> list[str]:
     """What lies beside the journals of a fleet and may be thought to be one, each in a line."""
     found = []
     for name in given:
-        inside = _inside(name)
+        folder = Path(name)
+        fleet = "://" not in name and folder.is_dir() and not list_segments(folder)
+        inside = folders_in(folder) if fleet else []
         empty = [each for each in inside if not list_segments(each)]
-        found += [f"{each}: a trace" for each in inside if _is_trace(each)]
+        found += [f"{each}: a trace" for each in inside if is_trace(each)]
         for each in empty if len(empty) < len(inside) else ():
-            deeper = any(list_segments(folder) for folder in _folders_in(each))
+            deeper = any(map(list_segments, folders_in(each)))
             found.append(f"{each}: {'its journals lie one folder deeper' if deeper else 'no segment is in it'}")
     return list(dict.fromkeys(found))
-
-
-def _inside(name: str) -> list[Path]:
-    """The folders inside one that holds no journal itself."""
-    folder = Path(name)
-    return [] if "://" in name or not folder.is_dir() or list_segments(folder) else _folders_in(folder)
-
-
-def _folders_in(folder: Path) -> list[Path]:
-    return sorted(each for each in folder.iterdir() if each.is_dir() and not each.name.startswith("."))
 
 
 def _identity(name: str, qualified: Callable[[str], str]) -> Hashable:

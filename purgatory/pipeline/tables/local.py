@@ -13,17 +13,16 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from purgatory._distribution import missing
-from purgatory.journal.records import JOURNAL, TRACE
+from purgatory.journal.records import TRACE
 from purgatory.journal.records.errors import JournalDamaged, JournalError
 from purgatory.journal.records.parquet import arrow_schema, grouped, opened
 from purgatory.journal.records.ranges import beside
-from purgatory.pipeline.rows.between import ALL, Between
+from purgatory.pipeline.rows.between import ALL
 from purgatory.pipeline.rows.completeness import IncompleteJournal, Run, gaps_in, hulls, noted
 from purgatory.pipeline.tables import relations
 from purgatory.pipeline.tables.engine import Engine, Found
@@ -36,9 +35,8 @@ except ModuleNotFoundError as error:
     raise missing(error, "report") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from purgatory.journal.records import Schema
     from purgatory.journal.records.folder import Segment
     from purgatory.pipeline.tables.engine import Mapper
     from purgatory.pipeline.tables.relations import Table
@@ -60,21 +58,11 @@ _WRITTEN: Final = 1_000_000
 
 
 class Local(Engine):
-    """Runs SQL over journals, or over a trace, in this process.
-
-    Args:
-        journals: folders of journals, or of a fleet's journals.
-        between: the range of time that is read.
-        schema: what they hold.
-    """
+    """Runs SQL over journals, or over a trace, in this process."""
 
     name = "local"
     each_key = "unnest(case when len(keys) > 0 then keys else [null] end)"
     each_pair = "unnest(keys) as key, unnest(levels) as level"
-
-    def __init__(self, journals: Sequence[str], between: Between = ALL, schema: Schema = JOURNAL) -> None:
-        super().__init__(journals, between, schema)
-        self._closing = ExitStack()
 
     def open(self, *, allow_gaps: bool) -> Found:
         """Check that every row is there, and provide the relation ``source``."""
@@ -88,11 +76,18 @@ class Local(Engine):
         damaged: list[str] = []
         runs: list[Run] = []
         files: list[str] = []
-        for each in self.expected:
-            take = partial(self._take, expected=each, files=files, runs=runs, damaged=damaged if allow_gaps else None)
-            self._between.each(Path(self.journals[each.journal]), self.schema, take)
-        expected = self.expected if self._between.everything else hulls(runs)
-        gaps = gaps_in(expected, runs, self.journals)
+        for expected in self.expected:
+
+            def take(segment: Segment, segments: Sequence[Segment], expected: Run = expected) -> None:
+                try:
+                    files.extend(self._checked(segment, segments, expected, runs))
+                except JournalDamaged as error:
+                    if not allow_gaps:
+                        raise
+                    damaged.append(str(error))
+
+            self._between.each(Path(self.journals[expected.journal]), self.schema, take)
+        gaps = gaps_in(self.expected if self._between == ALL else hulls(runs), runs, self.journals)
         if gaps and not allow_gaps:
             raise IncompleteJournal(gaps, damaged)
         # The file without rows has every column, also those that older segments lack: these are then null.
@@ -148,38 +143,20 @@ class Local(Engine):
             rows = rows.sort_by([(name, "ascending") for name in (*by, *order)])
         return pa.Table.from_batches(function(rows.to_batches()), columns)
 
-    def close(self) -> None:
-        """Remove what is kept between the tables."""
-        self._closing.close()
-
     def _run(self, sql: str) -> None:
         with _reported():
             self._database.execute(sql).fetchall()
 
-    def _take(
-        self,
-        segment: Segment,
-        segments: Sequence[Segment],
-        *,
-        expected: Run,
-        files: list[str],
-        runs: list[Run],
-        damaged: list[str] | None,
-    ) -> None:
-        """Add the Parquet files that hold a segment's rows, after they were checked, and the runs of its rows."""
+    def _checked(self, segment: Segment, segments: Sequence[Segment], expected: Run, runs: list[Run]) -> Iterable[str]:
+        """The Parquet files that hold a segment's rows, after they were checked. Add the runs of its rows."""
         if segment.first > expected.last:
-            return
-        try:
-            if segment.path.suffix == ".parquet":
-                runs += _runs_of(segment, expected.journal)
-                files.append(str(segment.path))
-            else:  # without those that came after the work began
-                rows = noted(beside(segment, segments, self.schema, expected.last), expected.journal, runs)
-                files += map(self._copied, grouped(rows, _WRITTEN))
-        except JournalDamaged as error:
-            if damaged is None:
-                raise
-            damaged.append(str(error))
+            return ()
+        if segment.path.suffix == ".parquet":
+            runs += _runs_of(segment, expected.journal)
+            return [str(segment.path)]
+        # Without those that came after the work began.
+        rows = noted(beside(segment, segments, self.schema, expected.last), expected.journal, runs)
+        return map(self._copied, grouped(rows, _WRITTEN))
 
     def _copied(self, rows: pa.Table) -> str:
         path = self._aside / f"{len(list(self._aside.iterdir()))}.parquet"

@@ -85,17 +85,11 @@ def schema(text: str) -> pa.Schema:
 
 def typed(rows: pa.Table, table: Table) -> pa.Table:
     """The rows of an engine, with the names and types of the table, and its instant beside its microseconds."""
-    columns = [_cast(column, field.type) for column, field in zip(rows.columns, table.columns, strict=True)]
+    columns = [column.cast(field.type) for column, field in zip(rows.columns, table.columns, strict=True)]
     found = pa.table(columns, schema=table.columns)
     if not table.dated:
         return found
     return found.append_column(table.dated, found[f"{table.dated}_us"].cast(INSTANT))
-
-
-def _cast(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    if pa.types.is_dictionary(column.type):
-        column = column.cast(column.type.value_type)
-    return column.cast(kind)
 
 
 @attrs.frozen

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from purgatory.pipeline.pages.plots import axes
@@ -37,7 +36,7 @@ def stacked(label: str, at_us: Numbers, width_us: float, series: Sequence[Series
     return axes.svg(label, height, parts)
 
 
-def lines(label: str, at_us: Numbers, series: Sequence[Series], *, height: int, span: Span, width_us: float = 0) -> str:
+def lines(label: str, at_us: Numbers, series: Sequence[Series], *, height: int, span: Span, width_us: float) -> str:
     """Lengths of time on a logarithmic scale, with gaps where a value is NaN.
 
     A value stands in the middle of its window's width.
@@ -60,10 +59,9 @@ def lines(label: str, at_us: Numbers, series: Sequence[Series], *, height: int, 
                 parts.append(tag("circle", cx=run[0][0], cy=run[0][1], r=3, fill=s.colour))
             elif run:
                 parts.append(axes.polyline(run, s.colour))
-    apart = width_us or min((b - a for a, b in pairwise(at_us)), default=1)
-    step = box.x(span[0] + apart) - box.x(span[0])
+    step = box.x(span[0] + width_us) - box.x(span[0])
     for n, at in enumerate(at_us):
-        told = [clock_text(at, span[1] - span[0], apart)]
+        told = [clock_text(at, span[1] - span[0], width_us)]
         told += [f"{s.name}: {duration_text(s.values[n])}" for s in series if not math.isnan(s.values[n])]
         parts.append(box.hover(box.x(at + middle) - step / 2, step, told))
     return axes.svg(label, height, parts)

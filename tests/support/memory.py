@@ -1,0 +1,21 @@
+"""The stores of the stream's state, in memory in place of Spark's."""
+
+from purgatory.pipeline.state.state_machines import KeyCore, OperationCore
+
+
+class Memory(dict[int, bytes]):
+    """A store of packed leaves."""
+
+    read = dict.__getitem__
+    write = dict.__setitem__
+    remove = dict.__delitem__
+
+
+def key_core(**settings):
+    """A new core of the first stage."""
+    return KeyCore(None, Memory(), Memory(), **settings)
+
+
+def operation_core():
+    """A new core of the second stage."""
+    return OperationCore(None, Memory())
