@@ -79,9 +79,9 @@ class Batch:
         """Run the tasks, or the next ``most`` of them. Returns whether there may be more."""
         dispatcher = self._dispatcher
         tally = Tally()
-        more, entry = False, None
+        more, thread_id = False, None
         try:
-            entry = dispatcher.begin()
+            thread_id = dispatcher.begin()
             if self._tasks is None:
                 due = [(bucket, task) for bucket in self._buckets for task in list(bucket)]  # a copy: others cancel
                 due.sort(key=lambda pair: pair[1]._task_deadline_ns)  # tasks of one deadline stay in order
@@ -94,7 +94,7 @@ class Batch:
         finally:
             done = tally.reached if more else self._left
             self._left -= done
-            dispatcher.end(tally, done, entry)
+            dispatcher.end(tally, done, thread_id)
         return more
 
     def _run(self, tasks: Iterator[tuple[TimerTaskList, TimerTask]], tally: Tally) -> None:
@@ -149,17 +149,17 @@ class Dispatcher:
             batch.run()
 
     def begin(self) -> int | None:
-        """Note that this thread runs a batch. Returns None if it does already, in a task of another batch."""
+        """Note that this thread runs a batch. Returns its id, or None if a task of another batch called this one."""
         me = threading.get_ident()
         if me in self._inside:
             return None
         self._inside[me] = self.clock()
         return me
 
-    def end(self, tally: Tally, done: int, entry: int | None) -> None:
+    def end(self, tally: Tally, done: int, thread_id: int | None) -> None:
         """Undo :meth:`begin`, and add the counts of one ``Batch.run``: last, because only this step needs memory."""
-        if entry is not None:
-            self._inside.pop(entry, None)
+        if thread_id is not None:
+            self._inside.pop(thread_id, None)
         with self._lock:
             self.handed_over -= done
             self.total.add(tally)

@@ -77,7 +77,7 @@ class IdleKeys:
                 watchers = self._noted[0]
                 del self._noted[0]  # no call: an interrupt would lose the key
                 watchers.idle = False  # before the entries are read: a key that becomes idle meanwhile is noted again
-            if watchers or not watchers.home_shard.remove_if_empty(watchers):
+            if watchers or not watchers.shard.remove_if_empty(watchers):
                 return False
         except Exception as error:  # noqa: BLE001  # of the key's own code: the key stays
             if watchers is not None:

@@ -27,11 +27,11 @@ class Watchers(dict[Any, None]):
         idle: whether the key is in the queue of idle keys (``purgatory._keys.idle_keys``).
     """
 
-    __slots__ = ("closed", "home_shard", "idle", "key")
+    __slots__ = ("closed", "idle", "key", "shard")
 
-    def __init__(self, key: Hashable, home_shard: Shard) -> None:
+    def __init__(self, key: Hashable, shard: Shard) -> None:
         self.key = key
-        self.home_shard = home_shard
+        self.shard = shard
         self.closed = False
         self.idle = False
 

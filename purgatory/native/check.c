@@ -27,14 +27,14 @@ static Py_ssize_t take_further(Watchers *watchers, Listed *listed, Py_ssize_t mo
 {
     for (Py_ssize_t taken = 0;;) {
         Link *link = NULL;
-        lock_shard(watchers->home_shard);
+        lock_shard(watchers->shard);
         for (Py_ssize_t last = listed->count; last > 0 && link == NULL; last--)
             link = link_in(watchers, listed->all[last - 1]);
         link = link == NULL ? watchers->head : link->after;
         for (; link != NULL && taken < most && listed->count < listed->room; link = link->after, taken++)
             listed->all[listed->count++] = (Operation *)Py_NewRef(link->operation);
         Py_ssize_t rest = watchers->count - listed->count; /* an estimate: some of those listed were removed */
-        unlock_shard(watchers->home_shard);
+        unlock_shard(watchers->shard);
         if (link == NULL || taken == most)
             return taken;
         rest = rest < FEW ? FEW : rest;

@@ -38,7 +38,7 @@ struct Operation {
 struct Watchers {
     PyObject_HEAD
     PyObject *key;  /* owned */
-    Shard *home_shard;    /* owned */
+    Shard *shard;   /* owned */
     Py_hash_t hash; /* the key's, as it was when the watchers were made */
     Link *head, *tail;
     Py_ssize_t count;

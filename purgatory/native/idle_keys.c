@@ -22,7 +22,7 @@ static int forget(Watchers *self)
 {
     if (!close_if_empty(self))
         return 0;
-    if (PyDict_DelItem(self->home_shard->by_key, (PyObject *)self) == 0)
+    if (PyDict_DelItem(self->shard->by_key, (PyObject *)self) == 0)
         return 1;
     if (PyErr_ExceptionMatches(PyExc_KeyError)) {
         PyErr_Clear(); /* the garbage collector has emptied the shard */
@@ -52,10 +52,10 @@ static int put_behind(IdleKeys *self, Watchers *watchers)
 /* Set the mark that a key is noted. Whether it was not set before. */
 static int mark_idle(Watchers *watchers)
 {
-    lock_shard(watchers->home_shard);
+    lock_shard(watchers->shard);
     int is_new = !watchers->idle;
     watchers->idle = 1;
-    unlock_shard(watchers->home_shard);
+    unlock_shard(watchers->shard);
     return is_new;
 }
 
@@ -87,10 +87,10 @@ static int examine_oldest(IdleKeys *self)
     if (oldest == NULL)
         return 0;
     /* First the mark, then the count: a key that falls idle in between is noted again. */
-    lock_shard(oldest->home_shard);
+    lock_shard(oldest->shard);
     oldest->idle = 0;
     int is_empty = oldest->count == 0;
-    unlock_shard(oldest->home_shard);
+    unlock_shard(oldest->shard);
     int forgotten = is_empty ? forget(oldest) : 0;
     if (forgotten > 0) {
         lock_idle(self);

@@ -39,11 +39,11 @@ static int put_under(Watchers *watchers, Link *link, Operation *op)
     __atomic_store_n(&link->under, watchers, __ATOMIC_RELAXED);
     unlock_operation(op);
     Py_INCREF(op);
-    lock_shard(watchers->home_shard);
+    lock_shard(watchers->shard);
     int is_in = !watchers->closed;
     if (is_in)
         append_link(watchers, link, op);
-    unlock_shard(watchers->home_shard);
+    unlock_shard(watchers->shard);
     if (!is_in)
         Py_DECREF(op);
     Py_XDECREF(before);

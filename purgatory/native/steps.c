@@ -126,14 +126,14 @@ static void remove_from_keys(Operation *op, PyObject **deferred)
         Watchers *under = link->under;
         if (under == NULL)
             continue;
-        lock_shard(under->home_shard);
+        lock_shard(under->shard);
         int was_in = link->operation != NULL;
         if (was_in)
             remove_link(under, link);
         int falls_idle = under->count == 0 && !under->idle;
         if (falls_idle)
             under->idle = 1;
-        unlock_shard(under->home_shard);
+        unlock_shard(under->shard);
         if (was_in)
             Py_DECREF(op); /* not the last: the caller has one */
         if (falls_idle && home_shard->idle_keys != NULL && note(home_shard->idle_keys, under))

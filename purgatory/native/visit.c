@@ -5,11 +5,11 @@
 static Operation *longest_parked(Watchers *watchers)
 {
     Operation *found = NULL;
-    lock_shard(watchers->home_shard);
+    lock_shard(watchers->shard);
     for (Link *link = watchers->head; link != NULL && found == NULL; link = link->after)
         if (state_of(link->operation) == PARKED)
             found = (Operation *)Py_NewRef(link->operation);
-    unlock_shard(watchers->home_shard);
+    unlock_shard(watchers->shard);
     return found;
 }
 

@@ -1,12 +1,12 @@
 /* Watchers (_keys/watchers.py): the operations parked under one key, in order of arrival. */
 
-static Watchers *new_watchers(PyObject *key, Shard *home_shard)
+static Watchers *new_watchers(PyObject *key, Shard *shard)
 {
     Py_hash_t hash = PyObject_Hash(key);
     Watchers *self = hash == -1 ? NULL : (Watchers *)core.watchers->tp_alloc(core.watchers, 0);
     if (self != NULL) {
         self->key = Py_NewRef(key);
-        self->home_shard = (Shard *)Py_NewRef(home_shard);
+        self->shard = (Shard *)Py_NewRef(shard);
         self->hash = hash;
     }
     return self;
@@ -44,7 +44,7 @@ static inline void append_link(Watchers *self, Link *link, Operation *op)
         self->head = link;
     self->tail = link;
     self->count++;
-    self->home_shard->entries++;
+    self->shard->entries++;
 }
 
 /* Remove a link, with the shard's mutex held. The caller gets the list's reference to the operation. */
@@ -60,7 +60,7 @@ static inline void remove_link(Watchers *self, Link *link)
         self->tail = link->before;
     link->operation = NULL;
     self->count--;
-    self->home_shard->entries--;
+    self->shard->entries--;
 }
 
 static inline Link *link_at(Operation *op, int index) { return index == 0 ? &op->first : &op->further[index - 1]; }
@@ -101,12 +101,12 @@ static PyObject *list_of(Watchers *self, PyObject *known, Py_ssize_t most)
         if (list == NULL)
             return NULL;
         Link *link;
-        lock_shard(self->home_shard);
+        lock_shard(self->shard);
         int is_found = find_start(self, known, &link);
         for (; is_found && link != NULL && number < room; link = link->after)
             PyList_SET_ITEM(list, number++, Py_NewRef((PyObject *)link->operation));
         int is_complete = link == NULL || number == most;
-        unlock_shard(self->home_shard);
+        unlock_shard(self->shard);
         Py_SET_SIZE(list, number);
         if (is_found && is_complete)
             return list;
@@ -166,26 +166,26 @@ static PyObject *watchers_iter(Watchers *self)
 
 static int close_if_empty(Watchers *self)
 {
-    lock_shard(self->home_shard);
+    lock_shard(self->shard);
     int closes = self->count == 0 && !self->closed;
     if (closes)
         __atomic_store_n(&self->closed, 1, __ATOMIC_RELAXED);
-    unlock_shard(self->home_shard);
+    unlock_shard(self->shard);
     return closes;
 }
 
 static void open_again(Watchers *self)
 {
-    lock_shard(self->home_shard);
+    lock_shard(self->shard);
     __atomic_store_n(&self->closed, 0, __ATOMIC_RELAXED);
-    unlock_shard(self->home_shard);
+    unlock_shard(self->shard);
 }
 
 static int watchers_traverse(Watchers *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->key);
-    Py_VISIT((PyObject *)self->home_shard);
+    Py_VISIT((PyObject *)self->shard);
     for (Link *link = self->head; link != NULL; link = link->after)
         Py_VISIT((PyObject *)link->operation);
     return 0;
@@ -195,14 +195,14 @@ static int watchers_clear(Watchers *self)
 {
     for (;;) {
         Operation *op = NULL;
-        if (self->home_shard != NULL)
-            lock_shard(self->home_shard);
+        if (self->shard != NULL)
+            lock_shard(self->shard);
         if (self->head != NULL) {
             op = self->head->operation;
             remove_link(self, self->head);
         }
-        if (self->home_shard != NULL)
-            unlock_shard(self->home_shard);
+        if (self->shard != NULL)
+            unlock_shard(self->shard);
         if (op == NULL)
             break;
         Py_DECREF(op);
@@ -217,14 +217,14 @@ static void watchers_dealloc(Watchers *self)
     watchers_clear(self);
     Py_CLEAR(self->key);
     Py_CLEAR(self->noted_after);
-    Py_CLEAR(self->home_shard);
+    Py_CLEAR(self->shard);
     type->tp_free(self);
     Py_DECREF(type);
 }
 
 static PyMemberDef watchers_members[] = {
     {"key", Py_T_OBJECT_EX, offsetof(Watchers, key), READONLY, NULL},
-    {"home_shard", Py_T_OBJECT_EX, offsetof(Watchers, home_shard), READONLY, NULL},
+    {"shard", Py_T_OBJECT_EX, offsetof(Watchers, shard), READONLY, NULL},
     {"closed", Py_T_BOOL, offsetof(Watchers, closed), READONLY, NULL},
     {"idle", Py_T_BOOL, offsetof(Watchers, idle), READONLY, NULL},
     {NULL}};

@@ -237,7 +237,7 @@ static void requeue(Batch *self)
 }
 
 /* End a run of the batch. An error that is set stays set. 0, or -1 with an error. */
-static int end_turn(Batch *self, Tally *tally, int more, PyObject *entry)
+static int end_turn(Batch *self, Tally *tally, int more, PyObject *thread_id)
 {
     int had_failed = PyErr_Occurred() != NULL;
     Kept kept = keep_error();
@@ -249,7 +249,7 @@ static int end_turn(Batch *self, Tally *tally, int more, PyObject *entry)
     PyObject *number = PyLong_FromSsize_t(done);
     int failed = number == NULL ? -1
                                 : done_call(PyObject_CallMethodObjArgs(self->dispatcher, core.str_end, tally, number,
-                                                                       entry, NULL));
+                                                                       thread_id, NULL));
     Py_XDECREF(number);
     if (had_failed)
         set_again(kept);
@@ -274,17 +274,17 @@ static PyObject *batch_run(Batch *self, PyObject *const *args, Py_ssize_t count,
     }
     PyObject *given = count + named == 1 ? args[0] : Py_None;
     Tally *tally = (Tally *)core.tally->tp_alloc(core.tally, 0);
-    PyObject *entry = tally == NULL ? NULL : PyObject_CallMethodNoArgs(self->dispatcher, core.str_begin);
-    int failed = entry == NULL || number_of_most(given, &most) || (self->tasks == NULL && gather(self)) ? -1 : 0;
+    PyObject *thread_id = tally == NULL ? NULL : PyObject_CallMethodNoArgs(self->dispatcher, core.str_begin);
+    int failed = thread_id == NULL || number_of_most(given, &most) || (self->tasks == NULL && gather(self)) ? -1 : 0;
     if (!failed)
         failed = run_tasks(self, tally, most);
     int more = !failed && tally->reached == most;
     if (failed)
         requeue(self);
     if (tally != NULL)
-        failed |= end_turn(self, tally, more, entry == NULL ? Py_None : entry);
+        failed |= end_turn(self, tally, more, thread_id == NULL ? Py_None : thread_id);
     Py_XDECREF(tally);
-    Py_XDECREF(entry);
+    Py_XDECREF(thread_id);
     return failed ? NULL : PyBool_FromLong(more);
 }
 

@@ -31,7 +31,7 @@ def test_key_in_use_stays_open(purgatory):
     purgatory.try_complete_else_watch(Waiting(), ["k"])
     watchers = purgatory._shards.find("k")
 
-    assert not watchers.home_shard.remove_if_empty(watchers)
+    assert not watchers.shard.remove_if_empty(watchers)
     assert not watchers.closed
 
 
