@@ -185,7 +185,7 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        check_names(cls)
+        check_names(cls, DelayedOperation)
 
     def __repr__(self) -> str:
         return described(self)
@@ -517,7 +517,7 @@ if not TYPE_CHECKING and CORE is not None:
 
         def __init_subclass__(cls, **kwargs: Any) -> None:
             super().__init_subclass__(**kwargs)
-            check_names(cls)
+            check_names(cls, DelayedOperation)
 
 
 reserve(DelayedOperation)

@@ -30,10 +30,12 @@ _NS_PER_S: Final = 1_000_000_000
 _warned: weakref.WeakSet[type] = weakref.WeakSet()
 
 
-def check_names(cls: type) -> None:
-    for name in vars(cls):
-        if name in RESERVED or name.startswith(("_op_", "_task_")):
-            raise ReservedName(cls, name, RESERVED)
+def check_names(cls: type, base: type) -> None:
+    """Check the names of a class and of its mixins: all classes whose attributes hide those of ``base``."""
+    for kind in cls.__mro__[: cls.__mro__.index(base)]:
+        for name in vars(kind):
+            if name in RESERVED or name.startswith(("_op_", "_task_")):
+                raise ReservedName(kind, name, RESERVED)
 
 
 def reserve(cls: type) -> None:

@@ -125,7 +125,10 @@ class InvalidTenant(PurgatoryError, TypeError):
 
 
 class ReservedName(PurgatoryError, AttributeError):
-    """An operation type, ``kind``, or an assignment to its instance uses the reserved name ``name``."""
+    """An operation type, ``kind``, or an assignment to its instance uses the reserved name ``name``.
+
+    ``kind`` is a mixin of the type if that defines the name.
+    """
 
     def __init__(self, kind: type, name: str, reserved: Iterable[str]) -> None:
         super().__init__(

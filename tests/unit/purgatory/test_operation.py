@@ -588,6 +588,20 @@ def test_private_name_of_the_library_cannot_be_redefined(name):
         type("Mine", (Waiting,), {name: 3})
 
 
+@pytest.mark.parametrize("name", ["outcome", "_op_state", "_task_bucket"])
+def test_reserved_name_of_a_mixin_is_rejected(name):
+    """A mixin hides the library's names as a subclass does. A base behind ``DelayedOperation`` hides nothing."""
+    mixin = type("Mixin", (), {name: 3})
+    further = type("Further", (mixin,), {})
+    for bases in ((mixin, Waiting), (further, Waiting), (mixin, DelayedOperation)):
+        with pytest.raises(ReservedName, match=f"Mixin.{name} is a reserved name") as caught:
+            type("Mine", bases, {})
+        assert mixin is caught.value.kind
+
+    mine = type("Mine", (Waiting, mixin), {})
+    assert mine().outcome is None
+
+
 @pytest.mark.parametrize(
     "name",
     [
