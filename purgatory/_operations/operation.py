@@ -334,7 +334,7 @@ class DelayedOperation(TimerTask, abc.ABC):
                 return True
 
     def _op_check_with(self, lock: LockLike) -> bool:
-        completed = call_with(lock, self._op_check_now, wait=False)
+        completed = call_with(lock, self, self._op_check_now, wait=False)
         if completed is None:
             self._op_retry()
         return bool(completed)

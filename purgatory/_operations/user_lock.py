@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from purgatory._support.errors import InvalidSetting
+from purgatory._support.errors import InvalidOperation, InvalidSetting
 
 
 class LockLike(Protocol):
@@ -23,12 +23,24 @@ def check_lock(lock: object) -> None:
         raise InvalidSetting("lock", lock, "a lock with acquire() and release(), or None")
 
 
-def call_with(lock: LockLike, call: Callable[..., bool], *args: object, wait: bool) -> bool | None:
-    """Call ``call(*args)`` with the lock held. If it is taken, wait for it, or return None if ``wait`` is False."""
+def lock_not_taken(operation: object, answer: object) -> InvalidOperation:
+    """The error for a lock whose blocking ``acquire()`` returned a false value."""
+    return InvalidOperation(operation, f"its lock was not taken: acquire() returned {answer!r}")
+
+
+def call_with(lock: LockLike, operation: object, call: Callable[..., bool], *args: object, wait: bool) -> bool | None:
+    """Call ``call(*args)`` with the operation's lock held.
+
+    If the lock is taken, wait for it, or return None if ``wait`` is False.
+    """
     taken: list[bool] = []
     try:
         taken.extend(map(lock.acquire, (wait,)))  # one call, because a signal can raise an exception between two
-        return call(*args) if taken[0] else None
+        if taken[0]:
+            return call(*args)
+        if wait:
+            raise lock_not_taken(operation, taken[0])
+        return None
     finally:
         if taken and taken[0]:
             lock.release()

@@ -90,7 +90,8 @@ class Parking:
             NoKeys: ``watch_keys`` is empty.
             WatchKeysType: ``watch_keys`` is a ``str``, a named tuple, or not a sequence.
             UnhashableKey: a key has no hash.
-            InvalidOperation: ``operation`` is not an operation, a timer has it, or one of its own hooks parks it.
+            InvalidOperation: ``operation`` is not an operation, a timer has it, one of its own hooks parks it, or its
+                lock was not taken.
             AlreadyParked: the operation was parked before.
             PurgatoryFull: the operation would have to wait, and there is no place. It may be parked again later.
             InvalidTenant: the ``tenant`` function failed. The operation is unchanged.
@@ -111,7 +112,8 @@ class Parking:
             if lock is None:
                 completed = self._park(operation, turn, home_shard, keys)
             else:
-                completed = bool(call_with(lock, self._park, operation, turn, home_shard, keys, wait=True))
+                parked = call_with(lock, operation, self._park, operation, turn, home_shard, keys, wait=True)
+                completed = bool(parked)
             if operation._op_home_shard is UNPARKED:
                 return False  # it had completed before it was parked
             if self._observers.parked and operation._op_state != IMMEDIATE:

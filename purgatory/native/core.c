@@ -101,6 +101,7 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *given)
                            {&core.closed_error, "PurgatoryClosed"}, {&core.each_once, "each_once"},
                            {&core.find_place, "find_place"}, {&core.future, "Future"},
                            {&core.hand_over, "hand_over"}, {&core.invalid_operation, "InvalidOperation"},
+                           {&core.lock_not_taken, "lock_not_taken"},
                            {&core.no_init, "NO_INIT"}, {&core.own_hook, "OWN_HOOK"},
                            {&core.reject_coroutine, "reject_coroutine"},
                            {&core.retry_sleep_s, "RETRY_SLEEP_S"}, {&core.set_deadline, "set_deadline"},

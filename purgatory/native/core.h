@@ -93,8 +93,8 @@ static struct {
     PyObject *extensions; /* a dict: the delays of extend() calls for operations that are still being parked */
     /* from purgatory._rare */
     PyObject *admit, *already_parked, *check_lock, *check_ready, *checked_delay_ms, *checked_int, *checked_keys,
-        *checked_when_closed, *closed_error, *each_once, *find_place, *hand_over, *invalid_operation, *no_init,
-        *own_hook, *reject_coroutine, *retry_sleep_s, *set_deadline, *sleep, *timer_closed, *unhashable, *warn;
+        *checked_when_closed, *closed_error, *each_once, *find_place, *hand_over, *invalid_operation,
+        *lock_not_taken, *no_init, *own_hook, *reject_coroutine, *retry_sleep_s, *set_deadline, *sleep, *timer_closed, *unhashable, *warn;
     PyObject *own_check; /* Operation.maybe_try_complete */
     PyObject *future; /* concurrent.futures.Future */
     PyObject *str_acquire, *str_add, *str_added_ns, *str_cancel, *str_cancelled, *str_cancelled_and_notified,

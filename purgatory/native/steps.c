@@ -36,6 +36,17 @@ static int try_lock(Operation *op)
     return truth_of_call(PyObject_VectorcallMethod(core.str_acquire, blocking, number, NULL));
 }
 
+/* Take the user's lock, and wait for it: 1, 0 with an error if it was not taken, or -1 with another error. */
+static int wait_for_lock(Operation *op)
+{
+    PyObject *answer = PyObject_CallMethodNoArgs(op->lock, core.str_acquire);
+    int taken = truth_of_call(Py_XNewRef(answer));
+    if (taken == 0)
+        raise_made(PyObject_CallFunctionObjArgs(core.lock_not_taken, op, answer, NULL));
+    Py_XDECREF(answer);
+    return taken;
+}
+
 /* Take the user's lock for a check, without waiting: 1, 0, or -1 with an error. At 0 the flag `recheck` is set. */
 static int try_lock_for_check(Operation *op)
 {
@@ -64,7 +75,7 @@ static int wait_for_turn(Operation *op)
         return 0;
     }
     int taken = try_lock(op);
-    if (taken < 0 || (!taken && done_call(PyObject_CallMethodNoArgs(op->lock, core.str_acquire))))
+    if (taken < 0 || (!taken && wait_for_lock(op) <= 0))
         return -1;
     set_holder(op, my_number());
     return 0;

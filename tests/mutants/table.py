@@ -134,8 +134,8 @@ MUTANTS = (
     Mutant(
         "a check never blocks its caller",
         OPERATION,
-        "call_with(lock, self._op_check_now, wait=False)",
-        "call_with(lock, self._op_check_now, wait=True)",
+        "call_with(lock, self, self._op_check_now, wait=False)",
+        "call_with(lock, self, self._op_check_now, wait=True)",
         T_OPERATION + "test_expiry_missed_on_a_shared_lock_is_made_up",
     ),
     Mutant(
@@ -256,9 +256,8 @@ MUTANTS = (
     Mutant(
         "a user's lock that raises takes no place",
         PARKING,
-        "                completed = bool(call_with(lock, self._park, operation, turn, home_shard, keys, wait=True))",
-        "                self._capacity and self._capacity.take(operation)\n"
-        "                completed = bool(call_with(lock, self._park, operation, turn, home_shard, keys, wait=True))",
+        "                parked = call_with(lock, ",
+        "                self._capacity and self._capacity.take(operation)\n                parked = call_with(lock, ",
         T_RARE + "test_lock_that_raises_costs_no_room",
     ),
     Mutant(

@@ -501,6 +501,26 @@ def test_operation_that_was_parked_is_rejected_without_its_lock(purgatory):
         operation.force_complete()
 
 
+@pytest.mark.parametrize("answer", [None, False])
+def test_lock_that_is_not_taken_is_an_error(purgatory, mock_timer, answer):
+    """If a blocking ``acquire()`` returns a false value, the operation is rejected, and may be parked later."""
+    answers, released = [answer], []
+    lock = SimpleNamespace(
+        acquire=lambda blocking=True, timeout=-1: answers[-1], release=lambda: released.append(answers[-1])
+    )
+    operation = Waiting(lock=lock)
+    with pytest.raises(InvalidOperation, match=rf"its lock was not taken: acquire\(\) returned {answer}") as caught:
+        purgatory.try_complete_else_watch(operation, ["k"])
+
+    assert operation is caught.value.operation
+    assert (None, (), 0, []) == (operation.outcome, operation.keys, operation.checks, released)
+    assert (0, 0, 0) == (purgatory.parked, purgatory.watched, mock_timer.size)
+    answers.append(True)
+    assert not purgatory.try_complete_else_watch(operation, ["k"])
+    operation.ready = True
+    assert 1 == purgatory.check_and_complete("k")
+
+
 def test_parking_in_another_purgatory_too_is_refused(purgatory):
     """An operation waits in one purgatory only."""
     operation = Waiting()
