@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from inspect import iscoroutinefunction
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from purgatory._events.log import log
 from purgatory._operations.operation import UNPARKED, DelayedOperation
 from purgatory._support.errors import AlreadyParked, InvalidOperation, NoKeys, WatchKeysType, unhashable
 from purgatory._threads.watchdog import hooks_on_this_stack
-
-if TYPE_CHECKING:
-    from timer import Timer
 
 #: Type combinations already warned about, and the greatest number that is kept.
 _warned: set[tuple[str, ...]] = set()
@@ -20,23 +17,22 @@ MOST_WARNED: Final = 64
 
 #: Why an operation is rejected.
 NO_INIT: Final = "its __init__ does not call super().__init__(delay_ms)"
-IN_TIMER: Final = "it was added to a timer; the purgatory adds it and sets its deadline"
+IN_TIMER: Final = "it was added to a timer; park one that is in no timer"
 OWN_HOOK: Final = "one of its own hooks parks it, and would wait for itself"
 
 #: Types that need no further check whether they are a sequence of keys.
 PLAIN: Final = frozenset({list, tuple})
 
 
-def check_ready(operation: DelayedOperation, timer: Timer | None) -> None:
+def check_ready(operation: DelayedOperation) -> None:
     """Check that an operation is initialized, was not parked before, and is not in its user's timer."""
     try:
+        is_in_timer = operation._task_bucket is not None  # read first: a purgatory sets the home shard before this
         if operation._op_home_shard is not UNPARKED:
             raise AlreadyParked(operation)
     except AttributeError:
         raise InvalidOperation(operation, NO_INIT) from None
-    if timer is not None and operation._task_bucket is not None:
-        if operation._op_home_shard is not UNPARKED:  # another thread has just parked it
-            raise AlreadyParked(operation)
+    if is_in_timer:
         raise InvalidOperation(operation, IN_TIMER)
 
 

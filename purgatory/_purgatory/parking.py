@@ -105,7 +105,7 @@ class Parking:
         home_shard = self._shards.shard_for(keys[0])
         if self._closed:
             raise PurgatoryClosed(self._name)
-        check_ready(operation, self._timer)
+        check_ready(operation)
         turn = ParkingTurn()
         lock = operation._op_lock
         try:

@@ -363,10 +363,9 @@ static int reject(Parking *self, PyObject *given)
         return raise_made(PyObject_CallOneArg(core.closed_error, self->name)), -1;
     if (!IS_OPERATION(given) || op->entry.delay_ms == TIMER_UNSET) /* DelayedOperation.register() lets in anything */
         return raise_made(PyObject_CallFunctionObjArgs(core.invalid_operation, given, core.no_init, NULL)), -1;
-    if (op->home_shard == NULL
-        && (self->timer == Py_None || __atomic_load_n(&op->entry.bucket, __ATOMIC_RELAXED) == NULL))
+    if (op->home_shard == NULL && __atomic_load_n(&op->entry.bucket, __ATOMIC_RELAXED) == NULL)
         return 0;
-    return done_call(PyObject_CallFunctionObjArgs(core.check_ready, given, self->timer, NULL));
+    return done_call(PyObject_CallOneArg(core.check_ready, given));
 }
 
 /* Take the turn of an operation and park it: 1 if this call completed it, 0, or -1 with an error. `keys` is NULL if

@@ -827,13 +827,20 @@ def test_operation_that_a_timer_has_is_refused(purgatory, mock_timer):
     assert ["complete", "expire"] == operation.history
 
 
-def test_operation_of_a_purgatory_without_a_timer_may_be_in_one(mock_timer):
-    """Where nothing expires, an operation may have a deadline by a timer of its user's."""
+def test_operation_of_a_purgatory_without_a_timer_may_get_one(mock_timer):
+    """A purgatory without a timer also rejects an operation in a timer, but one that it parked may be added to one."""
     with DelayedOperationPurgatory("untimed", timer_enabled=False) as purgatory:
-        operation = Waiting(10)
+        operation = Waiting(1_000)
         mock_timer.add(operation)
+        with pytest.raises(InvalidOperation, match="added to a timer"):
+            purgatory.try_complete_else_watch(operation, ["k"])
+        mock_timer.advance_clock(1_000)
+        assert Outcome.EXPIRED is operation.outcome
+
+        operation = Waiting(1_000)
         assert not purgatory.try_complete_else_watch(operation, ["k"])
-        mock_timer.advance_clock(10)
+        mock_timer.add(operation)
+        mock_timer.advance_clock(1_000)
 
         assert Outcome.EXPIRED is operation.outcome
         assert 0 == purgatory.watched
