@@ -99,13 +99,12 @@ class Partition:
 
     def append(self, data: bytes, *, acks: int) -> tuple[int, int]:
         """Append a batch. Returns its first offset and the end that `acks=all` waits for. Raises BrokerError."""
-        if not self.is_leader:
-            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if acks == ACKS_ALL and len(self.isr) < self.min_isr:
-            raise BrokerError(
-                ErrorCode.NOT_ENOUGH_REPLICAS, f"acks=all needs {self.min_isr} in-sync replicas, got {len(self.isr)}"
-            )
         batch = parse(data)
+        try:
+            self._check_may_append(acks)
+        except BrokerError as error:
+            self.log.producers.rejected(batch, error.code)
+            raise
         if batch.size != len(data):
             raise BrokerError(ErrorCode.INVALID_RECORD, "a produce must have one batch per partition")
         if batch.size > self.max_batch_bytes:
@@ -118,6 +117,14 @@ class Partition:
         first = self.log.append(data, batch, self.leader_epoch)
         self.advance_high_watermark()
         return first, first + batch.last_offset_delta + 1
+
+    def _check_may_append(self, acks: int) -> None:
+        if not self.is_leader:
+            raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if acks == ACKS_ALL and len(self.isr) < self.min_isr:
+            raise BrokerError(
+                ErrorCode.NOT_ENOUGH_REPLICAS, f"acks=all needs {self.min_isr} in-sync replicas, got {len(self.isr)}"
+            )
 
     def enough_replicas_have(self, offset: int) -> ErrorCode | None:
         """Return the code with which a wait for `offset` ends, or None if it continues."""

@@ -167,12 +167,17 @@ class ReplicaManager:
             _log.info("replica moved away", key=key)
             self.delete_replica(key)
 
-    def leader(self, key: Key) -> Partition:
-        """Return the partition if this node leads it. Raises BrokerError if not."""
+    def replica(self, key: Key) -> Partition:
+        """Return the partition if this node has it. Raises BrokerError if not."""
         partition = self.partitions.get(key)
         if partition is None:
             known = key[0] in self.store.topics and 0 <= key[1] < self.store.topics[key[0]].partitions
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER if known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return partition
+
+    def leader(self, key: Key) -> Partition:
+        """Return the partition if this node leads it. Raises BrokerError if not."""
+        partition = self.replica(key)
         if not partition.is_leader:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return partition
@@ -194,7 +199,7 @@ class ReplicaManager:
         appended: list[Partition] = []
         for key, data in entries.items():
             try:
-                partition = self.leader(key)
+                partition = self.replica(key)
                 first, required = partition.append(data, acks=acks)
             except BrokerError as error:
                 results[key] = (error.code, -1)

@@ -139,8 +139,8 @@ class Log:
             try:
                 self._write(data, batch, offset, head)
                 self._secure(offset)
-            except BrokerError:
-                self.producers.rejected(batch)
+            except BrokerError as error:
+                self.producers.rejected(batch, error.code)
                 raise
         return offset
 

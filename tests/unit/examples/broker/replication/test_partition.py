@@ -6,6 +6,7 @@ import pytest
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import build
 from examples.broker.replication.followers import FetchClock
+from examples.broker.replication.leadership import Leadership
 from examples.broker.replication.partition import Partition
 from examples.broker.storage.log import Log
 
@@ -29,6 +30,18 @@ def make(tmp_path):
 
 def append(partition, acks=-1, count=1):
     return partition.append(build([(None, b"x")] * count, timestamps=[1] * count), acks=acks)
+
+
+def send(partition, *sequences, epoch=0):
+    """Send batches of an idempotent producer with acks=all. Gives the offset or the error code of each."""
+    answers = []
+    for sequence in sequences:
+        data = build([(None, b"x")], timestamps=[1], producer=(9, epoch, sequence))
+        try:
+            answers.append(partition.append(data, acks=-1)[0])
+        except BrokerError as error:
+            answers.append(error.code)
+    return answers
 
 
 def lagging(partition, now):
@@ -245,3 +258,76 @@ def with_attributes(attributes):
     data[21:23] = attributes.to_bytes(2, "big", signed=True)
     data[17:21] = google_crc32c.value(bytes(data[21:])).to_bytes(4, "big")
     return bytes(data)
+
+
+@pytest.fixture
+def rejecting(make):
+    """A leader that has the batches 0 to 2 of a producer, and rejects further ones: too few replicas are in sync."""
+    partition = make(min_isr=2)
+    assert [0, 1, 2] == send(partition, 0, 1, 2)
+    partition.settle_isr([1], 1)
+    return partition
+
+
+def test_nothing_overtakes_a_batch_that_was_rejected(rejecting):
+    """After a replica has joined, later batches get the rejected one's error until that one has come again."""
+    few = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert [few, few, few] == send(rejecting, 1, 2, 3), "1 and 2 are in the log, 3 is not"
+    rejecting.settle_isr([1, 2], 2)
+    assert [few, few, 1, 2, 3, 4] == send(rejecting, 4, 5, 1, 2, 3, 4)
+    assert [ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER] == send(rejecting, 9)
+
+
+def test_an_old_batch_that_was_rejected_blocks_nothing(rejecting):
+    """A batch that is in the log, or is older than all that are remembered, need not come again."""
+    rejecting.settle_isr([1, 2], 2)
+    send(rejecting, *range(3, 20))
+    rejecting.settle_isr([1], 3)
+    send(rejecting, 0, 19)
+    rejecting.settle_isr([1, 2], 4)
+    assert [20] == send(rejecting, 20)
+
+
+def test_a_new_epoch_does_not_wait_for_a_rejected_batch(rejecting):
+    """A producer that numbers its records anew does not send the rejected batch again."""
+    send(rejecting, 3)
+    rejecting.settle_isr([1, 2], 2)
+    assert [3] == send(rejecting, 0, epoch=1)
+
+
+def test_nothing_overtakes_a_batch_that_came_before_its_leader(make):
+    """A batch that a follower rejected must come again first after the follower has been elected."""
+    partition = make(node=2)
+    gone = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert [gone, gone] == send(partition, 7, 6)
+    partition.lead(Leadership(2, 1, (2,), version=1), (1, 2, 3), 0.0)
+    assert [gone, gone, 0, 1, 2] == send(partition, 7, 8, 6, 7, 8)
+
+
+def test_a_follower_need_not_see_a_rejected_batch_that_it_has_fetched(make):
+    """The rejected batch came again at the leader, and reached the follower from there."""
+    partition, leader = make(node=2), make()
+    send(partition, 1, 0)
+    send(leader, 0, 1)
+    data = leader.log.read(0, 2, 1_000)
+    partition.replicate(data, leader_watermark=2, leader_start=0)
+    partition.lead(Leadership(2, 1, (2,), version=1), (1, 2, 3), 0.0)
+    assert [2] == send(partition, 2)
+
+
+def test_a_producer_is_known_after_its_batches_in_flight_were_cut_off(make):
+    """A client has at most five batches in flight. After a cut of five, the earlier ones are still recognized."""
+    partition = make()
+    send(partition, *range(12))
+    partition.log.truncate_to(7)
+    assert [6, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, 7] == send(partition, 6, 8, 7)
+
+
+def test_sequences_of_rejected_batches_wrap(make):
+    """After the largest sequence number comes 0, also where a batch was rejected."""
+    partition = make(min_isr=2)
+    last = 2**31 - 1
+    partition.settle_isr([1], 1)
+    send(partition, 0, last)
+    partition.settle_isr([1, 2], 2)
+    assert [ErrorCode.NOT_ENOUGH_REPLICAS, 0, 1] == send(partition, 0, last, 0)
