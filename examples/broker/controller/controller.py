@@ -266,8 +266,13 @@ class Controller:
         context = Context(epoch=epoch, epoch_version=epoch_version)
         duties = self._duties = Duties(self.info.node_id, self.store, context, self._channel, put, later=later)
         self._begun = True  # watches may fire during `begin`; their events are queued
+
+        def rebalance() -> None:
+            duties.rebalance()
+            later(self._rebalance_ms, "rebalance", rebalance)
+
         if self._act(duties.begin) and self._rebalance_ms:
-            self._rebalance_later(duties)
+            later(self._rebalance_ms, "rebalance", rebalance)
 
     def _end_term(self) -> None:
         duties, self._duties = self._duties, None
@@ -299,14 +304,6 @@ class Controller:
         if self._duties is duties:
             duties.end()
             self._begin_term(duties.context.epoch, duties.context.epoch_version)
-
-    def _rebalance_later(self, duties: Duties) -> None:
-        def rebalance() -> None:
-            if self._duties is duties and self._begun:
-                self._act(duties.rebalance)
-                self._rebalance_later(duties)
-
-        self._later(self._rebalance_ms, "rebalance", rebalance)
 
     def _later(self, delay_ms: int, kind: str, handler: Callable[[], None]) -> None:
         self._timer.add(_Later(delay_ms, lambda: self.events.put(kind, handler)))

@@ -3,7 +3,7 @@
     nodes                 a node registers, dies or stops     see `nodes`
     topics_changed        a topic was created                 elect its first leaders
     topic_changed         a topic has more partitions         the same for those
-    deletion, reassignment, preferred_changed     an administrator wrote a request into the tree
+    deletion, reassignment     a request was written into the tree     see there
     isr_changed           a leader changed in-sync replicas   send metadata, continue reassignments
     configs_changed       a topic's setting was changed       unclean elections may be possible now
     rebalance             periodically                        preferred replicas lead again
@@ -91,7 +91,6 @@ class Duties:
             self._watches.append(store.watch_children(path, self._event(kind, handler)))
         for path, kind, handler in (
             (layout.REASSIGNMENTS, "reassignments", self.reassignment.look),
-            (layout.PREFERRED, "preferred", self.preferred_changed),
             (layout.CONFIG_CHANGES, "configs", self.configs_changed),
         ):
             self._watches.append(store.watch(path, self._event(kind, handler)))
@@ -127,7 +126,6 @@ class Duties:
         self.leaders.leave_isr((key, node) for key, node in context.replicas() if node not in context.brokers)
         self.reassignment.look()
         self.deletion.look()
-        self.preferred_changed()
         self.isr_changed()
 
     def elect_missing(self) -> None:
@@ -235,18 +233,6 @@ class Duties:
         self.leaders.elect(stuck, self.leaders.elect_successor)
         self.reassignment.advance()
         self.writer.write_each([[Delete(f"{layout.ISR_CHANGES}/{name}")] for name in names])
-
-    def preferred_changed(self) -> None:
-        """Elect the preferred leaders of the partitions that the tree names."""
-        try:
-            keys = layout.keys_of(self.store.get(layout.PREFERRED).data)
-        except NoNode:
-            return
-        except ValueError as error:
-            _log.warning("invalid election dropped", reason=str(error))
-            keys = []
-        self.elect(keys)
-        self.writer.write([Delete(layout.PREFERRED)])
 
     def rebalance(self) -> None:
         """Elect preferred replicas that are alive and in sync."""

@@ -39,9 +39,9 @@ class EventFigures:
 
 
 class EventQueue:
-    def __init__(self, name: str = "controller") -> None:
+    def __init__(self) -> None:
         self._queue: queue.SimpleQueue[tuple[str, Callable[[], None], float] | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread = threading.Thread(target=self._run, name="controller", daemon=True)
         self.figures: dict[str, EventFigures] = {}
         """By kind. Only the thread writes them."""
 

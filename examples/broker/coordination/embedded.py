@@ -39,6 +39,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import attrs
 import structlog
 
 from examples.broker.coordination import tree
@@ -54,28 +55,19 @@ _log = structlog.get_logger(__name__)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
+@attrs.frozen(eq=False)
 class _Watch:
-    """A callback under its path, until cancelled."""
+    """A callback for a path, until cancelled."""
 
-    def __init__(
-        self,
-        watches: dict[tuple[str, bool], list[_Watch]],
-        key: tuple[str, bool],
-        callback: Callable[[], None],
-        since: int,
-    ) -> None:
-        self._watches = watches
-        self._key = key
-        self.callback = callback
-        self.since = since
-        """The last change when the watch was set. It reports later ones."""
+    key: tuple[str, bool]
+    """The path, and whether the names below it are meant."""
+    callback: Callable[[], None]
+    since: int
+    """The last change when the watch was set. It reports later ones."""
+    watches: dict[_Watch, None]
 
     def cancel(self) -> None:
-        found = self._watches.get(self._key, [])
-        if self in found:
-            found.remove(self)
-            if not found:
-                del self._watches[self._key]
+        self.watches.pop(self, None)
 
 
 class EmbeddedStore:
@@ -119,7 +111,7 @@ class EmbeddedStore:
         self._renew_at = 0
         self._next_expiry = 0
         """The end of the lease that ends first, as of the last look. 0: unknown."""
-        self._watches: dict[tuple[str, bool], list[_Watch]] = {}
+        self._watches: dict[_Watch, None] = {}
         self._wake = threading.Event()
         self._closed = False
         self._file: TreeFile
@@ -247,8 +239,8 @@ class EmbeddedStore:
     def _add_watch(self, key: tuple[str, bool], callback: Callable[[], None]) -> Watch:
         self._check_started()
         with self._lock, self._reachable():
-            watch = _Watch(self._watches, key, callback, self._last_change(self._db))
-            self._watches.setdefault(key, []).append(watch)
+            watch = _Watch(key, callback, self._last_change(self._db), self._watches)
+            self._watches[watch] = None
         return watch
 
     # -- the thread
@@ -294,7 +286,7 @@ class EmbeddedStore:
         if not renewed:
             self._tell_session(SessionChange.LOST)
             self._begin_session()
-            self._call([watch for watches in list(self._watches.values()) for watch in list(watches)])
+            self._call(list(self._watches))
 
     def _expire(self, now: int) -> None:
         over = "expires < ? OR boot != ?"
@@ -325,12 +317,11 @@ class EmbeddedStore:
         if not rows:
             return
         last = {(path, bool(below)): seq for seq, path, below in rows}
-        if rows[0][0] != self._seen_change + 1:  # some are deleted already, so every node may have changed
-            last = dict.fromkeys(list(self._watches), rows[-1][0])
-        self._seen_change = rows[-1][0]
-        self._call(
-            [watch for key, seq in last.items() for watch in list(self._watches.get(key, ())) if watch.since < seq]
-        )
+        oldest, newest = rows[0][0], rows[-1][0]
+        # If some changes are deleted already, every node may have changed.
+        otherwise = newest if oldest != self._seen_change + 1 else 0
+        self._seen_change = newest
+        self._call([watch for watch in list(self._watches) if watch.since < last.get(watch.key, otherwise)])
 
     @staticmethod
     def _call(watches: list[_Watch]) -> None:

@@ -72,12 +72,3 @@ def among(targets: Sequence[int], isr: Sequence[int], alive: Container[int]) -> 
     """Elect the first of the targets that is alive and in sync."""
     leader = next((node for node in targets if node in alive and node in isr), None)
     return None if leader is None else (leader, tuple(isr))
-
-
-def after_shutdown(
-    replicas: Sequence[int], isr: Sequence[int], alive: Container[int], leaving: Container[int]
-) -> Elected | None:
-    """Elect in place of nodes that are about to stop. They leave the in-sync replicas."""
-    staying = tuple(node for node in isr if node not in leaving)
-    leader = next((node for node in replicas if node in alive and node in staying), None)
-    return None if leader is None else (leader, staying)

@@ -92,7 +92,7 @@ class Leaders:
     def elect_successor(self, key: Key, now: Leadership) -> Elected | None:
         """Elect in place of a node that is about to stop or whose disk rejects writes."""
         context = self._context
-        return elections.after_shutdown(context.replicas_of(key), now.isr, context.alive, context.offline)
+        return elections.offline(context.replicas_of(key), now.isr, context.alive)
 
     # -- elections
 

@@ -15,7 +15,6 @@
     /isr_change_notification/3-17          a leader changed in-sync replicas; the controller reads and removes it
     /admin/delete_topics/orders            a request to delete the topic
     /admin/reassign_partitions             a request to move partitions
-    /admin/preferred_replica_election      a request to elect preferred leaders
 
 Anyone may write to the tree with other tools. So all decoders (`*_of`, `read`) raise ValueError for invalid content,
 numbers that do not fit into a request included.
@@ -53,7 +52,6 @@ TOPICS = "/brokers/topics"
 ISR_CHANGES = "/isr_change_notification"
 DELETIONS = "/admin/delete_topics"
 REASSIGNMENTS = "/admin/reassign_partitions"
-PREFERRED = "/admin/preferred_replica_election"
 CONFIGS = "/config/topics"
 CONFIG_CHANGES = "/config/changes"
 _ROOTS = ("/brokers", IDS, KNOWN, OFFLINE, TOPICS, ISR_CHANGES, "/admin", DELETIONS, "/config", CONFIGS, CONFIG_CHANGES)

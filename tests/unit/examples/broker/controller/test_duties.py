@@ -372,26 +372,11 @@ def test_rebalance_is_periodic(cluster):
     cluster.add(1)
     controller = cluster.active.controller
     controller._rebalance_ms = 1_000
-    controller._rebalance_later(controller._duties)
+    controller._reload(controller._duties)
 
     cluster.advance(4_000)
 
     assert 3 == controller.events.figures["rebalance"].count
-
-
-def test_preferred_election_by_the_tree(cluster):
-    """Asking in the tree for a preferred election holds it and removes the wish."""
-    cluster.add(1, 2)
-    cluster.create_topic("t", {0: (2, 1)})
-    cluster.die(2)
-    cluster.restart(2)
-    cluster.change_isr(T0, (1, 2))
-
-    cluster.write(Create(layout.PREFERRED, layout.write_keys([T0])))
-
-    assert 2 == cluster.leader("t")
-    with pytest.raises(NoNode):
-        cluster.store.get(layout.PREFERRED)
 
 
 def test_elect_answers_for_each(cluster):
@@ -655,16 +640,15 @@ def test_impossible_reassignment(cluster, targets):
         cluster.store.get(layout.REASSIGNMENTS)
 
 
-@pytest.mark.parametrize("path", [layout.REASSIGNMENTS, layout.PREFERRED])
-def test_nonsense_is_dropped(cluster, path):
+def test_nonsense_is_dropped(cluster):
     """A wish that makes no sense is removed, and the controller goes on."""
     cluster.add(1)
 
-    cluster.write(Create(path, b"{}"))
+    cluster.write(Create(layout.REASSIGNMENTS, b"{}"))
     cluster.create_topic("t", {0: (1,)})
 
     with pytest.raises(NoNode):
-        cluster.store.get(path)
+        cluster.store.get(layout.REASSIGNMENTS)
     assert 1 == cluster.leader("t")
 
 

@@ -36,12 +36,6 @@ def test_preferred():
     assert None is elections.among((1,), (1, 2), {2})
 
 
-def test_after_shutdown():
-    """A node that is about to stop leaves the in-sync replicas, and another one leads."""
-    assert (2, (2, 3)) == elections.after_shutdown((1, 2, 3), (1, 2, 3), {2, 3}, {1})
-    assert None is elections.after_shutdown((1, 2), (1,), {2}, {1})
-
-
 def test_among():
     """A partition on the move is led by the first target that is in sync."""
     assert (5, (1, 5)) == elections.among((4, 5), (1, 5), {1, 4, 5})
