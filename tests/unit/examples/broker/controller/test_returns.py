@@ -105,6 +105,22 @@ def test_a_node_that_can_lead_again_counts_with_its_present_ends(cluster):
     assert 3 == cluster.leader("t")
 
 
+def test_a_new_controller_waits_for_a_node_that_was_about_to_stop(cluster):
+    """It has written since it registered, so with the ends of that time a log that a crash has cut would win."""
+    cluster.add(1, 2, 3, 4)
+    cluster.create_topic("t", {0: (2, 3)})
+    cluster.nodes[3].store.multi([Create(f"{layout.OFFLINE}/3", ephemeral=True)])
+    cluster.settle()
+    cluster.die(1, 2)
+
+    cluster.restart(2, {"t-0": (0, 5)})
+    assert -1 == cluster.leader("t")
+
+    cluster.die(3)
+    cluster.restart(3, {"t-0": (0, 9)})
+    assert 3 == cluster.leader("t")
+
+
 def test_the_wait_begins_when_the_first_replica_is_back(cluster):
     """The time since the crash does not count, nor does the return of a node without the partition."""
     cluster.add(1, 2, 3, 4)
