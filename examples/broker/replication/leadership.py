@@ -16,7 +16,6 @@ class Leadership:
         leader: the node that leads, or `NO_LEADER`.
         leader_epoch: counts the partition's leaders. A request with a smaller one is from a replaced leader.
         isr: the in-sync replicas, from which the next leader is elected.
-        controller_epoch: the epoch of the controller that decided it.
         version: the version of the tree node that holds it. Each change names the version that it replaces.
         gone: replicas that were in sync before the controller removed them, until the leader changes the ISR.
     """
@@ -24,22 +23,21 @@ class Leadership:
     leader: int
     leader_epoch: int
     isr: tuple[int, ...]
-    controller_epoch: int = 0
     version: int = 0
     gone: tuple[int, ...] = ()
 
-    def led_by(self, leader: int, isr: tuple[int, ...], controller_epoch: int) -> Leadership:
+    def led_by(self, leader: int, isr: tuple[int, ...]) -> Leadership:
         """Return the state after the controller has changed the leader or the in-sync replicas: the next leader epoch.
 
         The epoch also grows if the leader stays. A log with this epoch then proves that its node has led without the
         replicas that are gone. Without this proof the node may have crashed before they were removed.
         """
         gone = tuple(dict.fromkeys(node for node in (*self.isr, *self.gone) if node not in isr))
-        return Leadership(leader, self.leader_epoch + 1, isr, controller_epoch, self.version, gone)
+        return Leadership(leader, self.leader_epoch + 1, isr, self.version, gone)
 
-    def with_isr(self, isr: tuple[int, ...], controller_epoch: int) -> Leadership:
+    def with_isr(self, isr: tuple[int, ...]) -> Leadership:
         """Return the state after the leader has changed the in-sync replicas."""
-        return Leadership(self.leader, self.leader_epoch, isr, controller_epoch, self.version)
+        return Leadership(self.leader, self.leader_epoch, isr, self.version)
 
     def written(self) -> Leadership:
         """Return the same state with the version that it has after the write."""

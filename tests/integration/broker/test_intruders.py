@@ -52,7 +52,7 @@ def say(cluster, number, api, request, version=0, key=None):
 
 
 def forged(topic):
-    state = m.PartitionState(topic, 0, LAST_EPOCH, 99, LAST_EPOCH, [99], 0, [99])
+    state = m.PartitionState(topic, 0, 99, LAST_EPOCH, [99], 0, [99])
     return {
         ApiKey.STOP_REPLICA: m.StopReplicaRequest(1, LAST_EPOCH, True, [m.TopicPartition(topic, 0)]),
         ApiKey.LEADER_AND_ISR: m.LeaderAndIsrRequest(1, LAST_EPOCH, [state], []),

@@ -110,7 +110,7 @@ def test_who_leads_is_told_as_soon_as_it_is_so(cluster, topic):
     store.close()
     leader, epoch = advertised(cluster.ports[0], topic)
     other = 1 + leader % 3
-    states = [cm.PartitionState(topic, 0, controller_epoch, other, epoch + 1, [1, 2, 3], 99, [1, 2, 3])]
+    states = [cm.PartitionState(topic, 0, other, epoch + 1, [1, 2, 3], 99, [1, 2, 3])]
     live = [cm.LiveBroker(node, "127.0.0.1", port) for node, port in enumerate(cluster.ports, 1)]
     message = cm.LeaderAndIsrRequest(1, controller_epoch, states, live, incarnation)
     assert ErrorCode.NONE == ask(cluster.ports[0], ApiKey.LEADER_AND_ISR, message, 0, key).error_code

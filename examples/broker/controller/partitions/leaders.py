@@ -102,7 +102,7 @@ class Leaders:
         for key in keys:
             elected = elections.first(context.replicas_of(key), context.alive)
             if elected is not None:
-                wanted[key] = Leadership(elected[0], 0, elected[1], context.epoch)
+                wanted[key] = Leadership(elected[0], 0, elected[1])
         topics = sorted({topic for topic, _ in wanted})
         self._writer.write_each([[Create(f"{layout.topic_path(topic)}/partitions")] for topic in topics])
         results = self._writer.write_each(
@@ -128,14 +128,11 @@ class Leaders:
             now = self.refresh(key)
             if now is None:
                 continue
-            if now.controller_epoch > self._context.epoch:
-                _log.warning("a newer controller wrote this", key=key, epoch=now.controller_epoch)
-                continue
             elected = strategy(key, now)
             if elected is None:
                 _log.info("no replica may lead", key=key, isr=now.isr, alive=sorted(self._context.alive))
                 continue
-            wanted[key] = now.led_by(*elected, self._context.epoch)
+            wanted[key] = now.led_by(*elected)
         return self._write(wanted, arrived)
 
     def _write(self, wanted: dict[Key, Leadership], arrived: set[Key]) -> list[Key]:
@@ -191,9 +188,9 @@ class Leaders:
                 staying = tuple(node for node in now.isr if node not in leaving[key])
                 if now.leader in leaving[key]:
                     # No other replica could be elected. The in-sync replicas stay: they have the records.
-                    wanted[key] = now.led_by(NO_LEADER, now.isr, self._context.epoch)
+                    wanted[key] = now.led_by(NO_LEADER, now.isr)
                 elif staying:
-                    wanted[key] = now.led_by(now.leader, staying, self._context.epoch)
+                    wanted[key] = now.led_by(now.leader, staying)
             keys = self._write(wanted, set())
             if not keys:
                 break

@@ -110,7 +110,6 @@ class Requests:
                 found.append(
                     PartitionState(
                         *key,
-                        known.controller_epoch,
                         known.leader,
                         known.leader_epoch,
                         list(known.isr),

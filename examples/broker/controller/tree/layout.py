@@ -208,7 +208,6 @@ def write_state(state: Leadership) -> bytes:
         leader_epoch=state.leader_epoch,
         isr=list(state.isr),
         gone=list(state.gone),
-        controller_epoch=state.controller_epoch,
     )
 
 
@@ -219,7 +218,6 @@ def state_of(data: bytes, version: int) -> Leadership:
         _int32(content["leader"]),
         _int32(content["leader_epoch"]),
         _nodes(content["isr"]),
-        _int32(content["controller_epoch"]),
         version,
         _nodes(content.get("gone", [])),
     )

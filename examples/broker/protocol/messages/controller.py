@@ -39,7 +39,6 @@ class NodeHandshakeResponse:
 class PartitionState:
     topic: String = ""
     partition: Int32 = 0
-    controller_epoch: Int32 = 0
     leader: Int32 = -1
     leader_epoch: Int32 = 0
     isr: list[Int32] = array()

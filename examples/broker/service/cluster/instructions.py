@@ -242,4 +242,4 @@ class Instructions:
 
 
 def _leadership(state: m.PartitionState) -> Leadership:
-    return Leadership(state.leader, state.leader_epoch, tuple(state.isr), state.controller_epoch, state.version)
+    return Leadership(state.leader, state.leader_epoch, tuple(state.isr), state.version)

@@ -247,9 +247,7 @@ class Membership:
             return
         partition.isr_being_written = isr
         node = self.config.cluster.node_id
-        now = Leadership(
-            node, epoch, tuple(sorted(partition.isr)), self.instructions.controller_epoch, partition.version
-        )
+        now = Leadership(node, epoch, tuple(sorted(partition.isr)), partition.version)
 
         def settle(found: Leadership) -> None:
             partition.isr_being_written = None

@@ -189,7 +189,7 @@ class TreeJobs:
 
         If another node was first, that is its state.
         """
-        wanted = now.with_isr(tuple(sorted(isr)), now.controller_epoch)
+        wanted = now.with_isr(tuple(sorted(isr)))
         note = f"{layout.ISR_CHANGES}/{self._node_id}-{self._process}-{next(self._numbers)}"
         try:
             self._store.multi(

@@ -152,7 +152,7 @@ class Cluster:
         now = self.state(key)
         self.counter = getattr(self, "counter", 0) + 1
         self.write(
-            Set(layout.state_path(key), layout.write_state(now.with_isr(isr, now.controller_epoch)), now.version),
+            Set(layout.state_path(key), layout.write_state(now.with_isr(isr)), now.version),
             Create(f"{layout.ISR_CHANGES}/test-{self.counter}", layout.write_keys([key])),
         )
 

@@ -18,10 +18,10 @@ nodes = st.lists(st.integers(0, 99), max_size=5, unique=True).map(tuple)
 keys = st.tuples(st.text("abc.", min_size=1, max_size=5), st.integers(0, 99))
 
 
-@given(st.integers(-1, 9), st.integers(0, 9), nodes, st.integers(0, 9))
-def test_state_is_read_back(leader, epoch, isr, controller_epoch):
+@given(st.integers(-1, 9), st.integers(0, 9), nodes, nodes)
+def test_state_is_read_back(leader, epoch, isr, gone):
     """A leadership is read as it was written, with the version of its node."""
-    state = Leadership(leader, epoch, isr, controller_epoch, 7)
+    state = Leadership(leader, epoch, isr, 7, gone)
 
     assert state == layout.state_of(layout.write_state(state), 7)
 
@@ -58,10 +58,10 @@ def test_a_registration_with_many_logs_is_small_enough_for_zookeeper(logs, some)
     assert found.items() < ends.items() if some else ends == found
 
 
-@pytest.mark.parametrize("field", ["leader", "leader_epoch", "isr", "controller_epoch"])
+@pytest.mark.parametrize("field", ["leader", "leader_epoch", "isr"])
 def test_numbers_fit_into_requests(field):
     """A number that a request to another node cannot carry is rejected. Otherwise it would end all requests to it."""
-    content = {"leader": 1, "leader_epoch": 0, "isr": [1], "controller_epoch": 1}
+    content = {"leader": 1, "leader_epoch": 0, "isr": [1]}
     content[field] = [1 << 31] if field == "isr" else 1 << 31
     with pytest.raises(ValueError, match="must have 32 bits"):
         layout.state_of(json.dumps(content).encode(), 0)
@@ -100,11 +100,11 @@ def test_nonsense(data):
         layout.state_of(data, 0)
 
 
-@pytest.mark.parametrize("name", ["leader", "leader_epoch", "isr", "gone", "controller_epoch"])
+@pytest.mark.parametrize("name", ["leader", "leader_epoch", "isr", "gone"])
 @pytest.mark.parametrize("value", ["null", "{}", "[null]", "1e999", "[" * 10_000 + "]" * 10_000])
 def test_a_state_with_a_field_of_another_type(name, value):
     """A field that another tool has written with another type is a ValueError, as everything that cannot be decoded."""
-    content = json.loads(layout.write_state(Leadership(1, 1, (1,), 1, 0))) | {name: "here"}
+    content = json.loads(layout.write_state(Leadership(1, 1, (1,)))) | {name: "here"}
     with pytest.raises(ValueError):
         layout.state_of(json.dumps(content).replace('"here"', value).encode(), 0)
 

@@ -54,7 +54,7 @@ def test_the_coordinator_is_not_available(store, tmp_path):
     """A client asks again, and does not get the leader of the first partition."""
     config = Config(data=tmp_path, cluster=NODES)
     metadata = Metadata({1: ("host", 1)})
-    metadata.learn((OFFSETS_TOPIC, 0), KnownPartition(Leadership(1, 0, (1,), 1), (1,)))
+    metadata.learn((OFFSETS_TOPIC, 0), KnownPartition(Leadership(1, 0, (1,)), (1,)))
     handlers = GroupHandlers(config, SimpleNamespace(store=store), metadata)
     answers = []
     handlers.find_coordinator(m.FindCoordinatorRequest("g"), 2, answers.append)

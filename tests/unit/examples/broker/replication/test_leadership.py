@@ -45,7 +45,7 @@ class Node:
 
     def decide(self, leader, epoch, isr=ALL):
         self.version += 1
-        self.manager.lead_or_follow(KEY, Leadership(leader, epoch, tuple(isr), 1, self.version), ALL)
+        self.manager.lead_or_follow(KEY, Leadership(leader, epoch, tuple(isr), self.version), ALL)
         while len(self.actions):
             self.actions.try_complete_actions()
 
@@ -123,7 +123,7 @@ def test_stopped_replica_proposes_nothing(node):
 def test_older_decision_is_ignored(node):
     """A decision that comes late changes nothing."""
     node.decide(1, 5)
-    node.manager.lead_or_follow(KEY, Leadership(2, 4, ALL, 1, 9), ALL)
+    node.manager.lead_or_follow(KEY, Leadership(2, 4, ALL, 9), ALL)
 
     assert node.partition.is_leader
     assert 5 == node.partition.leader_epoch
@@ -278,7 +278,7 @@ def test_other_replicas_under_one_leadership(node):
     """
     node.decide(1, 0)
     node.append()
-    now = Leadership(1, 0, ALL, 1, node.version)
+    now = Leadership(1, 0, ALL, node.version)
     with pytest.raises(BrokerError):
         node.fetched(4, 1)
     node.manager.metadata.set_live_nodes({each: ("host", each) for each in (*ALL, 4)})

@@ -271,7 +271,7 @@ def test_ends_are_those_of_now(leader):
     for index in (0, 1):
         (leader.manager.store.folder / f"t-{index}" / "topic_id").write_text("a")
     restarted.folders.open_all()
-    restarted.lead_or_follow(KEY, Leadership(1, 4, (1,), 1), (1,))
+    restarted.lead_or_follow(KEY, Leadership(1, 4, (1,)), (1,))
     restarted.append({KEY: BATCH}, acks=1, timeout_ms=0, respond=lambda _: None)
 
     assert {"t-0": (4, 2), "t-1": (-1, 0)} == restarted.folders.ends()
@@ -287,7 +287,7 @@ def test_an_epoch_without_records_is_remembered(leader, is_cut, end):
     """
     leader.append()
     leader.append()
-    leader.manager.lead_or_follow(KEY, Leadership(1, 4, (1,), 1), (1, 2, 3))
+    leader.manager.lead_or_follow(KEY, Leadership(1, 4, (1,)), (1, 2, 3))
     if is_cut:
         leader.partition.log.truncate_to(1)
     leader.manager.checkpoint()

@@ -71,7 +71,7 @@ def node():
 
 
 def update(epoch, count, *, is_last=True, leader=1):
-    states = [m.PartitionState("t", index, epoch, leader, 0, [leader], 0, [1]) for index in range(count)]
+    states = [m.PartitionState("t", index, leader, 0, [leader], 0, [1]) for index in range(count)]
     return m.UpdateMetadataRequest(1, epoch, states, LIVE, is_last)
 
 
@@ -80,7 +80,7 @@ def test_a_leadership_of_an_earlier_registration_is_rejected(node):
 
     async def main():
         here = node()
-        states = [m.PartitionState("t", 1, 1, 1, 0, [1], 0, [1])]
+        states = [m.PartitionState("t", 1, 1, 0, [1], 0, [1])]
         for here.incarnation in ("new", ""):
             here.instructions.deliver(m.LeaderAndIsrRequest(1, 1, states, LIVE), here.answers.append)
             await until(lambda: len(here.answers) == (1 if here.incarnation else 2))
