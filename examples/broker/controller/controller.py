@@ -107,7 +107,7 @@ class Controller:
         self._duties: Duties | None = None
         self._begun = False
         """Whether the context of the term is complete."""
-        self._watching = False
+        self._watching = self._is_retrying = False
 
     # -- called from any thread
 
@@ -174,12 +174,11 @@ class Controller:
                 )
                 self._watching = True
             self._register()
-            self.is_registered, self.conflict = True, None
+            self.is_registered, self.conflict, self._is_retrying = True, None, False
         except SessionLost:
             return  # the next session takes part
         except (OSError, LookupError) as error:
-            _log.warning("registration failed, will retry", reason=str(error))
-            self._later(_RELOAD_MS, "retry", self._take_part)
+            self._retry("registration", error, self._take_part)
             return
         self.on_registered()
         self._try_to_become_controller()
@@ -233,10 +232,9 @@ class Controller:
         except SessionLost:
             return
         except (OSError, LookupError) as error:
-            _log.warning("candidacy failed, will retry", reason=str(error))
-            self._later(_RELOAD_MS, "retry", self._try_to_become_controller)
+            self._retry("candidacy", error, self._try_to_become_controller)
             return
-        self.controller_id = election.controller
+        self.controller_id, self._is_retrying = election.controller, False
         if election.won:
             self._end_term()
             self._begin_term(election.epoch, election.epoch_version)
@@ -244,6 +242,12 @@ class Controller:
             self._end_term()
         if election.controller is None:
             self._later(_RELOAD_MS, "retry", self._try_to_become_controller)
+
+    def _retry(self, what: str, error: Exception, handler: Callable[[], None]) -> None:
+        if not self._is_retrying:  # the first failure stands for all
+            _log.warning(f"{what} failed, will retry", reason=str(error))
+        self._is_retrying = True
+        self._later(_RELOAD_MS, "retry", handler)
 
     # -- a term
 

@@ -225,8 +225,8 @@ class TreeClient:
             except BrokerError as error:
                 self._call_on_loop(failed, error)
             except Exception as error:  # noqa: BLE001 - the caller waits for one of the two calls
-                is_expected = isinstance(error, (StoreError, ValueError))
-                _log.warning("call to the tree failed", error=repr(error), exc_info=not is_expected)
+                if not isinstance(error, (StoreError, ValueError)):
+                    _log.exception("call to the tree failed")
                 self._call_on_loop(failed, BrokerError(ErrorCode.REQUEST_TIMED_OUT, str(error)))
             else:
                 self._call_on_loop(then, result)

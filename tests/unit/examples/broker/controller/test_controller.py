@@ -1,6 +1,7 @@
 """The controller: elected once, watched by the others, replaced when gone, fenced when late."""
 
 import pytest
+from structlog.testing import capture_logs
 
 from examples.broker.controller.tree import layout
 from examples.broker.controller.tree.writer import Deposed
@@ -119,6 +120,16 @@ def test_another_machine_does_not_take_the_place_of_a_node(cluster):
 
     registered = layout.BrokerInfo.read(1, cluster.store.get("/brokers/ids/1").data)
     assert "another folder" == registered.folder_id
+
+
+def test_a_registration_that_fails_again_and_again_is_logged_once(cluster):
+    """The first line stands for all tries, until one succeeds."""
+    cluster.add(1, 2)
+    with capture_logs() as lines:
+        cluster.add_double(1)
+        cluster.advance(5_000)
+    failures = [line for line in lines if line["event"] == "registration failed, will retry"]
+    assert 1 == len(failures)
 
 
 def test_paused_controller_changes_nothing(cluster):
