@@ -385,6 +385,22 @@ def test_folder_of_several_journals(tmp_path, write, capsys):
     assert f"no journal in {tmp_path / 'empty'}: it holds no segment" in capsys.readouterr().err
 
 
+def test_a_folder_with_a_journal_and_a_trace_is_not_left_out(tmp_path, write, capsys):
+    """Two kinds in one folder are a mistake. A check of the folders around it finds this."""
+    write(tmp_path / "broker-1", 3)
+    write(tmp_path / "broker-2", 2)
+    with Trace(tmp_path / "trace") as trace:
+        trace.event("p", "k", 1)
+    (segment,) = (tmp_path / "trace").glob("trace-*")
+    segment.rename(tmp_path / "broker-2" / segment.name)
+
+    assert 5 == len(list(records_of(tmp_path)))
+    assert 1 == main(["verify", str(tmp_path)])
+    out = capsys.readouterr().out.splitlines()
+    assert [f"{tmp_path}/broker-1:", f"{tmp_path}/broker-2:"] == [line for line in out if line.endswith(":")]
+    assert ["sound", "NOT sound"] == [line for line in out if "sound" in line]
+
+
 def test_command_for_one_journal_names_those_in_the_folder(tmp_path, write, capsys):
     """A command that reads one journal says which journals are in a folder of several."""
     write(tmp_path / "broker-1", 3)
