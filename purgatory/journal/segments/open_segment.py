@@ -91,10 +91,11 @@ class OpenSegment:
         After a failed sync the next one may succeed, though the kernel has dropped the pages. So the segment is closed,
         and its rows count as on the disk once the sealer has replaced it: a sealed segment is a new file, and synced.
         """
-        if self._file is not None and not self._synced(self._file):
-            self.close()
         with contextlib.suppress(OSError):
             self._unsynced = [path for path in self._unsynced if path.exists()]
+        # One at a time: a disk that syncs nothing must not get a segment of each flush.
+        if not self._unsynced and self._file is not None and not self._synced(self._file):
+            self.close()
         return not self._unsynced
 
     def _synced(self, file: RawIOBase) -> bool:

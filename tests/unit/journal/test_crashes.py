@@ -223,6 +223,19 @@ def test_a_row_whose_sync_failed_is_acknowledged_once_its_segment_is_sealed(
     assert [0, 1] == [row.seq for row in read(tmp_path)]
 
 
+def test_a_disk_that_syncs_nothing_does_not_fill_with_segments(tmp_path, operation, outcome, no_room):
+    """Each flush would close another segment, and none of them could be sealed."""
+    FullDisk.room, Unsynced.broken = 10**9, True
+    with Journal(tmp_path, open_file=Unsynced, sync="flush", interval_ms=1) as journal:
+        for _ in range(10):
+            journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+            assert not journal.flush(0.02)
+        assert len(list_segments(tmp_path)) <= 2
+        Unsynced.broken, no_room.room = False, True
+    assert verify(tmp_path).sound
+    assert 10 == verify(tmp_path).rows
+
+
 @pytest.mark.parametrize("sync", ["segment", "flush", "always"])
 def test_a_sync_that_fails_as_a_segment_closes_is_counted_and_logged(tmp_path, operation, outcome, sync, monkeypatch):
     """The rows were written, and a kill would not lose them. But a power cut might."""
