@@ -41,6 +41,8 @@ class Deletion:
     def look(self) -> None:
         """Start the deletions that the tree asks for."""
         for topic in self._duties.store.children(layout.DELETIONS):
+            if topic in self._context.deletions:
+                continue
             if topic in self._context.assignments:
                 self._context.deletions.add(topic)
                 self._duties.requests.metadata(self._context.partitions_of(topic))
@@ -58,8 +60,9 @@ class Deletion:
                 self._ask(topic)
 
     def _ask(self, topic: str) -> None:
+        known = self._asked | self._removed
         for key, node in self._replicas_of(topic):
-            if node in self._context.brokers and (key, node) not in self._asked | self._removed:
+            if node in self._context.brokers and (key, node) not in known:
                 self._asked.add((key, node))
                 self._duties.requests.stop_replica(node, key, delete=True)
 
@@ -83,7 +86,7 @@ class Deletion:
         self._asked = {replica for replica in self._asked if replica[1] not in nodes}
 
     def _finish_all(self) -> None:
-        """Finish the topics without replicas."""
+        """Finish the topics whose replicas are all removed."""
         for topic in sorted(self._context.deletions):
             replicas = set(self._replicas_of(topic))
             if replicas and replicas <= self._removed:

@@ -2,13 +2,12 @@
 
     registration gone, or another incarnation    elect other leaders; its replicas leave the in-sync replicas
     registration new                             send it all metadata; its replicas follow, and may lead
-    offline: about to stop, or its disk rejects writes    the same as gone, but it serves the partitions without
-                                                          another replica
-    its disk accepts writes again                         the same as new
+    marked offline                               the same as gone, but it serves the partitions without another replica
+    no longer marked                             the same as new
 
-An offline node says so in the tree, so that a new controller knows it, too. After a crash of all in-sync replicas the
-registered ends of logs elect. Those of an offline node may be too low: it has written since it registered. So it
-counts as absent until it has registered again.
+A node marks itself offline in the tree when it is about to stop, or when its disk rejects writes. So a new controller
+knows it, too. After a crash of all in-sync replicas, the registered ends of logs elect. Those of an offline node may be
+too low, because it has written since it registered. It counts as absent until it has registered again.
 
 Called on the controller's thread.
 """
