@@ -307,12 +307,15 @@ class ReplicaManager:
         )
 
     def check_disk(self) -> None:
-        """Probe a disk that failed, and call `on_disk` when its state has changed."""
+        """Call `on_disk` when the disk's state has changed, and probe a disk that failed.
+
+        What the probe finds is reported by the next call. Otherwise a failure could be over before it was reported.
+        """
         disk = self.store.disk
-        disk.probe()
         if disk.is_failing != self._disk_was_failing:
             self._disk_was_failing = disk.is_failing
             self.on_disk(disk.is_failing)
+        disk.probe()
 
     def sync(self) -> None:
         """Force the checkpoint and appended records to the disk. May be called from another thread."""

@@ -14,7 +14,7 @@ from examples.broker.replication.fetching.fetch_sessions import Wanted
 from examples.broker.replication.leadership import Leadership
 from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.settings import ReplicationSettings
-from examples.broker.storage.disk import Fsync
+from examples.broker.storage.disk import Disk, Fsync
 from examples.broker.storage.topics import OFFSETS_TOPIC, TopicStore
 from purgatory import ActionQueue
 from timer import MockTimer
@@ -311,3 +311,17 @@ def test_records_of_the_offsets_topic_stay(leader):
 
     assert {key: (ErrorCode.INVALID_TOPIC, -1)} == leader.answers[-1]
     assert 0 == leader.manager.partitions[key].log.start_offset
+
+
+def test_a_failure_of_the_disk_that_is_over_is_reported(leader, tmp_path):
+    """A node that registers meanwhile reports the failing disk by itself. So the end of every failure is reported."""
+    now = [0.0]
+    disk = leader.manager.store.disk = Disk(tmp_path, lambda: now[0])
+    reports = []
+    leader.manager.on_disk = reports.append
+    disk.failed(OSError("no space left on device"))
+    now[0] = 100.0
+
+    for expected in ([True], [True, False], [True, False]):
+        leader.manager.check_disk()
+        assert expected == reports
