@@ -140,7 +140,8 @@ class Timer(ShutsDown, abc.ABC):
     def shutdown(self) -> list[TimerTask]:
         """Stop permanently. Returns the tasks that were pending, earliest first. Some may be past their deadline.
 
-        Batches that were handed to the executor are run. A second call has no effect.
+        Batches that were handed to the executor are run. The timers of this package wait for running tasks without a
+        time limit. A second call has no effect.
         """
 
     def put_off(self, task: TimerTask, delay_ms: float) -> bool:

@@ -183,13 +183,13 @@ class Dispatcher:
     def running_since_ns(self) -> int | None:
         return min(self._inside.copy().values(), default=None)
 
-    def close(self) -> None:
-        """Wait for the batches that were handed over, unless called from one of them, and end the own thread."""
+    def close(self, *, wait: bool) -> None:
+        """End the own thread, after the batches that were handed over. A call from one of them does not wait for it."""
         with self._lock:
             if self._own_executor and self._executor is None:
                 self._executor = InlineExecutor()  # for a batch that comes later: nothing would end a new thread
         if self._own_executor and isinstance(self._executor, Executor):
-            self._executor.shutdown(wait=threading.get_ident() not in self._inside)
+            self._executor.shutdown(wait=wait and threading.get_ident() not in self._inside)
 
     def after_fork(self) -> None:
         self._inside.clear()

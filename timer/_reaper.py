@@ -44,11 +44,14 @@ class Driver:
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
 
-    def stop(self) -> None:
-        """End the thread, and wait for it unless called from it. A second call has no effect."""
+    def stop(self, *, wait: bool = True) -> None:
+        """End the thread after the task that it runs. A second call has no effect.
+
+        If ``wait``, return after the thread has ended, unless called from it.
+        """
         self._stopped = True
         self._timer.wake()
-        if threading.current_thread() is not self.thread:
+        if wait and threading.current_thread() is not self.thread:
             self.thread.join()
 
     def _run(self) -> None:
@@ -123,7 +126,10 @@ class SystemTimerReaper(Timer):
         return self.timer.statistics()
 
     def shutdown(self) -> list[TimerTask]:
-        """Stop the thread and shut down the timer. Returns the tasks that were pending, earliest first."""
+        """Stop the thread and shut down the timer. Returns the tasks that were pending, earliest first.
+
+        Waits for running tasks without a time limit, unless called from one of them.
+        """
         driver, self.driver = self.driver, None
         if driver is None:
             return []

@@ -308,13 +308,16 @@ class SystemTimer(Timer):
     def shutdown(self) -> list[TimerTask]:
         """Stop, and wait for batches on the timer's own executor. Returns the pending tasks, earliest first.
 
-        A call from one of the timer's own tasks does not wait.
+        There is no time limit. A call from one of the timer's own tasks does not wait.
         """
+        return self._shut_down(wait=True)
+
+    def _shut_down(self, *, wait: bool) -> list[TimerTask]:
         with self._lock:
             self._closed = True
             self._changed.notify_all()
             leftovers = self._empty()
-        self._dispatcher.close()
+        self._dispatcher.close(wait=wait)
         with self._lock:
             leftovers += self._empty()  # of batches that failed meanwhile
         return sorted(leftovers, key=by_deadline)

@@ -55,7 +55,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         broker_id: a number that metrics carry, for a process with several brokers.
         purge_interval: how many idle keys are kept in any case. It is cheaper to park under a kept key.
         reaper_enabled: drive the timer from a thread, unless it is driven already. If False, call
-            :meth:`advance_clock`.
+            :meth:`advance_clock`. The purgatory then starts no thread to detect slow callbacks, either.
         timer_enabled: if False, operations do not expire.
         shards: how many shards the watch lists are split in. A shard is made when the first of its keys is used.
         max_parked: reject more parked operations than this.
@@ -124,11 +124,11 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         limit = None if max_parked is None else checked_int("max_parked", max_parked, 1)
         capacity = capacity_of(name, limit, tenant, tenant_share)
         all_observers = Observers(name, observers)
-        self._own_timer = timer is None and timer_enabled
+        self._own_timer: SystemTimer | None = None
         if not timer_enabled:
             timer = None
         elif timer is None:
-            timer = SystemTimer(name)
+            timer = self._own_timer = SystemTimer(name)
         self._broker_id = broker_id
         self._retrier = retrier = Retrier(f"{name}-retrier", timer)
         self._idle_keys = idle_keys = IdleKeys(interval, lambda: self.known_keys)
@@ -310,47 +310,57 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
                 them uncompleted and puts them into the report. ``"wait"`` lets them complete or expire by themselves
                 for up to ``timeout_ms``, and then expires the rest.
             timeout_ms: how long ``"wait"`` waits. After settling, hooks that still run are waited for as long again,
-                except hooks that wait in a ``shutdown()`` of their own.
+                except hooks that wait in a ``shutdown()`` of their own. A call during another call waits for that one
+                as long, and then settles by itself.
+
+        If hooks still run after that time, or operations are stuck, the threads are told to stop, and end by themselves
+        after their hook. Otherwise the call waits until they have ended. Operations that no other thread has are
+        settled on the calling thread, and a hook that hangs there has no time limit. So do not hold a lock that a hook
+        or ``lock=`` needs while calling this.
 
         Returns:
-            What happened to the operations. A second call returns the same report.
+            What happened to the operations. A later call returns the same report.
 
         Raises:
             InvalidSetting: ``drain`` or ``timeout_ms`` is not valid.
         """
-        shutdown = Shutdown(self, drain, timeout_ms, all_answered=self._all_answered)
+        shutdown = Shutdown(self, drain, timeout_ms, running=self._running)
         self._closed = True
         self._waiting[shutdown] = own_hooks(self._shards)
+        closing = self._closing
+        is_mine = closing.acquire(timeout=min(timeout_ms / 1000, threading.TIMEOUT_MAX))
         try:
-            with self._closing:
-                if self._report is None:
-                    for sleep_s in shutdown.run():
-                        time.sleep(sleep_s)
-                    self._report = shutdown.report
+            if self._report is None:
+                for sleep_s in shutdown.run():
+                    time.sleep(sleep_s)
+            report = shutdown.report or self._report
+            self._report = self._report or report
         finally:
+            if is_mine:
+                closing.release()
             self._waiting.pop(shutdown, None)
-        self._stop_threads()
-        return self._report  # type: ignore[return-value]  # a shutdown that has ended has a report
+        assert report is not None
+        self._stop_threads(wait=not report.timed_out)
+        return report
 
     def _end(self, report: ShutdownReport[OperationT]) -> None:
         """Stop after ``AsyncPurgatory`` has settled the operations."""
         self._closed = True
-        with self._closing:
-            self._report = self._report or report
-        self._stop_threads()
+        self._report = self._report or report
+        self._stop_threads(wait=not report.timed_out)
 
-    def _all_answered(self) -> bool:
-        """Whether no hooks run but those that called a shutdown which has not ended."""
-        return self._shards.completing() <= len(frozenset().union(*self._waiting.copy().values()))
+    def _running(self) -> int:
+        """How many operations have hooks that run, and that did not call a shutdown which has not ended."""
+        return max(0, self._shards.completing() - len(frozenset().union(*self._waiting.copy().values())))
 
-    def _stop_threads(self) -> None:
+    def _stop_threads(self, *, wait: bool) -> None:
         # Called without _closing: a hook on one of these threads may wait for that lock, in a shutdown() of its own.
         unwatch(self)
         if self._driver is not None:
-            self._driver.stop()
-        self._retrier.stop()
-        if self._own_timer and self._timer is not None:
-            self._timer.shutdown()
+            self._driver.stop(wait=wait)
+        self._retrier.stop(wait=wait)
+        if self._own_timer is not None:
+            self._own_timer._shut_down(wait=wait)
         self.purge()
 
     def __repr__(self) -> str:

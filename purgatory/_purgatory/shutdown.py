@@ -42,7 +42,7 @@ class Shutdown:
     Args:
         purgatory: where the operations are parked.
         drain, timeout_ms: see :meth:`DelayedOperationPurgatory.shutdown`.
-        all_answered: returns whether all settled operations were answered. It is called when no operation is open.
+        running: returns how many settled operations have hooks or tasks that have not ended.
         operations: returns the open operations to settle. If not given, all are settled.
         slice_size: how many operations to settle before yielding.
 
@@ -54,7 +54,7 @@ class Shutdown:
     _purgatory: DelayedOperationPurgatory[Any]
     _drain: Drain
     _timeout_ms: int
-    _all_answered: Callable[[], bool]
+    _running: Callable[[], int]
     _operations: Callable[[], Sequence[DelayedOperation]] | None = None
     _slice_size: int = OPERATIONS_PER_STEP
     ends_wait: bool = attrs.field(default=False, init=False)
@@ -81,8 +81,8 @@ class Shutdown:
                 cancelled.append(operation)
             if number % self._slice_size == 0:
                 yield 0.0
-        yield from _until(lambda: self._is_empty() and self._all_answered(), time.monotonic() + timeout_s)
-        self.report = ShutdownReport(
+        yield from _until(lambda: self._is_empty() and not self._running(), time.monotonic() + timeout_s)
+        self.report = report = ShutdownReport(
             name=self._purgatory.name,
             drain=self._drain,
             satisfied=waited.satisfied - before.satisfied,
@@ -90,16 +90,19 @@ class Shutdown:
             expired=self._purgatory.totals().expired - before.expired,
             cancelled=tuple(cancelled),
             elapsed_ms=(time.monotonic() - started) * 1000,
+            running=self._running(),
         )
         if self._operations is None:
-            log.info(
+            write = log.warning if report.timed_out else log.info
+            write(
                 "purgatory_shut_down",
                 purgatory=self._purgatory.name,
                 drain=self._drain,
-                expired=self.report.expired,
+                expired=report.expired,
                 cancelled=len(cancelled),
-                stuck=len(self.report.stuck),
-                elapsed_ms=round(self.report.elapsed_ms, 3),
+                stuck=len(report.stuck),
+                running=report.running,
+                elapsed_ms=round(report.elapsed_ms, 3),
             )
 
     def _open(self) -> Sequence[DelayedOperation]:

@@ -101,6 +101,7 @@ class ShutdownReport(Generic[OperationT]):
         stuck: operations whose ``lock=`` was taken until the timeout. They are still open. After you release the lock,
             call ``maybe_try_complete`` of each, which expires it. ``AsyncPurgatory`` does this by itself.
         elapsed_ms: how long the shutdown took.
+        running: how many settled operations had hooks that still ran at the timeout, or tasks that were not woken yet.
     """
 
     name: str
@@ -110,3 +111,9 @@ class ShutdownReport(Generic[OperationT]):
     cancelled: tuple[OperationT, ...]
     stuck: tuple[OperationT, ...]
     elapsed_ms: float
+    running: int = 0
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether operations are stuck, or hooks still ran at the timeout. Threads may still be there then."""
+        return bool(self.stuck or self.running)

@@ -197,9 +197,9 @@ class DelayedFuturePurgatory(ShutsDown):
     def shutdown(self, drain: Drain = "expire", *, timeout_ms: int = 5_000) -> ShutdownReport[Any]:
         """Settle the sets that wait as ``DelayedOperationPurgatory.shutdown`` does, and end the executor's thread.
 
-        If a callback on that thread calls this method, the thread ends after the callback.
+        If a callback on that thread calls this method, or runs until the timeout, the thread ends after the callback.
         """
         report = self._purgatory.shutdown(drain, timeout_ms=timeout_ms)
         with contextlib.suppress(RuntimeError):  # this is the executor's thread, which cannot wait for itself
-            self._own_executor.shutdown()
+            self._own_executor.shutdown(wait=not report.timed_out)
         return report

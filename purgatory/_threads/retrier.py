@@ -93,14 +93,17 @@ class Retrier(TimerTask):
         self._thread = None
         self._missed.clear()
 
-    def stop(self) -> None:
-        """End the thread, and wait for it unless it is the caller. Checks that were not repeated yet are dropped."""
+    def stop(self, *, wait: bool) -> None:
+        """End the thread after the check that it makes, and drop the others. If ``wait``, wait for the thread.
+
+        A call from the thread itself does not wait.
+        """
         with self._lock:
             self._stopped = True
             self._missed.clear()
             self._changed.notify_all()
             thread = self._thread
-        if thread is not None and thread is not threading.current_thread() and thread.is_alive():
+        if wait and thread is not None and thread is not threading.current_thread() and thread.is_alive():
             thread.join()
 
     def _ask_timer(self, why: RuntimeError) -> None:

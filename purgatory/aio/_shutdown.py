@@ -46,7 +46,7 @@ class AsyncShutdown:
             drain,
             timeout_ms,
             operations=None if self._owned else self._waiters.open,
-            all_answered=self._all_answered,
+            running=self._unanswered,
             slice_size=self._slice_size,
         )
         self._waiters.closed = True
@@ -64,10 +64,11 @@ class AsyncShutdown:
             self._hooks_that_wait -= own_hooks
         return self._report
 
-    def _all_answered(self) -> bool:
-        """Whether no park and no hook runs but those that wait for a shutdown."""
-        hooks_have_ended = not self._owned or not self._purgatory._shards.completing()
-        return self._waiters.count <= self._hooks_that_wait and hooks_have_ended
+    def _unanswered(self) -> int:
+        """How many operations have an outcome, and parks or hooks that run and do not wait for a shutdown."""
+        still_open = self._purgatory.parked if self._owned else len(self._waiters.open())
+        hooks = self._purgatory._shards.completing() if self._owned else 0
+        return max(hooks, self._waiters.count - still_open - self._hooks_that_wait)
 
     async def _run(self, shutdown: Shutdown) -> None:
         self._running = shutdown

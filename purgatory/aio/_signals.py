@@ -100,7 +100,7 @@ def drain_on_signals(
     if wanted:
         signals = _checked(signals)
         # This raises if an argument is wrong. An error at the signal would leave every waiter unanswered.
-        Shutdown(purgatory.purgatory, drain, timeout_ms, all_answered=bool)
+        Shutdown(purgatory.purgatory, drain, timeout_ms, running=int)
     if wanted and threading.current_thread() is threading.main_thread():
         loop = purgatory._waiters.here().loop
         heard = frozenset(number for number in signals if _step_in_front(number))

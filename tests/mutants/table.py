@@ -366,8 +366,8 @@ MUTANTS = (
     Mutant(
         "a shutdown returns when every answer is out",
         PURGATORY,
-        "return self._shards.completing() <= len(frozenset().union(*self._waiting.copy().values()))",
-        "return True",
+        "return max(0, self._shards.completing() - len(frozenset().union(*self._waiting.copy().values())))",
+        "return 0",
         T_SHUTDOWN + "test_shutdown_returns_when_every_answer_is_out",
     ),
     Mutant(
@@ -582,16 +582,37 @@ MUTANTS = (
     Mutant(
         "a timer that was given is not shut down",
         PURGATORY,
-        "        if self._own_timer and self._timer is not None:",
-        "        if self._timer is not None:",
+        "            timer = self._own_timer = SystemTimer(name)\n",
+        "            timer = SystemTimer(name)\n        self._own_timer = timer\n",
         T_SHUTDOWN + "test_given_timer_is_left_alone",
     ),
     Mutant(
         "no thread is left",
         PURGATORY,
-        "        self._retrier.stop()\n",
+        "        self._retrier.stop(wait=wait)\n",
         "",
         T_RETRIER + "test_shutdown_ends_the_retrier",
+    ),
+    Mutant(
+        "a shutdown does not wait for a hook that hangs",
+        PURGATORY,
+        "self._own_timer._shut_down(wait=wait)",
+        "self._own_timer._shut_down(wait=True)",
+        T_SHUTDOWN + "test_hook_that_hangs_on_the_timers_thread_does_not_hold_up_the_shutdown",
+    ),
+    Mutant(
+        "a shutdown waits for another one until its timeout",
+        PURGATORY,
+        "closing.acquire(timeout=min(timeout_ms / 1000, threading.TIMEOUT_MAX))",
+        "closing.acquire()",
+        T_SHUTDOWN + "test_shutdown_waits_for_another_one_until_its_timeout",
+    ),
+    Mutant(
+        "a batch after the shutdown starts no thread",
+        DISPATCH,
+        "                self._executor = InlineExecutor()",
+        "                pass",
+        T_TIMER + "test_batch_after_the_shutdown_starts_no_thread",
     ),
     Mutant(
         "the second shutdown gives the same report",

@@ -351,6 +351,33 @@ def test_stuck_operation_that_ends_after_the_shutdown_wakes_its_task(run, opened
     run(main)
 
 
+def test_hook_that_hangs_is_reported(run, opened):
+    """A coroutine hook that runs until the timeout of the shutdown is in its report. A stuck operation is not."""
+
+    class Hanging(AsyncOperation):
+        def try_complete(self):
+            return False
+
+        async def on_complete(self):
+            await self.released.wait()
+
+    async def main():
+        lock = threading.Lock()
+        async with opened() as purgatory:
+            hanging, stuck = Hanging(60_000), Waiting(lock=lock)
+            hanging.released = asyncio.Event()
+            tasks = [asyncio.create_task(purgatory.park(operation, ["k"])) for operation in (hanging, stuck)]
+            await until(lambda: hanging.keys and stuck.keys)
+            lock.acquire()
+            report = await purgatory.shutdown(timeout_ms=30)
+            assert ((stuck,), 1, True) == (report.stuck, report.running, report.timed_out)
+            hanging.released.set()
+            lock.release()
+            assert [Outcome.EXPIRED] * 2 == [await task for task in tasks]
+
+    run(main)
+
+
 def test_stuck_operation_whose_lock_raises_does_not_stop_the_others(run, opened):
     """After a shutdown, every stuck operation is checked again, also if the lock of another one raises."""
 

@@ -19,7 +19,7 @@ from purgatory import (
     PurgatoryFull,
 )
 from purgatory._threads.watchdog import hooks_on_this_stack
-from tests.support import eventually, in_thread
+from tests.support import PATIENCE_S, eventually, in_thread
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -450,3 +450,24 @@ def test_executor_that_fails_costs_no_check(mock_timer, called):
 
         assert Outcome.SATISFIED is vote.outcome
         assert 1 == len(called.calls)
+
+
+def test_callback_that_hangs_does_not_hold_up_the_shutdown(mock_timer):
+    """The shutdown reports a callback that still runs after its timeout. The executor's thread ends after it."""
+    votes = DelayedFuturePurgatory("votes", timer=mock_timer)
+    answer, begun, released, ended = Future(), threading.Event(), threading.Event(), threading.Event()
+
+    def hang(_):
+        begun.set()
+        released.wait(PATIENCE_S)
+        ended.set()
+
+    votes.try_complete_else_watch(60_000, [answer], hang)
+    answer.set_result("yes")
+    assert begun.wait(PATIENCE_S)
+    report = votes.shutdown(timeout_ms=30)
+    assert not ended.is_set()
+    released.set()
+
+    assert (1, True) == (report.running, report.timed_out)
+    assert ended.wait(PATIENCE_S)

@@ -9,7 +9,7 @@ import pytest
 from purgatory import DelayedOperation, DelayedOperationPurgatory, InvalidSetting, Outcome, PurgatoryClosed
 from purgatory._purgatory.shards import Shards
 from tests.support import PATIENCE_S, Waiting, eventually, in_thread
-from timer import MockTimer, SystemTimer, SystemTimerReaper
+from timer import InlineExecutor, MockTimer, SystemTimer, SystemTimerReaper
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -424,3 +424,122 @@ def test_a_second_init_of_a_parked_operation_does_not_end_a_shutdown_early(mock_
     report = purgatory.shutdown("cancel", timeout_ms=0)
 
     assert other in report.cancelled
+
+
+# -- hooks that hang
+
+
+class Hang:
+    """A hook that hangs until it is released."""
+
+    def __init__(self):
+        self.begun, self._released, self.ended = threading.Event(), threading.Event(), threading.Event()
+
+    def __call__(self, _=None):
+        self.begun.set()
+        self._released.wait(PATIENCE_S)
+        self.ended.set()
+
+    def release(self):
+        self._released.set()
+        assert self.ended.wait(PATIENCE_S)
+
+
+@pytest.fixture
+def hang():
+    return Hang()
+
+
+def test_hook_that_hangs_on_the_timers_thread_does_not_hold_up_the_shutdown(hang, logs):
+    """The shutdown reports the hook after its timeout. The threads end after the hook."""
+    purgatory = DelayedOperationPurgatory("test")
+    park(purgatory, "k", delay_ms=1, complete=hang)
+    assert hang.begun.wait(PATIENCE_S)
+    report = purgatory.shutdown(timeout_ms=30)
+    assert not hang.ended.is_set()
+    assert ((), 1, True) == (report.stuck, report.running, report.timed_out)
+    hang.release()
+
+    event = next(entry for entry in logs if entry["event"] == "purgatory_shut_down")
+    assert ("warning", 1) == (event["log_level"], event["running"])
+    assert report == purgatory.shutdown()
+
+
+def test_hook_that_hangs_on_the_reaper_does_not_hold_up_the_shutdown(hang):
+    """The same if the hook runs on the reaper's own thread."""
+    with SystemTimer(executor=InlineExecutor()) as timer:
+        purgatory = DelayedOperationPurgatory("test", timer=timer)
+        park(purgatory, "k", delay_ms=1, complete=hang)
+        assert hang.begun.wait(PATIENCE_S)
+        report = purgatory.shutdown(timeout_ms=30)
+        assert not hang.ended.is_set()
+        hang.release()
+
+    assert (1, True) == (report.running, report.timed_out)
+
+
+def test_check_that_hangs_on_the_retrier_does_not_hold_up_the_shutdown(hang):
+    """An operation whose ``try_complete`` hangs is stuck, and the retrier ends after that check."""
+
+    def look(_):
+        if threading.current_thread().name.endswith("-retrier"):
+            hang()
+
+    lock = threading.Lock()
+    purgatory = DelayedOperationPurgatory("test")
+    operation = park(purgatory, "k", lock=lock, look=look)
+    with lock:
+        in_thread(purgatory.check_and_complete, "k")
+    assert hang.begun.wait(PATIENCE_S)
+    report = purgatory.shutdown(timeout_ms=30)
+    assert not hang.ended.is_set()
+    hang.release()
+
+    assert ((operation,), 0, True) == (report.stuck, report.running, report.timed_out)
+
+
+def test_shutdown_with_a_lock_that_a_hook_needs_ends_after_its_timeout():
+    """A hook waits for a lock, and the thread that has the lock waits for the hook: in a shutdown."""
+    lock, begun = threading.Lock(), threading.Event()
+
+    def take(_):
+        begun.set()
+        with lock:
+            pass
+
+    purgatory = DelayedOperationPurgatory("test")
+    with lock:
+        park(purgatory, "k", delay_ms=1, complete=take)
+        assert begun.wait(PATIENCE_S)
+        report = in_thread(lambda: purgatory.shutdown(timeout_ms=30))
+
+    assert 1 == report.running
+
+
+def test_shutdown_waits_for_another_one_until_its_timeout(hang, mock_timer):
+    """A hook hangs on the thread of one shutdown. Another shutdown settles the rest after its own timeout."""
+    purgatory = DelayedOperationPurgatory("test", timer=mock_timer)
+    first, second = park(purgatory, "a", complete=hang), park(purgatory, "b", complete=hang)
+    reports = []
+    thread = threading.Thread(target=lambda: reports.append(purgatory.shutdown()))
+    thread.start()
+    assert hang.begun.wait(PATIENCE_S)
+    rest = second if first.is_completed else first
+    rest._doing = (None, None, None)
+    reports.append(in_thread(lambda: purgatory.shutdown(timeout_ms=30)))
+    assert not hang.ended.is_set()
+    assert rest.is_completed
+    hang.release()
+    thread.join()
+
+    assert [(1, 1), (0, 2)] == [(report.running, report.expired) for report in reports]
+    assert reports[0] == purgatory.shutdown()
+
+
+def test_report_of_a_shutdown_in_time(mock_timer):
+    """A shutdown after which nothing runs has not timed out."""
+    purgatory = DelayedOperationPurgatory("test", timer=mock_timer)
+    park(purgatory, "k")
+    report = purgatory.shutdown()
+
+    assert (0, False) == (report.running, report.timed_out)
