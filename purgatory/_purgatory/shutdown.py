@@ -11,7 +11,7 @@ the end of its hooks. Hooks on the stack of a thread that is in a shutdown do no
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import attrs
@@ -81,28 +81,34 @@ class Shutdown:
                 cancelled.append(operation)
             if number % self._slice_size == 0:
                 yield 0.0
-        yield from _until(lambda: self._is_empty() and not self._running(), time.monotonic() + timeout_s)
+        ended = yield from _until(lambda: self._is_empty() and not self._running(), time.monotonic() + timeout_s)
         self.report = report = ShutdownReport(
             name=self._purgatory.name,
             drain=self._drain,
             satisfied=waited.satisfied - before.satisfied,
-            stuck=tuple(self._open()),
+            stuck=() if ended else tuple(self._open()),  # one that arrives now is removed by its own thread
             expired=self._purgatory.totals().expired - before.expired,
             cancelled=tuple(cancelled),
             elapsed_ms=(time.monotonic() - started) * 1000,
-            running=self._running(),
+            running=0 if ended else self._running(),
         )
         if self._operations is None:
-            write = log.warning if report.timed_out else log.info
-            write(
+            log.info(
                 "purgatory_shut_down",
                 purgatory=self._purgatory.name,
                 drain=self._drain,
                 expired=report.expired,
                 cancelled=len(cancelled),
                 stuck=len(report.stuck),
-                running=report.running,
                 elapsed_ms=round(report.elapsed_ms, 3),
+            )
+        if report.timed_out:
+            log.warning(
+                "shutdown_timed_out",
+                purgatory=self._purgatory.name,
+                timeout_ms=self._timeout_ms,
+                stuck=len(report.stuck),
+                running=report.running,
             )
 
     def _open(self) -> Sequence[DelayedOperation]:
@@ -114,12 +120,15 @@ class Shutdown:
         return not (self._purgatory.watched if self._operations is None else self._operations())
 
 
-def _until(condition: Callable[[], bool], deadline: float) -> Iterator[float]:
-    """Yield until the condition is true, or ``time.monotonic()`` has reached ``deadline``."""
+def _until(condition: Callable[[], bool], deadline: float) -> Generator[float, None, bool]:
+    """Yield until the condition is true. Returns False if ``time.monotonic()`` has reached ``deadline`` before."""
     sleep_s = 0.0
-    while not condition() and time.monotonic() < deadline:
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
         yield sleep_s
         sleep_s = min(2 * sleep_s + 0.0005, LONGEST_SLEEP_S)
+    return True
 
 
 def own_hooks(shards: Iterable[Shard]) -> frozenset[int]:

@@ -6,6 +6,7 @@ import logging
 import re
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,17 @@ def test_life_of_a_purgatory(logs):
     )
     end = only(logs, "purgatory_shut_down")
     assert ("life", "expire", 1, 0, 0) == tuple(end[f] for f in ("purgatory", "drain", "expired", "cancelled", "stuck"))
+
+
+def test_shutdown_that_times_out(logs, mock_timer):
+    """A shutdown that does not end in time is logged, with the number of stuck operations and of hooks that run."""
+    purgatory, lock = DelayedOperationPurgatory("late", timer=mock_timer), threading.Lock()
+    purgatory.try_complete_else_watch(Waiting(lock=lock), ["k"])
+    with lock:
+        purgatory.shutdown(timeout_ms=10)
+
+    entry = only(logs, "shutdown_timed_out")
+    assert ("late", 10, 1, 0) == tuple(entry[f] for f in ("purgatory", "timeout_ms", "stuck", "running"))
 
 
 @pytest.mark.parametrize(("hook", "asked"), [("on_complete", "complete"), ("try_complete", "look")])

@@ -450,7 +450,7 @@ def hang():
     return Hang()
 
 
-def test_hook_that_hangs_on_the_timers_thread_does_not_hold_up_the_shutdown(hang, logs):
+def test_hook_that_hangs_on_the_timers_thread_does_not_hold_up_the_shutdown(hang):
     """The shutdown reports the hook after its timeout. The threads end after the hook."""
     purgatory = DelayedOperationPurgatory("test")
     park(purgatory, "k", delay_ms=1, complete=hang)
@@ -460,8 +460,6 @@ def test_hook_that_hangs_on_the_timers_thread_does_not_hold_up_the_shutdown(hang
     assert ((), 1, True) == (report.stuck, report.running, report.timed_out)
     hang.release()
 
-    event = next(entry for entry in logs if entry["event"] == "purgatory_shut_down")
-    assert ("warning", 1) == (event["log_level"], event["running"])
     assert report == purgatory.shutdown()
 
 
