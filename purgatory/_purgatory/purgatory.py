@@ -311,7 +311,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
                 for up to ``timeout_ms``, and then expires the rest.
             timeout_ms: how long ``"wait"`` waits. After settling, hooks that still run are waited for as long again,
                 except hooks that wait in a ``shutdown()`` of their own. A call during another call waits for that one
-                as long, and then settles by itself.
+                for twice this time and a second, and then settles by itself.
 
         If hooks still run after that time, or operations are stuck, the threads are told to stop, and end by themselves
         after their hook. Otherwise the call waits until they have ended. Operations that no other thread has are
@@ -328,7 +328,8 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         self._closed = True
         self._waiting[shutdown] = own_hooks(self._shards)
         closing = self._closing
-        is_mine = closing.acquire(timeout=min(timeout_ms / 1000, threading.TIMEOUT_MAX))
+        # A second more than a call with this timeout takes. A hook on the thread of another call may hang.
+        is_mine = closing.acquire(timeout=min(timeout_ms / 500 + 1, threading.TIMEOUT_MAX))
         try:
             if self._report is None:
                 for sleep_s in shutdown.run():

@@ -603,7 +603,7 @@ MUTANTS = (
     Mutant(
         "a shutdown waits for another one until its timeout",
         PURGATORY,
-        "closing.acquire(timeout=min(timeout_ms / 1000, threading.TIMEOUT_MAX))",
+        "closing.acquire(timeout=min(timeout_ms / 500 + 1, threading.TIMEOUT_MAX))",
         "closing.acquire()",
         T_SHUTDOWN + "test_shutdown_waits_for_another_one_until_its_timeout",
     ),
