@@ -11,6 +11,7 @@ reported, too. Any exception that leaves a batch makes the rest of it due again.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from itertools import islice
@@ -32,6 +33,8 @@ by_deadline = attrgetter("_task_deadline_ns")
 
 #: The number of entries in the histogram of lateness.
 POWERS: Final = 64
+#: How long to sleep between two looks whether the batches have ended.
+POLL_S: Final = 0.001
 
 
 @native_class
@@ -183,13 +186,24 @@ class Dispatcher:
     def running_since_ns(self) -> int | None:
         return min(self._inside.copy().values(), default=None)
 
-    def close(self, *, wait: bool) -> None:
-        """End the own thread, after the batches that were handed over. A call from one of them does not wait for it."""
+    def close(self, timeout_s: float | None) -> None:
+        """End the own thread after the batches that were handed over, and wait for it up to ``timeout_s``.
+
+        A call from one of the batches does not wait.
+        """
         with self._lock:
             if self._own_executor and self._executor is None:
                 self._executor = InlineExecutor()  # for a batch that comes later: nothing would end a new thread
         if self._own_executor and isinstance(self._executor, Executor):
-            self._executor.shutdown(wait=wait and threading.get_ident() not in self._inside)
+            self._executor.shutdown(wait=False)
+            if threading.get_ident() not in self._inside:
+                self._executor.shutdown(wait=timeout_s is None or self._ends_within(timeout_s))
+
+    def _ends_within(self, timeout_s: float) -> bool:
+        give_up = time.monotonic() + timeout_s
+        while self.handed_over and time.monotonic() < give_up:
+            time.sleep(POLL_S)
+        return not self.handed_over
 
     def after_fork(self) -> None:
         self._inside.clear()

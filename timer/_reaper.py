@@ -44,15 +44,15 @@ class Driver:
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
 
-    def stop(self, *, wait: bool = True) -> None:
+    def stop(self, timeout_s: float | None = None) -> None:
         """End the thread after the task that it runs. A second call has no effect.
 
-        If ``wait``, return after the thread has ended, unless called from it.
+        Wait until the thread has ended, but not longer than ``timeout_s``. A call from the thread does not wait.
         """
         self._stopped = True
         self._timer.wake()
-        if wait and threading.current_thread() is not self.thread:
-            self.thread.join()
+        if threading.current_thread() is not self.thread:
+            self.thread.join(timeout_s)
 
     def _run(self) -> None:
         while True:

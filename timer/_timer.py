@@ -310,14 +310,14 @@ class SystemTimer(Timer):
 
         There is no time limit. A call from one of the timer's own tasks does not wait.
         """
-        return self._shut_down(wait=True)
+        return self._shut_down(None)
 
-    def _shut_down(self, *, wait: bool) -> list[TimerTask]:
+    def _shut_down(self, timeout_s: float | None) -> list[TimerTask]:
         with self._lock:
             self._closed = True
             self._changed.notify_all()
             leftovers = self._empty()
-        self._dispatcher.close(wait=wait)
+        self._dispatcher.close(timeout_s)
         with self._lock:
             leftovers += self._empty()  # of batches that failed meanwhile
         return sorted(leftovers, key=by_deadline)

@@ -28,7 +28,7 @@ from purgatory._operations.operation_type import OperationT
 from purgatory._purgatory.live import register
 from purgatory._purgatory.parking import Parking
 from purgatory._purgatory.shards import Shards
-from purgatory._purgatory.shutdown import Drain, Shutdown, own_hooks
+from purgatory._purgatory.shutdown import STOP_S, Drain, Shutdown, own_hooks
 from purgatory._purgatory.take_snapshot import overdue_ms, take_snapshot
 from purgatory._support.errors import InvalidSetting, checked_int
 from purgatory._threads.retrier import Retrier
@@ -313,10 +313,9 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
                 except hooks that wait in a ``shutdown()`` of their own. A call during another call waits for that one
                 for twice this time and a second, and then settles by itself.
 
-        If hooks still run after that time, or operations are stuck, the threads are told to stop, and end by themselves
-        after their hook. Otherwise the call waits until they have ended. Operations that no other thread has are
-        settled on the calling thread, and a hook that hangs there has no time limit. So do not hold a lock that a hook
-        or ``lock=`` needs while calling this.
+        Then each thread is told to stop, and waited for up to a second. If a hook hangs on it, it ends by itself after
+        the hook. Operations that no other thread has are settled on the calling thread, and a hook that hangs there has
+        no time limit. So do not hold a lock that a hook or ``lock=`` needs while calling this.
 
         Returns:
             What happened to the operations. A later call returns the same report.
@@ -341,27 +340,27 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
                 closing.release()
             self._waiting.pop(shutdown, None)
         assert report is not None
-        self._stop_threads(wait=not report.timed_out)
+        self._stop_threads()
         return report
 
     def _end(self, report: ShutdownReport[OperationT]) -> None:
         """Stop after ``AsyncPurgatory`` has settled the operations."""
         self._closed = True
         self._report = self._report or report
-        self._stop_threads(wait=not report.timed_out)
+        self._stop_threads()
 
     def _running(self) -> int:
         """How many operations have hooks that run, and that did not call a shutdown which has not ended."""
         return max(0, self._shards.completing() - len(frozenset().union(*self._waiting.copy().values())))
 
-    def _stop_threads(self, *, wait: bool) -> None:
+    def _stop_threads(self) -> None:
         # Called without _closing: a hook on one of these threads may wait for that lock, in a shutdown() of its own.
         unwatch(self)
         if self._driver is not None:
-            self._driver.stop(wait=wait)
-        self._retrier.stop(wait=wait)
+            self._driver.stop(STOP_S)
+        self._retrier.stop(STOP_S)
         if self._own_timer is not None:
-            self._own_timer._shut_down(wait=wait)
+            self._own_timer._shut_down(STOP_S)
         self.purge()
 
     def __repr__(self) -> str:

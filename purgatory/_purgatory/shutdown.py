@@ -31,6 +31,8 @@ Drain = Literal["expire", "cancel", "wait"]
 
 #: The longest sleep between two tests whether the shutdown is over.
 LONGEST_SLEEP_S: Final = 0.02
+#: How long a shutdown waits for each of its threads at the end.
+STOP_S: Final = 1.0
 #: How many operations are settled before the generator yields.
 OPERATIONS_PER_STEP: Final = 512
 

@@ -115,5 +115,5 @@ class ShutdownReport(Generic[OperationT]):
 
     @property
     def timed_out(self) -> bool:
-        """Whether operations are stuck, or hooks still ran at the timeout. Threads may still be there then."""
+        """Whether operations are stuck, or hooks still ran at the timeout. Their threads may still be there."""
         return bool(self.stuck or self.running)

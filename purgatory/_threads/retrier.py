@@ -93,8 +93,8 @@ class Retrier(TimerTask):
         self._thread = None
         self._missed.clear()
 
-    def stop(self, *, wait: bool) -> None:
-        """End the thread after the check that it makes, and drop the others. If ``wait``, wait for the thread.
+    def stop(self, timeout_s: float) -> None:
+        """End the thread after the check that it makes, and drop the others. Wait for it up to ``timeout_s``.
 
         A call from the thread itself does not wait.
         """
@@ -103,8 +103,8 @@ class Retrier(TimerTask):
             self._missed.clear()
             self._changed.notify_all()
             thread = self._thread
-        if wait and thread is not None and thread is not threading.current_thread() and thread.is_alive():
-            thread.join()
+        if thread is not None and thread is not threading.current_thread() and thread.is_alive():
+            thread.join(timeout_s)
 
     def _ask_timer(self, why: RuntimeError) -> None:
         """Let the timer make a round. The lock is not held, because a log handler may call back."""

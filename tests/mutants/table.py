@@ -589,15 +589,15 @@ MUTANTS = (
     Mutant(
         "no thread is left",
         PURGATORY,
-        "        self._retrier.stop(wait=wait)\n",
+        "        self._retrier.stop(STOP_S)\n",
         "",
         T_RETRIER + "test_shutdown_ends_the_retrier",
     ),
     Mutant(
         "a shutdown does not wait for a hook that hangs",
         PURGATORY,
-        "self._own_timer._shut_down(wait=wait)",
-        "self._own_timer._shut_down(wait=True)",
+        "self._own_timer._shut_down(STOP_S)",
+        "self._own_timer._shut_down(None)",
         T_SHUTDOWN + "test_hook_that_hangs_on_the_timers_thread_does_not_hold_up_the_shutdown",
     ),
     Mutant(
