@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["arrivals", "main"]
 
-LATER = 10**15
-NOW = 10**9
+NOW = 1_767_225_600_000_000  # in microseconds, as instants are: small numbers would be packed in fewer bytes
+LATER = NOW + 10**15
 ARRIVALS = 20
 
 

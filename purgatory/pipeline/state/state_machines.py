@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from purgatory.pipeline.state.leaf_index import Store
 
-SEMANTICS: Final = 3
+SEMANTICS: Final = 4
 """The version of the semantics and the state. A checkpoint of another version is rejected."""
 
 Event: TypeAlias = tuple[int, str, int]
