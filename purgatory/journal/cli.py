@@ -20,7 +20,7 @@ from purgatory.journal._serve import serve
 from purgatory.journal.records import parquet as _parquet
 from purgatory.journal.records.errors import JournalError
 from purgatory.journal.records.folder import journals_in, list_segments, tip
-from purgatory.journal.records.instants import add_keep_keys, add_normal, add_range, seconds
+from purgatory.journal.records.instants import add_keep_keys, add_normal, add_range, seconds, whole
 from purgatory.journal.segments import FolderLock, recover, seal
 from purgatory.journal.segments.retention import retain
 from purgatory.journal.summary import Normal, as_json, as_text, summarize_source
@@ -107,7 +107,7 @@ def _add_summary(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     what = "folder of one or several journals, one file, or JSON lines (- for stdin)"
     look.add_argument("source", metavar="SOURCE", help=what)
     add_normal(look)
-    look.add_argument("--top", type=_count, default=10, metavar="N", help="number of keys to show (default 10)")
+    look.add_argument("--top", type=whole, default=10, metavar="N", help="number of keys to show (default 10)")
     look.add_argument("--json", action="store_true", help="print one line of JSON")
     add_range(look, "summarize operations that left")
     look.set_defaults(run=_summary)
@@ -205,13 +205,6 @@ def _retain(options: argparse.Namespace) -> int:
     return 0
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        message = f"{text!r}: a whole number, 1 or more"
-        raise argparse.ArgumentTypeError(message)
-    return int(text)
-
-
 def _size(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGT]?)", text)
     if match is None or not float(match[1]):
@@ -232,7 +225,7 @@ def _serve(options: argparse.Namespace) -> int:
 def _rehearse(options: argparse.Namespace) -> int:
     from purgatory.journal.rehearse import rehearse  # noqa: PLC0415
 
-    count = rehearse(options.folder, options.journal, keep_ms=options.keep_keys)
+    count = rehearse(options.folder, options.journal, keep_ms=options.keep_ms)
     _print(f"{count} operations rehearsed into {options.journal}")
     return 0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from purgatory.journal.records.instants import add_keep_keys, add_normal, add_range, seconds
+from purgatory.journal.records.instants import add_keep_keys, add_normal, add_range, milliseconds, seconds, whole
 
 
 def place(text: str) -> str:
@@ -23,14 +23,6 @@ def whole_seconds(text: str) -> int:
         message = f"{text!r} is shorter than a second"
         raise argparse.ArgumentTypeError(message)
     return round(value)
-
-
-def whole(text: str) -> int:
-    """A number of things, at least one."""
-    if not text.isdecimal() or int(text) < 1:
-        message = f"must be an integer of at least 1, got {text!r}"
-        raise argparse.ArgumentTypeError(message)
-    return int(text)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -71,7 +63,8 @@ def _stream(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--checkpoint", required=True, metavar="DIR", help="folder that fixes --buckets, --partitions, --keep-keys"
     )
-    sub.add_argument("--delay", type=seconds, default=5.0, help="how late a row may come (default 5s)")
+    how = "how late a row may come (default 5s)"
+    sub.add_argument("--delay", dest="delay_ms", type=milliseconds, default=5_000, metavar="TIME", help=how)
     sub.add_argument(
         "--buckets", type=int, default=16, help="number of buckets, a power of two up to 65536 (default 16)"
     )
@@ -82,9 +75,8 @@ def _stream(sub: argparse.ArgumentParser) -> None:
     sub.add_argument(
         "--format", choices=("parquet", "delta"), default="parquet", help="format of the answers (default parquet)"
     )
-    sub.add_argument(
-        "--trigger", type=seconds, default=0.0, metavar="TIME", help="shortest time between batches (default 0)"
-    )
+    how = "shortest time between batches (default 0)"
+    sub.add_argument("--trigger", dest="trigger_s", type=seconds, default=0.0, metavar="TIME", help=how)
     sub.add_argument("--allow-gaps", action="store_true", help="start also if a segment is missing")
     sub.add_argument("--once", action="store_true", help="stop at the end of the input")
     sub.add_argument("--quiet", action="store_true", help="print no line per batch")

@@ -107,22 +107,14 @@ def _page_of(out: str) -> str:
 
 
 def _stream(options: argparse.Namespace) -> int:
+    from attrs import fields_dict
+
     from purgatory.pipeline import stream
     from purgatory.pipeline.rows.completeness import check_streamable
     from purgatory.pipeline.spark import places
     from purgatory.pipeline.spark.session import session
 
-    settings = stream.StreamSettings(
-        delay_ms=round(options.delay * 1000),
-        buckets=options.buckets,
-        partitions=options.partitions,
-        keep_ms=options.keep_keys,
-        files_per_batch=options.files_per_batch,
-        files_out=options.files_out,
-        trigger_s=options.trigger,
-        format=options.format,
-        once=options.once,
-    )
+    settings = stream.StreamSettings(**{name: getattr(options, name) for name in fields_dict(stream.StreamSettings)})
     if "://" not in options.source:
         check_streamable(Path(options.source), allow_gaps=options.allow_gaps)
     spark = session("stream")
@@ -179,7 +171,7 @@ def _replay(options: argparse.Namespace) -> int:
     from purgatory.pipeline.spark.outputs import placed
 
     engine = _engine(options, [options.trace], TRACE)
-    keep_us = None if options.keep_keys is None else options.keep_keys * 1000
+    keep_us = None if options.keep_ms is None else options.keep_ms * 1000
     if engine.name == "spark":
         from purgatory.pipeline.spark import places
         from purgatory.pipeline.spark.session import session

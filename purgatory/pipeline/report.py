@@ -121,43 +121,26 @@ def report(engine: Engine, out: str | Path, wishes: Wishes | None = None) -> Pat
         with _step("[1/3] checking that all of it is there", quiet=wishes.quiet):
             unread = engine.open(allow_gaps=wishes.allow_gaps)
             relations.prepare(engine, wishes.expiry_normal)
-            span = _Span(**engine.query(queries.SPAN).to_pylist()[0])
-        if not span.operations:
+            (span,) = engine.query(queries.SPAN).to_pylist()
+        if not span["operations"]:
             raise EmptyJournal(", ".join(engine.journals))
-        window_us = _window_s(span, wishes) * 1_000_000
-        span_us = span.last_us - span.first_us
+        span_us = span["last_us"] - span["first_us"]
+        window_us = _window_s(span_us / 1e6, wishes) * 1_000_000
         slot_us = next((w for w in _SLOTS_US if span_us / w <= _SLOTS), _days(span_us / 1e6, _SLOTS) * 1_000_000)
-        with _step(f"[2/3] counting {span.operations:,} operations", quiet=wishes.quiet):
-            widths = levels.widths_of(window_us, slot_us, attrs.asdict(span))
-            made = _made(engine, widths, malformed=span.malformed > 0)
+        with _step(f"[2/3] counting {span['operations']:,} operations", quiet=wishes.quiet):
+            widths = levels.widths_of(window_us, slot_us, span)
+            made = _made(engine, widths, malformed=span["malformed"] > 0)
     finally:
         engine.close()
     with _step("[3/3] the tables and the page", quiet=wishes.quiet):
         shutil.rmtree(folder / "tables" / "quarantine", ignore_errors=True)  # an earlier report's, if there was one
         drawn = {"occupancy": output.highest(made["peaks"], MOST)}  # many purgatories have many slots
         rows = {name: output.written(folder / "tables" / name, table, drawn.get(name)) for name, table in made.items()}
-        found = attrs.evolve(_found(rows, unread, engine, span, wishes), earlier=earlier)
+        found = attrs.evolve(_found(rows, unread, engine, span, wishes, window_us=window_us), earlier=earlier)
         path = folder / "index.html"
         path.write_text(page(found, wishes.title), encoding="utf-8")
         _describe(folder, found)
     return path
-
-
-@attrs.frozen
-class _Span:
-    """From when to when, how many operations, how long they waited in all, and how many are in no figure.
-
-    Attributes:
-        shut_down: operations that the service's shutdown completed.
-        malformed: rows that cannot be true.
-    """
-
-    first_us: int
-    last_us: int
-    operations: int
-    waited_us: int
-    shut_down: int
-    malformed: int
 
 
 def _made(engine: Engine, widths: relations.Widths, *, malformed: bool) -> dict[str, pa.Table]:
@@ -168,20 +151,22 @@ def _made(engine: Engine, widths: relations.Widths, *, malformed: bool) -> dict[
     return found
 
 
-def _found(rows: Mapping[str, list[Row]], unread: Found, engine: Engine, span: _Span, wishes: Wishes) -> Tables:
+def _found(
+    rows: Mapping[str, list[Row]], unread: Found, engine: Engine, span: Row, wishes: Wishes, *, window_us: int
+) -> Tables:
     given: dict[str, Any] = {name: table for name, table in rows.items() if name != "quarantine"}
     ends = {run.journal: (run.first, run.last) for run in engine.expected}
     return Tables(
         **given,
-        window_us=_window_s(span, wishes) * 1_000_000,
-        first_us=span.first_us,
-        last_us=span.last_us,
+        window_us=window_us,
+        first_us=span["first_us"],
+        last_us=span["last_us"],
         asked_us=(wishes.window_s or 0) * 1_000_000,
-        quarantined=span.malformed,
-        shut_down=span.shut_down,
+        quarantined=span["malformed"],
+        shut_down=span["shut_down"],
         expiry_normal=frozenset(output.short(name) or "" for name in wishes.expiry_normal),
         cancel_normal=frozenset(output.short(name) or "" for name in wishes.cancel_normal),
-        rows=span.operations + span.malformed,
+        rows=span["operations"] + span["malformed"],
         journals=tuple(_names(engine)),
         ranges=tuple(ends.get(number) for number in range(len(engine.journals))),
         gaps=tuple(unread.missing),
@@ -191,9 +176,8 @@ def _found(rows: Mapping[str, list[Row]], unread: Found, engine: Engine, span: _
     )
 
 
-def _window_s(span: _Span, wishes: Wishes) -> int:
+def _window_s(span_s: float, wishes: Wishes) -> int:
     """The length of a window: as asked for, unless there would be too many of them to be drawn or read."""
-    span_s = (span.last_us - span.first_us) / 1e6
     if wishes.window_s and span_s / wishes.window_s <= _MOST_WINDOWS:
         return wishes.window_s
     most = _MOST_WINDOWS if wishes.window_s else _WINDOWS

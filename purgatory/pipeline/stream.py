@@ -35,7 +35,7 @@ import attrs
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import KEEP_KEYS_MS, TRACE
-from purgatory.pipeline.rows.load import spark_schema, with_purgatory
+from purgatory.pipeline.rows.load import spark_schema
 from purgatory.pipeline.rows.validity import TRACE_PROBLEM
 from purgatory.pipeline.spark import places
 from purgatory.pipeline.spark.session import ROCKSDB, STREAMING, STRICT, importable
@@ -50,14 +50,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
-DEFAULT_BUCKETS: Final = 16
-DEFAULT_PARTITIONS: Final = 4
 METRICS: Final = "purgatory"
 """Under which name a query's progress (`observedMetrics`) has the batch's `answered`, `late`, `malformed`, and by how
 many more or fewer are `parked`."""
 
 _KEPT: Final = "purgatory.json"
-FORMATS: Final = tuple(places.LOGS)
 
 
 def _at_least_one(_: object, attribute: attrs.Attribute[int], value: int) -> None:
@@ -68,16 +65,19 @@ def _at_least_one(_: object, attribute: attrs.Attribute[int], value: int) -> Non
 
 @attrs.frozen(kw_only=True)
 class StreamSettings:
-    """How to run the query. Buckets, partitions and `keep_ms` are fixed by the checkpoint once it exists."""
+    """How to run the query. Buckets, partitions and `keep_ms` are fixed by the checkpoint once it exists.
+
+    The options of the command are parsed under the same names.
+    """
 
     delay_ms: int = 5_000  # how late a row may be, by its own instant, behind the latest one seen
-    buckets: int = attrs.field(default=DEFAULT_BUCKETS, validator=attrs.validators.in_([2**n for n in range(17)]))
-    partitions: int = attrs.field(default=DEFAULT_PARTITIONS, validator=_at_least_one)  # tasks of each stage
+    buckets: int = attrs.field(default=16, validator=attrs.validators.in_([2**n for n in range(17)]))
+    partitions: int = attrs.field(default=4, validator=_at_least_one)  # tasks of each stage
     keep_ms: int | None = KEEP_KEYS_MS  # how long a key keeps its level after a row has named it; None for ever
     files_per_batch: int = attrs.field(default=1_000, validator=_at_least_one)
     files_out: int = attrs.field(default=1, validator=_at_least_one)  # most files per batch and part
     trigger_s: float = 0.0  # minimum interval between the starts of batches
-    format: str = attrs.field(default="parquet", validator=attrs.validators.in_(FORMATS))  # of the answers
+    format: str = attrs.field(default="parquet", validator=attrs.validators.in_(places.LOGS))  # of the answers
     once: bool = False
 
     @property
@@ -99,10 +99,8 @@ def keep(spark: SparkSession, checkpoint: str, settings: StreamSettings) -> None
     """
     places.writable(spark, checkpoint)
     place = f"{checkpoint}/{_KEPT}"
-    wanted = {
-        "semantics": SEMANTICS,
-        **{name: getattr(settings, name) for name in ("buckets", "partitions", "keep_ms")},
-    }
+    wanted: dict[str, int | None] = {"semantics": SEMANTICS, "buckets": settings.buckets}
+    wanted |= {"partitions": settings.partitions, "keep_ms": settings.keep_ms}
     text = places.read(spark, place)
     if text is None:
         if places.exists(spark, f"{checkpoint}/offsets"):
@@ -128,7 +126,7 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
         settings: of which buckets, partitions and `keep_ms` must not change while the query's checkpoint lives.
     """
     timed = (
-        with_purgatory(rows)
+        rows.withColumn("purgatory", F.coalesce("purgatory", F.lit("")))  # the one without a name
         .withColumn("reason", F.expr(TRACE_PROBLEM))
         # A malformed row must not move time: one dated far ahead would make every other row late.
         .withColumn("time", F.when(F.col("reason").isNull(), F.col("ts")))
@@ -261,8 +259,7 @@ class Progress:
         parked += counts.pop("parked")
         state = sum(part["customMetrics"].get("rocksdbSstFileSize", 0) for part in progress["stateOperators"])
         took = progress["durationMs"].get("triggerExecution", 0) / 1000
-        said = progress.get("eventTime", {}).get("watermark")
-        watermark = None if said is None else datetime.fromisoformat(said)
+        watermark = datetime.fromisoformat(progress.get("eventTime", {}).get("watermark", "1970-01-01T00:00:00Z"))
         return cls(
             progress["batchId"],
             progress["numInputRows"],
@@ -270,22 +267,18 @@ class Progress:
             parked=parked,
             state_bytes=state,
             seconds=took,
-            watermark=None if watermark is None or watermark.timestamp() == 0 else watermark,
+            watermark=watermark if watermark.timestamp() else None,
         )
 
     def __str__(self) -> str:
         aside = f"{self.late:,} late, {self.malformed:,} malformed"
         rest = f"{self.parked:,} parked, {self.state_bytes / 1e6:.1f} MB of state files"
-        return (
-            f"batch {self.batch}: {self.rows:,} rows, {self.answered:,} answered, {aside}; {rest}; "
-            f"{self._event_time()}; {self.seconds:.1f} s"
-        )
-
-    def _event_time(self) -> str:
-        if self.watermark is None:
-            return "no watermark yet"
-        lag_s = (datetime.now(UTC) - self.watermark).total_seconds()
-        return f"watermark {self.watermark:%Y-%m-%dT%H:%M:%S}Z, {lag_s:,.0f} s behind the clock"
+        when = "no watermark yet"
+        if self.watermark is not None:
+            lag_s = (datetime.now(UTC) - self.watermark).total_seconds()
+            when = f"watermark {self.watermark:%Y-%m-%dT%H:%M:%S}Z, {lag_s:,.0f} s behind the clock"
+        work = f"{self.rows:,} rows, {self.answered:,} answered, {aside}"
+        return f"batch {self.batch}: {work}; {rest}; {when}; {self.seconds:.1f} s"
 
 
 def run(

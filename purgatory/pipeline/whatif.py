@@ -77,7 +77,8 @@ def whatif(
     if not results["wheels"]["operations"][0].as_py():
         raise NoOperation(", ".join(engine.journals))
     if unexplained:
-        results["timeouts"] = _explained(results["timeouts"], unexplained)
+        kinds = zip(*(results["timeouts"][name].to_pylist() for name in ("purgatory", "type")), strict=True)
+        results["timeouts"] = results["timeouts"].filter([kind not in unexplained for kind in kinds])
     found = {name: written(folder / "tables" / name, table) for name, table in results.items()}
     chosen = choose({**found, "timeouts": [row for row in found["timeouts"] if row["type"] not in normal]}, grid)
     choices = [attrs.asdict(each) for each in chosen]
@@ -87,12 +88,6 @@ def whatif(
     without |= {" · ".join(kind): UNEXPLAINED.format(told) for kind, told in unexplained.items()}
     path.write_text(plan(found, chosen, exact=exact, missing=unread.missing, without=without), encoding="utf-8")
     return path
-
-
-def _explained(timeouts: pa.Table, unexplained: Collection[tuple[str, str]]) -> pa.Table:
-    """The rows of the types of which a trace says all."""
-    kinds = zip(timeouts["purgatory"].to_pylist(), timeouts["type"].to_pylist(), strict=True)
-    return timeouts.filter([kind not in unexplained for kind in kinds])
 
 
 def _of_trace(engine: Engine, grid: Grid) -> dict[str, pa.Table]:

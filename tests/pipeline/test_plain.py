@@ -174,7 +174,7 @@ def test_stream_and_replay_keep_keys_alike(given, keep):
     """What isn't said is the same for both, and what is said means the same."""
     option = ["--keep-keys", *given] if given else []
     for words in (["stream", "--in", "x", "--checkpoint", "z"], ["replay", "--trace", "x"]):
-        assert keep == parser().parse_args([*words, "--out", "y", *option]).keep_keys
+        assert keep == parser().parse_args([*words, "--out", "y", *option]).keep_ms
 
 
 @pytest.mark.parametrize(

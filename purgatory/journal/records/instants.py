@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from purgatory.journal.records import KEEP_KEYS_MS
 
-__all__ = ["add_keep_keys", "add_normal", "add_range", "instant_us", "seconds"]
+__all__ = ["add_keep_keys", "add_normal", "add_range", "instant_us", "milliseconds", "seconds", "whole"]
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _LONGEST_S = 1000 * 365.25 * 86_400
@@ -40,6 +40,14 @@ def instant_us(text: str) -> int:
     return round((at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp() * 1_000_000)
 
 
+def whole(text: str) -> int:
+    """A number of things, at least one."""
+    if not text.isdecimal() or int(text) < 1:
+        message = f"must be an integer of at least 1, got {text!r}"
+        raise argparse.ArgumentTypeError(message)
+    return int(text)
+
+
 def add_range(parser: argparse.ArgumentParser, what: str) -> None:
     """Add `--since` and `--until`. ``what`` is the verb and the noun of their help."""
     for name, end in (("--since", "from this time on"), ("--until", "before this time")):
@@ -48,13 +56,20 @@ def add_range(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def add_keep_keys(parser: argparse.ArgumentParser) -> None:
-    """Add `--keep-keys`, in milliseconds. None means forever."""
+    """Add `--keep-keys`, in milliseconds as `keep_ms`. None means forever."""
     how = "forget a key that no row has named for this time, or `forever` (default 7d)"
-    parser.add_argument("--keep-keys", type=_time_to_keep, default=KEEP_KEYS_MS, metavar="TIME", help=how)
+    parser.add_argument(
+        "--keep-keys", dest="keep_ms", type=_time_to_keep, default=KEEP_KEYS_MS, metavar="TIME", help=how
+    )
+
+
+def milliseconds(text: str) -> int:
+    """A length of time, in milliseconds."""
+    return round(seconds(text) * 1000)
 
 
 def _time_to_keep(text: str) -> int | None:
-    return None if text == "forever" else round(seconds(text) * 1000)
+    return None if text == "forever" else milliseconds(text)
 
 
 def add_normal(parser: argparse.ArgumentParser) -> None:

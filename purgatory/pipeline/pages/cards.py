@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from purgatory.pipeline.pages.tables import Tables
 
-__all__ = ["Card", "cards"]
-
 
 @attrs.frozen
 class Card:

@@ -12,6 +12,7 @@ from purgatory.pipeline.pages.parts import figure, section
 from purgatory.pipeline.pages.plots import Series
 from purgatory.pipeline.pages.tables import Tables, by_type, name_of, total
 from purgatory.pipeline.pages.texts import count_text, duration_text, share_text
+from purgatory.pipeline.summaries.advice import TARGETS
 from purgatory.pipeline.summaries.groups import grouped
 from purgatory.pipeline.tables.queries import BANDS_US
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 _PALETTE: Final = ("var(--a)", "var(--b)", "var(--c)", "var(--d)", "var(--e)", "var(--f)")
 MOST: Final = 6
-_TIMEOUTS: Final = ((min, "shortest_ms"), (max, "delay_ms"))
+_BANDS: Final = (*BANDS_US, -1)
 _FEW: Final = 20  # what happened less often than this is in the table, and in no plot
 
 
@@ -121,7 +122,8 @@ def survival(tables: Tables) -> str:
         thin = _thin(sorted(rows, key=lambda row: row["wait_ms"]), 240)
         curves.append(Series(name_of(kind), colour, [row["survival"] for row in thin]))
         waits.append([max(row["wait_ms"], 1) for row in thin])
-        shortest, longest = (f(row[name] for row in outcomes[kind]) for f, name in _TIMEOUTS)
+        shortest = min(row["shortest_ms"] for row in outcomes[kind])
+        longest = max(row["delay_ms"] for row in outcomes[kind])
         told = f"timeout in use {duration_text(longest)}"
         marks.append((max(longest, 1), told if shortest == longest else f"longest {told}"))
     svg = plots.survival("Share of operations that need longer than a timeout", curves, waits, marks)
@@ -146,17 +148,14 @@ def _advice(tables: Tables) -> str:
     groups = {kind: rows for kind, rows in by_type(tables.failing(tables.advice)).items() if kind in often}
     if not groups:
         return ""
-    targets = sorted({row["target"] for rows in groups.values() for row in rows}, reverse=True)
-    head = "".join(f"<th>at most {share_text(t)} expire</th>" for t in targets)
+    head = "".join(f"<th>at most {share_text(target)} expire</th>" for target in TARGETS)
     body = []
     for kind, rows in groups.items():
-        by_target = {row["target"]: row for row in rows}
         cells = []
-        for target in targets:
-            row = by_target.get(target)
-            if row is None or row["timeout_ms"] is None:
-                there = "" if row is None else f" title='{share_text(row['survival_there'])} still wait at the end'"
-                cells.append(f"<td class=unknown{there}>not known</td>")
+        for row in sorted(rows, key=lambda row: -row["target"]):
+            if row["timeout_ms"] is None:
+                there = f"{share_text(row['survival_there'])} still wait at the end"
+                cells.append(f"<td class=unknown title='{there}'>not known</td>")
             else:
                 cells.append(f"<td>{duration_text(row['timeout_ms'])}</td>")
         body.append(f"<tr><th>{escape(name_of(kind))}</th>{''.join(cells)}</tr>")
@@ -187,10 +186,8 @@ def waiting(tables: Tables) -> str:
     at = windows(tables)
     figures = []
     for kind, rows in groups:
-        ends = sorted({row["upto_us"] for row in rows}, key=lambda us: (us < 0, us))
-        whole = [
-            us for us in (*BANDS_US, -1) if (ends[0] <= us <= (ends[-1] if ends[-1] > 0 else us)) or us == ends[-1]
-        ]
+        places = [_BANDS.index(row["upto_us"]) for row in rows]
+        whole = _BANDS[min(places) : max(places) + 1]
         counts = {(row["upto_us"], row["window_us"]): row["answered"] for row in rows}
         lines = [(_band(us), [counts.get((us, window), 0) for window in at]) for us in reversed(whole)]
         label = f"Waits of {name_of(kind)} by time"

@@ -17,8 +17,6 @@ per row) before anything is computed from the rows.
 from __future__ import annotations
 
 from contextlib import suppress
-from itertools import groupby
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -97,6 +95,14 @@ def noted(batches: Iterable[pa.RecordBatch], journal: int, runs: list[Run]) -> I
         yield batch
 
 
+def runs_in(batches: Iterable[pa.RecordBatch], journal: int) -> list[Run]:
+    """The runs of all sequence numbers in some batches."""
+    runs: list[Run] = []
+    for _ in noted(batches, journal, runs):
+        pass
+    return runs
+
+
 def gaps_in(expected: Sequence[Run], runs: Iterable[Run], journals: Sequence[str]) -> list[Gap]:
     """What of the expected runs was not read, or more than once."""
     found = []
@@ -128,11 +134,11 @@ def _gap(journal: str, first: int, last: int, *, doubled: bool = False) -> Gap:
 
 def hulls(runs: Sequence[Run]) -> list[Run]:
     """From the first number to the last that was read of each journal. For a range of time, the numbers in between."""
-    found = []
-    for journal, group in groupby(sorted(runs), attrgetter("journal")):
-        mine = list(group)
-        found.append(Run(journal, mine[0].first, max(run.last for run in mine)))
-    return found
+    found: dict[int, Run] = {}
+    for run in runs:
+        hull = found.get(run.journal, run)
+        found[run.journal] = Run(run.journal, min(hull.first, run.first), max(hull.last, run.last))
+    return list(found.values())
 
 
 def runs_of(rows: DataFrame, journal: int, last: int) -> list[Run]:
@@ -142,9 +148,7 @@ def runs_of(rows: DataFrame, journal: int, last: int) -> list[Run]:
 
 
 def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    runs: list[Run] = []
-    for _ in noted(batches, 0, runs):
-        pass
+    runs = runs_in(batches, 0)
     columns = [pa.array((getattr(run, name) for run in runs), pa.int64()) for name in ("first", "last")]
     yield pa.RecordBatch.from_arrays(columns, ["first", "last"])
 

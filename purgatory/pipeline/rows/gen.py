@@ -156,7 +156,8 @@ def trace(workload: Workload, seed: int = 1) -> pa.Table:
     reached = lists(event_key, event_level, ones)
     events = _rows(EVENT, event_key // workload.keys, event_at, none, delay=nothing, parts=reached)
     parked = _rows(OPERATION, home, at, ids, delay=delays, parts=lists(key, need, sizes))
-    whole = pa.concat_tables([parked, events])
+    empty = arrow_schema(TRACE).empty_table()  # with all columns: those that it alone has are null
+    whole = pa.concat_tables([empty, parked, events], promote_options="default")
     return _arrive(rng, workload, whole, np.concatenate([at, event_at]))
 
 
@@ -165,7 +166,6 @@ def _rows(
 ) -> pa.Table:
     count = len(instants)
     columns = {
-        "seq": pa.array(np.zeros(count, np.int64)),
         "kind": pa.array([kind] * count),
         "purgatory": pa.array(_PURGATORIES).take(pa.array(home)),
         "operation": operation,
@@ -174,10 +174,8 @@ def _rows(
         "delay_ms": pa.array(delay, pa.int64()),
         "levels": parts[1],
         "type": pa.array(_TYPES if kind == OPERATION else [""] * len(_TYPES)).take(pa.array(home)),
-        "watches": pa.nulls(count, pa.list_(pa.string())),
-        "outcome": pa.nulls(count, pa.string()),
     }
-    return pa.table(columns, schema=arrow_schema(TRACE))
+    return pa.table(columns)
 
 
 def _arrive(rng: np.random.Generator, workload: Workload, table: pa.Table, at: Any) -> pa.Table:

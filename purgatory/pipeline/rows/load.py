@@ -14,10 +14,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from purgatory.journal.records import TRACE, Schema
 from purgatory.journal.records.errors import JournalDamaged
 from purgatory.journal.records.folder import check_kind
 from purgatory.journal.records.parquet import NO_END, arrow_schema, opened
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import StructType
 
+    from purgatory.journal.records import Schema
     from purgatory.journal.records.folder import Segment
 
 
@@ -87,8 +86,3 @@ def load(
         table = pa.Table.from_batches(rest, empty.schema) if rest else empty
         frames.append(spark.createDataFrame(table, columns))
     return reduce(DataFrame.unionByName, frames)
-
-
-def with_purgatory(rows: DataFrame, schema: Schema = TRACE) -> DataFrame:
-    """A trace's rows. Those that name no purgatory belong to the one without a name."""
-    return rows.withColumn("purgatory", F.coalesce("purgatory", F.lit(""))) if schema is TRACE else rows

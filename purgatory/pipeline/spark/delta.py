@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import attrs
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -28,9 +28,6 @@ from purgatory.pipeline.spark import places
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-
-RETENTION: Final = timedelta(days=7)
-"""How long files that a compaction has replaced stay for readers of an older version."""
 
 
 @attrs.frozen
@@ -48,7 +45,9 @@ class Sink:
     def __call__(self, batch: DataFrame, number: int) -> None:
         """Write a batch, unless the table has it."""
         rows = batch.toArrow()  # also of a batch that the table has: this is what commits the state of the query
-        stream = _stream_of(batch.sparkSession, self.checkpoint)
+        metadata = places.read(batch.sparkSession, f"{self.checkpoint}/metadata")
+        assert metadata is not None, "Spark writes this file before the first batch"
+        stream = str(json.loads(metadata)["id"])
         written = transaction_version(self.table, stream)
         if written is not None and written >= number:
             return
@@ -87,10 +86,11 @@ def read(spark: SparkSession, table: str) -> DataFrame:
     return spark.read.option("basePath", places.qualified(spark, table)).parquet(*files)
 
 
-def compact(table: str, *, retention: timedelta = RETENTION) -> Compaction:
+def compact(table: str, *, retention: timedelta) -> Compaction:
     """Merge small files, and delete the files that were replaced longer than `retention` ago.
 
-    May run beside the stream and beside readers: each of these is a transaction of its own.
+    Until then, these files stay for readers of an older version. May run beside the stream and beside readers: each of
+    these is a transaction of its own.
     """
     delta = DeltaTable(table)
     before = len(delta.file_uris())
@@ -99,10 +99,3 @@ def compact(table: str, *, retention: timedelta = RETENTION) -> Compaction:
         retention_hours=math.ceil(retention / timedelta(hours=1)), enforce_retention_duration=False, dry_run=False
     )
     return Compaction(before, len(DeltaTable(table).file_uris()), len(deleted))
-
-
-def _stream_of(spark: SparkSession, checkpoint: str) -> str:
-    """The id of the query that a checkpoint belongs to. Spark writes it before the first batch."""
-    text = places.read(spark, f"{checkpoint}/metadata")
-    assert text is not None, "Spark starts a query by writing this file"
-    return str(json.loads(text)["id"])

@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from purgatory.pipeline.summaries.groups import groups, numbers, texts
+from purgatory.pipeline.summaries.groups import groups, numbers
 from purgatory.pipeline.tables.relations import schema
 
 TARGETS: Final = (0.1, 0.05, 0.01, 0.001)
@@ -53,7 +53,8 @@ def survival(waits: pa.Table) -> pa.Table:
         at_risk = left.sum() - np.cumsum(left) + left
         columns = [rows.column("wait_ms"), rows.column("answered"), rows.column("left"), at_risk]
         columns += [np.cumprod(1 - answered / at_risk), np.cumsum(answered) / left.sum()]
-        parts.append(pa.Table.from_arrays([*texts(kind, len(rows)), *columns], schema=CURVE))
+        names = [pa.repeat(pa.scalar(name, pa.string()), len(rows)) for name in kind]
+        parts.append(pa.Table.from_arrays([*names, *columns], schema=CURVE))
     return pa.concat_tables(parts)
 
 

@@ -7,12 +7,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import pyarrow as pa
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import numpy.typing as npt
+    import pyarrow as pa
 
     Numbers: TypeAlias = npt.NDArray[np.int64]
 
@@ -46,8 +46,3 @@ def numbers(table: pa.Table, name: str) -> Numbers:
     """A column of whole numbers."""
     found: Numbers = table.column(name).to_numpy()
     return found
-
-
-def texts(words: Sequence[str], count: int) -> list[pa.Array]:
-    """Columns that hold a group's own values in each of its rows."""
-    return [pa.repeat(pa.scalar(word, pa.string()), count) for word in words]

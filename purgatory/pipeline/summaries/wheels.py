@@ -82,8 +82,7 @@ def counting(
                     sums[0] += len(arrival)
                     sums[1] = max(sums[1], levels)
                     sums[2] += again
-        rows = [(*setting, *sums) for setting, sums in found.items()]
-        arrays = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), COUNTED.types, strict=True)]
-        yield pa.RecordBatch.from_arrays(arrays, COUNTED.names)
+        rows = [dict(zip(COUNTED.names, (*setting, *sums), strict=True)) for setting, sums in found.items()]
+        yield pa.RecordBatch.from_pylist(rows, COUNTED)
 
     return count

@@ -50,7 +50,8 @@ def prepare(engine: Engine, keep_us: int | None = None) -> None:
         engine: an engine that was opened, whose relation ``source`` has a trace's rows.
         keep_us: how long a key keeps its level after the latest row that named it (None: forever).
     """
-    engine.view("judged", f"select *, unix_micros(ts) as at_us, {TRACE_PROBLEM} as reason from source")
+    named = _COLUMNS.replace("purgatory", "coalesce(purgatory, '') as purgatory")
+    engine.view("judged", f"select {named}, unix_micros(ts) as at_us, {TRACE_PROBLEM} as reason from source")
     engine.view("good", f"select * from judged where reason is null and kind in ('{OPERATION}', '{EVENT}')")
     forgets = _forgets(engine, keep_us)
     refuses = _refuses(engine, forgets=forgets)
@@ -70,13 +71,8 @@ _NOT_REFUSED: Final = "not exists (select 1 from refused as r where r.seq = t.se
 
 def _pairs(engine: Engine, rows: str) -> str:
     """One row per key of a row. For an event `count` is 0, for an operation it is the number of its keys."""
-
-    def of_operation(column: str) -> str:
-        return f"case when kind = '{OPERATION}' then {column} end as {column}"
-
     return f"""select seq, purgatory, at_us, case when kind = '{OPERATION}' then size(keys) else 0 end as count,
-        {of_operation("operation")}, {of_operation("delay_ms")}, {of_operation("type")}, {engine.each_pair}
-        from {rows}"""
+        operation, delay_ms, type, {engine.each_pair} from {rows}"""
 
 
 _PAIR: Final = "t.seq, t.purgatory, t.at_us, t.count, t.operation, t.delay_ms, t.type, t.key, t.level"

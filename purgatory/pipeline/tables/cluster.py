@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from purgatory.journal.records import JOURNAL
 from purgatory.pipeline.rows.between import ALL, Between
 from purgatory.pipeline.rows.completeness import IncompleteJournal, gaps_in, hulls, promised, runs_of
-from purgatory.pipeline.rows.load import load, with_purgatory
+from purgatory.pipeline.rows.load import load
 from purgatory.pipeline.spark import places
 from purgatory.pipeline.tables import relations
 from purgatory.pipeline.tables.engine import Engine, Found
@@ -72,7 +72,7 @@ class Cluster(Engine):
         gaps = gaps_in(self.expected if whole else hulls(runs), runs, self.journals)
         if gaps and not allow_gaps:
             raise IncompleteJournal(gaps, damaged)
-        rows = with_purgatory(reduce(DataFrame.unionByName, frames), self.schema)
+        rows = reduce(DataFrame.unionByName, frames)
         rows.where(self._between.of_rows(self.schema)).createOrReplaceTempView("source")
         return Found(gaps, damaged)
 

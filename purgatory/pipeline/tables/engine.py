@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 
 from purgatory.journal.records import JOURNAL
+from purgatory.journal.records.folder import dropped
 from purgatory.pipeline.rows.between import ALL, Between
-from purgatory.pipeline.tables.journals import dropped_in, folders, left_out, there
+from purgatory.pipeline.tables.journals import folders, left_out, there
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -60,7 +62,7 @@ class Engine(ABC):
         each_key: the SQL that makes one row of each key, and one with null of a record without keys.
         each_pair: the SQL that makes one row of each key and its level.
         left_out: what lies beside the journals of a fleet and holds none.
-        dropped: how many operations the journals' writers dropped. These have no record.
+        dropped: how many operations the journals' writers dropped. These have no record. Not known of a store.
         expected: the rows that should be there.
     """
 
@@ -74,7 +76,7 @@ class Engine(ABC):
         self.schema = schema
         self.journals: Sequence[str] = folders(journals, schema, self._qualified)
         self.left_out: Sequence[str] = left_out(journals) if schema is JOURNAL else ()
-        self.dropped = dropped_in(self.journals)
+        self.dropped = sum(dropped(Path(name)) for name in self.journals if "://" not in name)
         self.expected: Sequence[Run] = self._promised()
 
     def _promised(self) -> Sequence[Run]:

@@ -7,15 +7,7 @@ from posixpath import normpath
 from typing import TYPE_CHECKING
 
 from purgatory.journal.records import JOURNAL, Schema
-from purgatory.journal.records.folder import (
-    check_kind,
-    dropped,
-    folders_in,
-    is_trace,
-    journals_in,
-    list_segments,
-    tip,
-)
+from purgatory.journal.records.folder import check_kind, folders_in, is_trace, journals_in, list_segments, tip
 from purgatory.pipeline.rows.completeness import Run
 
 if TYPE_CHECKING:
@@ -77,8 +69,3 @@ def there(journals: Sequence[str]) -> list[Run]:
     """The rows of each journal, by the sequence numbers at its two ends."""
     ends = [(number, tip(Path(name))) for number, name in enumerate(journals)]
     return [Run(number, each["first"], each["last"]) for number, each in ends if each["last"] >= each["first"]]
-
-
-def dropped_in(journals: Iterable[str]) -> int:
-    """How many operations the journals' writers dropped, by their segments. Those of a store are not read."""
-    return sum(dropped(Path(name)) for name in journals if "://" not in name)

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from purgatory._distribution import missing
-from purgatory.journal.records import TRACE
 from purgatory.journal.records.errors import JournalDamaged, JournalError
-from purgatory.journal.records.parquet import arrow_schema, grouped, opened
+from purgatory.journal.records.parquet import BATCH, arrow_schema, grouped, opened
 from purgatory.journal.records.ranges import beside
 from purgatory.pipeline.rows.between import ALL
-from purgatory.pipeline.rows.completeness import IncompleteJournal, Run, gaps_in, hulls, noted
+from purgatory.pipeline.rows.completeness import IncompleteJournal, Run, gaps_in, hulls, noted, runs_in
 from purgatory.pipeline.tables import relations
 from purgatory.pipeline.tables.engine import Engine, Found
 
@@ -92,9 +91,8 @@ class Local(Engine):
             raise IncompleteJournal(gaps, damaged)
         # The file without rows has every column, also those that older segments lack: these are then null.
         files.append(self._copied(arrow_schema(self.schema).empty_table()))
-        replaced = "replace (coalesce(purgatory, '') as purgatory)" if self.schema is TRACE else ""
         rows = f"read_parquet([{', '.join(map(_quoted, files))}], union_by_name = true)"
-        self.view("source", f"select * {replaced} from {rows} where {self._between.of_rows(self.schema)}")
+        self.view("source", f"select * from {rows} where {self._between.of_rows(self.schema)}")
         return Found(gaps, damaged)
 
     def given(self, name: str, rows: pa.Table) -> None:
@@ -152,7 +150,8 @@ class Local(Engine):
         if segment.first > expected.last:
             return ()
         if segment.path.suffix == ".parquet":
-            runs += _runs_of(segment, expected.journal)
+            with opened(segment.path) as file:
+                runs += runs_in(file.iter_batches(batch_size=BATCH, columns=["seq"]), expected.journal)
             return [str(segment.path)]
         # Without those that came after the work began.
         rows = noted(beside(segment, segments, self.schema, expected.last), expected.journal, runs)
@@ -174,14 +173,6 @@ def _reported() -> Iterator[None]:
         gone = "No files found" in line or "No such file" in line
         hint = ": a segment was removed while it was read; run this again" if gone else ""
         raise JournalError(f"{line}{hint}") from error
-
-
-def _runs_of(segment: Segment, journal: int) -> list[Run]:
-    found: list[Run] = []
-    with opened(segment.path) as file:
-        for _ in noted(file.iter_batches(batch_size=1 << 17, columns=["seq"]), journal, found):
-            pass
-    return found
 
 
 def _quoted(text: str) -> str:

@@ -26,6 +26,8 @@ SPAN: Final = Table(
         count_if(outcome = '{SHUTDOWN}'), (select count(*) from source) - count(*) from records""",
     schema("first_us last_us operations waited_us shut_down malformed"),
 )
+"""From when to when, how many operations, how long they waited in all, how many a shutdown ended, and how many records
+cannot be true."""
 
 
 def prepare(engine: Engine, widths: Widths) -> None:

@@ -250,7 +250,7 @@ def test_number_of_keys_is_checked(tmp_path, top, capsys):
     """Fewer than one key, or no number, is rejected in a line. A negative one dropped the last of them."""
     with pytest.raises(SystemExit):
         main(["summary", str(tmp_path), "--top", top])
-    assert f"argument --top: '{top}': a whole number, 1 or more" in capsys.readouterr().err
+    assert f"argument --top: must be an integer of at least 1, got '{top}'" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no disk that is always full")
