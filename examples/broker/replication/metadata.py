@@ -37,16 +37,16 @@ class Metadata:
         would forget the node after it has learned the new leaders, take the partitions from the new leader again, and
         wait for a second until its next metadata request.
         """
-        self.staying: set[int] = set(brokers)
-        """The live nodes that are not about to stop. New replicas are placed on these only."""
+        self.online: set[int] = set(brokers)
+        """The live nodes that can lead: not about to stop, and with a disk that accepts writes."""
         self.topics: dict[str, dict[int, KnownPartition]] = {}
 
-    def set_live_nodes(self, brokers: Mapping[int, tuple[str, int]], leaving: Collection[int] = ()) -> None:
-        """Set the live nodes, and those that are about to stop."""
+    def set_live_nodes(self, brokers: Mapping[int, tuple[str, int]], offline: Collection[int] = ()) -> None:
+        """Set the live nodes, and those of them that cannot lead."""
         self.brokers.clear()
         self.brokers.update(brokers)
-        self.staying.clear()
-        self.staying.update(brokers.keys() - leaving)
+        self.online.clear()
+        self.online.update(brokers.keys() - offline)
 
     def learn(self, key: Key, known: KnownPartition) -> None:
         self.topics.setdefault(key[0], {})[key[1]] = known

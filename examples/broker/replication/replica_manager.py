@@ -123,8 +123,8 @@ class ReplicaManager:
         topic = self.store.topics.get(key[0]) or Topic(key[0], key[1] + 1, replicas)
         if partition is None:
             partition = self._open(topic, key[1], NO_LEADER, replicas)
-            # A node that is about to stop still fetches. It must not join the ISR again.
-            partition.eligible = self.metadata.staying
+            # A node that is about to stop, or whose disk rejects writes, may still fetch. It must not join the ISR.
+            partition.eligible = self.metadata.online
         if partition.is_ours(leadership) and replicas != partition.replicas:
             partition.move(replicas, time.monotonic())
             self.changed(partition)

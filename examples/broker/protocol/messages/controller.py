@@ -51,7 +51,7 @@ class LiveBroker:
     broker_id: Int32 = 0
     host: String = ""
     port: Int32 = 0
-    is_leaving: Boolean = False
+    is_offline: Boolean = False
 
 
 @attrs.define

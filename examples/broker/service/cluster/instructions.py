@@ -199,7 +199,7 @@ class Instructions:
     def _set_live_nodes(self, live: Collection[m.LiveBroker]) -> None:
         self._replicas.metadata.set_live_nodes(
             {broker.broker_id: (broker.host, broker.port) for broker in live},
-            {broker.broker_id for broker in live if broker.is_leaving},
+            {broker.broker_id for broker in live if broker.is_offline},
         )
 
     def _learn(self, message: m.UpdateMetadataRequest) -> Steps[m.UpdateMetadataResponse]:

@@ -62,7 +62,7 @@ class ClusterTopics:
 
     def place(self, topic: Topic, replicas: int, first: int = 0) -> dict[int, tuple[int, ...]]:
         """Choose the nodes of a topic's partitions, from `first` on. Raises BrokerError if too few nodes are alive."""
-        nodes = sorted(self._replicas.metadata.staying)
+        nodes = sorted(self._replicas.metadata.online)
         try:
             return assign(
                 nodes, topic.partitions - first, replicas, first_partition=first, start=zlib.crc32(topic.name.encode())

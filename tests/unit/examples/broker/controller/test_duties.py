@@ -305,7 +305,7 @@ def test_a_node_that_is_about_to_stop(cluster):
     assert [(3,), (1,), (1,)] == [cluster.isr("t", index) for index in range(3)]
     for node in (1, 3):  # nothing new is given to it any more, but clients know it until it is gone
         live = cluster.active.channel.of(UpdateMetadataRequest, node)[-1].live_brokers
-        assert {1: False, 2: True, 3: False} == {broker.broker_id: broker.is_leaving for broker in live}
+        assert {1: False, 2: True, 3: False} == {broker.broker_id: broker.is_offline for broker in live}
     assert [1, 2, 3] == cluster.active.channel.known
 
 
@@ -318,12 +318,12 @@ def test_a_disk_that_rejects_writes(cluster):
 
     assert [(3, (3,)), (1, (1,))] == [(cluster.leader("t", index), cluster.isr("t", index)) for index in (0, 1)]
     live = cluster.active.channel.of(UpdateMetadataRequest, 3)[-1].live_brokers
-    assert {1: False, 2: True, 3: False} == {broker.broker_id: broker.is_leaving for broker in live}
+    assert {1: False, 2: True, 3: False} == {broker.broker_id: broker.is_offline for broker in live}
     cluster.forget_messages()
     cluster.write(Delete(f"{layout.OFFLINE}/2"))
     assert (3, (3,)) == cluster.told(2, T0)
     live = cluster.active.channel.of(UpdateMetadataRequest, 3)[-1].live_brokers
-    assert {1: False, 2: False, 3: False} == {broker.broker_id: broker.is_leaving for broker in live}
+    assert {1: False, 2: False, 3: False} == {broker.broker_id: broker.is_offline for broker in live}
 
 
 def test_a_disk_that_rejects_writes_where_nobody_can_take_over(cluster):
