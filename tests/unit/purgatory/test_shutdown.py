@@ -9,7 +9,7 @@ import pytest
 from purgatory import DelayedOperation, DelayedOperationPurgatory, InvalidSetting, Outcome, PurgatoryClosed
 from purgatory._purgatory.shards import Shards
 from tests.support import PATIENCE_S, Waiting, eventually, in_thread
-from timer import InlineExecutor, MockTimer, SystemTimer, SystemTimerReaper
+from timer import InlineExecutor, MockTimer, SystemTimer, SystemTimerReaper, TimerTask
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -494,6 +494,23 @@ def test_check_that_hangs_on_the_retrier_does_not_hold_up_the_shutdown(hang):
     hang.release()
 
     assert ((operation,), 0, True) == (report.stuck, report.running, report.timed_out)
+
+
+def test_task_that_hangs_on_the_timers_thread_does_not_hold_up_the_shutdown(hang):
+    """A task of yours, which is no operation, does not keep the shutdown from returning either."""
+
+    class Task(TimerTask):
+        def run(self):
+            hang()
+
+    purgatory = DelayedOperationPurgatory("test")
+    purgatory.timer.add(Task(1))
+    assert hang.begun.wait(PATIENCE_S)
+    report = purgatory.shutdown()
+    assert not hang.ended.is_set()
+    hang.release()
+
+    assert not report.timed_out
 
 
 def test_shutdown_with_a_lock_that_a_hook_needs_ends_after_its_timeout():
