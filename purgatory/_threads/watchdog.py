@@ -31,6 +31,8 @@ from timer import TimerTask
 from timer._fork import call_after_fork, new_event, new_lock
 
 HOOKS: Final = frozenset({"try_complete", "on_complete", "on_expiration", "run"})
+#: Methods of an observer that are called with an operation that has an outcome.
+OBSERVERS: Final = frozenset({"leaving", "finished"})
 #: How many of the innermost frames of a stack are logged.
 _DEPTH: Final = 25
 #: The longest sleep between two samples. A new threshold counts after it.
@@ -153,13 +155,13 @@ def frames_may_be_read() -> bool:
     return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 
 
-def _hooks(frame: FrameType | None) -> dict[FrameType, TimerTask]:
-    """The frames of hooks on a stack, the innermost first, with their tasks."""
+def _hooks(frame: FrameType | None, names: frozenset[str] = HOOKS, place: int = 0) -> dict[FrameType, TimerTask]:
+    """The frames of hooks on a stack, the innermost first, with the task that is the argument at ``place``."""
     found = {}
     while frame is not None:
         code = frame.f_code
-        if code.co_name in HOOKS and code.co_argcount:
-            task = frame.f_locals.get(code.co_varnames[0])
+        if code.co_name in names and code.co_argcount > place:
+            task = frame.f_locals.get(code.co_varnames[place])
             if isinstance(task, TimerTask):
                 found[frame] = task
         frame = frame.f_back
@@ -167,8 +169,9 @@ def _hooks(frame: FrameType | None) -> dict[FrameType, TimerTask]:
 
 
 def hooks_on_this_stack() -> list[TimerTask]:
-    """The tasks whose hooks are on the calling thread's stack, the innermost first."""
-    return list(_hooks(sys._getframe()).values())
+    """The tasks whose hooks, or whose observers, are on the calling thread's stack."""
+    here = sys._getframe()
+    return [*_hooks(here).values(), *_hooks(here, OBSERVERS, 1).values()]
 
 
 _watchdog = Watchdog()

@@ -6,7 +6,7 @@ import time
 import attrs
 import pytest
 
-from purgatory import DelayedOperation, DelayedOperationPurgatory, InvalidSetting, Outcome, PurgatoryClosed
+from purgatory import DelayedOperation, DelayedOperationPurgatory, InvalidSetting, Observer, Outcome, PurgatoryClosed
 from purgatory._purgatory.shards import Shards
 from tests.support import PATIENCE_S, Waiting, eventually, in_thread
 from timer import InlineExecutor, MockTimer, SystemTimer, SystemTimerReaper, TimerTask
@@ -549,6 +549,28 @@ def test_shutdown_waits_for_another_one_until_its_timeout(hang, mock_timer):
 
     assert [(1, 1), (0, 2)] == [(report.running, report.expired) for report in reports]
     assert reports[0] == purgatory.shutdown()
+
+
+@pytest.mark.parametrize("method", ["leaving", "finished"])
+@pytest.mark.parametrize("end", ["cancel", "force_complete", "run"])
+def test_shutdown_from_an_observer_does_not_wait_for_that_observer(mock_timer, method, end):
+    """An observer may shut the purgatory down, whatever ended the operation."""
+    reports = []
+
+    class Closes(Observer):
+        def leaving(self, operation):
+            if method == "leaving":
+                reports.append(purgatory.shutdown(timeout_ms=60_000))
+
+        def finished(self, operation, outcome, error):
+            if method == "finished":
+                reports.append(purgatory.shutdown(timeout_ms=60_000))
+
+    purgatory = DelayedOperationPurgatory("test", timer=mock_timer, observers=[Closes()])
+    getattr(park(purgatory, "k"), end)()
+
+    assert [False] == [report.timed_out for report in reports]
+    assert 30_000 > reports[0].elapsed_ms
 
 
 def test_report_of_a_shutdown_in_time(mock_timer):
