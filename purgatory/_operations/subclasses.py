@@ -16,11 +16,13 @@ from purgatory._support.label import label
 if TYPE_CHECKING:
     from purgatory._operations.operation import DelayedOperation
 
-#: The public properties of an operation. A subclass must not redefine them.
-RESERVED: Final = (
+#: The public properties of an operation.
+PROPERTIES: Final = (
     *("added_ns", "checks", "created_ns", "deadline_ns", "delay_ms"),
     *("drained", "is_completed", "is_pending", "keys", "outcome"),
 )
+#: What a subclass must not redefine. The timer calls ``run`` at the deadline.
+RESERVED: Final = (*PROPERTIES, "run")
 
 _STATES: Final = ("new", "being parked", "parked")
 _KEYS_SHOWN: Final = 3
@@ -40,7 +42,7 @@ def check_names(cls: type, base: type) -> None:
 
 def reserve(cls: type) -> None:
     """Give the properties of a class a setter that raises :class:`ReservedName`."""
-    for name in RESERVED:
+    for name in PROPERTIES:
         own = getattr(cls, name)
         get = own.fget if isinstance(own, property) else own.__get__
         setattr(cls, name, property(get, partial(_reject_value, name), doc=own.__doc__))

@@ -18,7 +18,7 @@ from purgatory import (
     Outcome,
     ReservedName,
 )
-from purgatory._operations.subclasses import RESERVED
+from purgatory._operations.subclasses import PROPERTIES, RESERVED
 from tests.support import Waiting, eventually, in_thread, run_threads
 from timer import DelayTypeError, InlineExecutor, MockTimer, SystemTimer, TaskHeld, Timer, TimerTask
 
@@ -572,7 +572,7 @@ def test_name_of_the_librarys_cannot_be_assigned():
     assert (Fetch, "keys") == (caught.value.kind, caught.value.name)
 
 
-@pytest.mark.parametrize("name", ["keys", "checks", "outcome", "delay_ms", "is_pending", "drained"])
+@pytest.mark.parametrize("name", ["keys", "checks", "outcome", "delay_ms", "is_pending", "drained", "run"])
 def test_name_of_the_librarys_cannot_be_redefined(name):
     """A class attribute of such a name would hide the library's own: the class can't be made."""
     with pytest.raises(ReservedName, match=f"Mine.{name}"):
@@ -634,7 +634,7 @@ def test_reserved_names_are_the_public_properties():
         if not name.startswith("_") and inspect.isdatadescriptor(value)
     }
 
-    assert properties == set(RESERVED)
+    assert properties == set(PROPERTIES)
 
 
 def test_guide_lists_the_names_that_are_reserved():
