@@ -130,8 +130,10 @@ class SystemTimerReaper(Timer):
 
         Waits for running tasks without a time limit, unless called from one of them.
         """
-        driver, self.driver = self.driver, None
+        driver = self.driver
         if driver is None:
             return []
         driver.stop()
-        return self.timer.shutdown()
+        pending = self.timer.shutdown()
+        self.driver = None  # last: after an interrupt, the next call shuts down
+        return pending

@@ -179,10 +179,10 @@ class TimerTask(TimerTaskEntry):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         for name in ("__eq__", "__hash__"):
-            if name in vars(cls):
+            if getattr(cls, name) is not getattr(object, name):
                 raise InvalidTask(
                     cls,
-                    f"{cls.__qualname__} defines {name}, but tasks are told apart by identity; "
+                    f"{cls.__qualname__} has its own {name}, but tasks are told apart by identity; "
                     "with attrs or dataclasses pass eq=False",
                 )
 

@@ -84,6 +84,25 @@ def test_shutdown_stops_the_thread_and_the_timer_once():
     assert "grim" not in thread_names()
 
 
+def test_interrupted_shutdown_can_be_repeated(monkeypatch):
+    """After an interrupt in the wait for the thread, the next call shuts down the timer and returns the tasks."""
+    inner = Counting()
+    reaper = SystemTimerReaper("grim", inner)
+    stop = reaper.driver.stop
+
+    def interrupted():
+        stop()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reaper.driver, "stop", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            reaper.shutdown()
+
+    assert ["left"] == reaper.shutdown()
+    assert 1 == inner.closed
+
+
 def test_closed_reaper_takes_nothing(reaper):
     """Adding to a reaper that was shut down raises."""
     reaper.shutdown()
