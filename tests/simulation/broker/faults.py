@@ -157,9 +157,13 @@ class Faults:
         node = self._choose(lambda node: node.is_running)
         if node is not None:
             self.count += 1
-            self._note(f"node {node.number}: about to stop")
-            self._leaving.add((node, node.life))
-            node.leave()
+            self.stop_later(node)
+
+    def stop_later(self, node):
+        """Let a node hand its leaderships over. `end` stops it."""
+        self._note(f"node {node.number}: about to stop")
+        self._leaving.add((node, node.life))
+        node.leave()
 
     def _elect(self):
         controller = self._choose(lambda node: node.is_controller)

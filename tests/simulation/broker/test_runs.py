@@ -1,5 +1,6 @@
 """Seeded runs of a simulated broker cluster. `python -m tests.simulation.broker` runs more seeds."""
 
+import os
 import shutil
 
 import pytest
@@ -36,3 +37,40 @@ def test_a_lost_record_is_found(tmp_path):
     simulation.clients.promised["t", 0][1_000_000] = b"a lost record"
     with pytest.raises(Broken, match="lost or changed: {1000000: b'a lost record'}"):
         simulation.run()
+
+
+class PowerCutAndStop(Simulation):
+    """Three nodes, with one partition on two of them. No other fault happens."""
+
+    def _step(self, number):
+        if number:
+            return
+        controller, leader, follower = self.nodes
+        assert controller.is_controller
+        assert leader.leads(("t", 0))
+        assert leader.partition(("t", 0)).replicas == (2, 3)
+        for _ in range(10):
+            self.clients.produce(leader)
+            self._settle()
+        assert self.clients.acknowledged
+        leader.kill()
+        for path in leader.folder.glob("t-0/*.log"):
+            os.truncate(path, 0)
+        self.faults.stop_later(follower)
+        self._pass_time()
+        controller.kill()
+        self._pass_time()
+        assert follower.is_controller
+        self.faults.start(leader)
+        self._pass_time()
+        assert not leader.leads(("t", 0))
+
+    def _pass_time(self):
+        for _ in range(12):
+            self._settle()
+            self._advance(250)
+
+
+def test_a_node_that_is_about_to_stop_does_not_count_with_its_old_ends(tmp_path):
+    """A new controller waits for its return. By the ends of its start, the log that a power cut emptied would win."""
+    PowerCutAndStop(1, tmp_path).run()
