@@ -39,8 +39,12 @@ def test_a_lost_record_is_found(tmp_path):
         simulation.run()
 
 
-class PowerCutAndStop(Simulation):
-    """Three nodes, with one partition on two of them. No other fault happens."""
+class PowerCut(Simulation):
+    """Three nodes, with one partition on two of them. Its leader loses its log while its follower is offline."""
+
+    def __init__(self, folder, fault):
+        super().__init__(1, folder)
+        self.fault = fault
 
     def _step(self, number):
         if number:
@@ -56,7 +60,10 @@ class PowerCutAndStop(Simulation):
         leader.kill()
         for path in leader.folder.glob("t-0/*.log"):
             os.truncate(path, 0)
-        self.faults.stop_later(follower)
+        if self.fault == "stop":
+            self.faults.stop_later(follower)
+        else:
+            follower.replicas.store.disk.failed(OSError("no space left on device"))
         self._pass_time()
         controller.kill()
         self._pass_time()
@@ -71,6 +78,7 @@ class PowerCutAndStop(Simulation):
             self._advance(250)
 
 
-def test_a_node_that_is_about_to_stop_does_not_count_with_its_old_ends(tmp_path):
-    """A new controller waits for its return. By the ends of its start, the log that a power cut emptied would win."""
-    PowerCutAndStop(1, tmp_path).run()
+@pytest.mark.parametrize("fault", ["stop", "disk"])
+def test_a_node_that_was_offline_counts_with_its_present_ends(tmp_path, fault):
+    """It counts again after it has registered again. By the ends of its start, the log that was lost would win."""
+    PowerCut(tmp_path, fault).run()
