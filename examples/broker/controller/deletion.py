@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from examples.broker.controller.tree import layout
-from examples.broker.coordination.store import Delete, NoNode
+from examples.broker.coordination.store import Delete, find
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -101,14 +101,7 @@ class Deletion:
         paths += [f"{layout.topic_path(topic)}/partitions", layout.topic_path(topic), layout.config_path(topic)]
         paths.append(f"{layout.DELETIONS}/{topic}")
         duties.unwatch(topic)
-        operations: list[Operation] = [Delete(path) for path in paths if self._is_there(path)]
+        operations: list[Operation] = [Delete(path) for path in paths if find(duties.store, path) is not None]
         duties.writer.write(operations)
         context.forget_topic(topic)
         _log.info("topic deleted", topic=topic)
-
-    def _is_there(self, path: str) -> bool:
-        try:
-            self._duties.store.get(path)
-        except NoNode:
-            return False
-        return True

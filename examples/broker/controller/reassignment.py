@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from examples.broker.controller.tree import layout
-from examples.broker.coordination.store import Create, Delete, Node, NoNode, Set
+from examples.broker.coordination.store import Create, Delete, Node, Set, find
 
 if TYPE_CHECKING:
     from examples.broker.controller.duties import Duties
@@ -127,7 +127,4 @@ class Reassignment:
             self._seen = Node(data, found.version + 1)
 
     def _read(self) -> Node | None:
-        try:
-            return self._duties.store.get(layout.REASSIGNMENTS)
-        except NoNode:
-            return None
+        return find(self._duties.store, layout.REASSIGNMENTS)

@@ -186,3 +186,11 @@ class Store(Protocol):
 
     def watch_children(self, path: str, callback: Callable[[], None]) -> Watch:
         """Call back after a name appeared or disappeared below the node. Raises NoNode."""
+
+
+def find(store: Store, path: str) -> Node | None:
+    """Return a node, or None if it does not exist."""
+    try:
+        return store.get(path)
+    except NoNode:
+        return None

@@ -24,6 +24,7 @@ from examples.broker.coordination.store import (
     Operation,
     Set,
     Store,
+    find,
 )
 
 _log = structlog.get_logger(__name__)
@@ -53,7 +54,7 @@ def try_to_become_controller(store: Store, node: int, *, is_controller: bool = F
         StoreError: if the store is unreachable.
     """
     for _ in range(_TRIES):
-        found = _read(store)
+        found = find(store, CONTROLLER)
         if found is not None:
             current = _controller_in(found)
             if current is not None and (current != node or is_controller):
@@ -72,13 +73,6 @@ def try_to_become_controller(store: Store, node: int, *, is_controller: bool = F
         _log.info("elected controller", node=node, epoch=epoch)
         return Election(node, epoch, epoch_node.version + 1, won=True)
     return Election(None)
-
-
-def _read(store: Store) -> Node | None:
-    try:
-        return store.get(CONTROLLER)
-    except NoNode:
-        return None
 
 
 def _controller_in(node: Node) -> int | None:
