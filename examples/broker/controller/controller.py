@@ -151,16 +151,13 @@ class Controller:
     # -- session and election
 
     def _session_changed(self, change: SessionChange) -> None:
-        if change is SessionChange.LOST:
-            self._end_term()
-            self.is_registered = False
-            self.controller_id = None
-        elif change is SessionChange.ESTABLISHED:
-            self._end_term()
-            self.is_registered = False
-            self._take_part()
-        elif change is SessionChange.RESUMED:
+        if change is SessionChange.RESUMED:
             self._try_to_become_controller()
+        elif change is not SessionChange.SUSPENDED:
+            self._end_term()
+            self.is_registered, self.controller_id = False, None
+            if change is SessionChange.ESTABLISHED:
+                self._take_part()
 
     def _take_part(self) -> None:
         if self.is_registered:

@@ -47,7 +47,7 @@ from examples.broker.coordination.store import Node, SessionChange, SessionLost,
 from examples.broker.coordination.tree_file import TreeFile, create
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from examples.broker.coordination.store import Operation
 
@@ -154,10 +154,7 @@ class EmbeddedStore:
 
     def _tell_session(self, change: SessionChange) -> None:
         _log.info("session", change=change.value, session=self._session)
-        try:
-            self.on_session(change)
-        except Exception:  # noqa: BLE001 - contained
-            _log.exception("on_session failed")
+        self._call([lambda: self.on_session(change)])
 
     def close(self) -> None:
         """End the session at once."""
@@ -286,7 +283,7 @@ class EmbeddedStore:
         if not renewed:
             self._tell_session(SessionChange.LOST)
             self._begin_session()
-            self._call(list(self._watches))
+            self._call(watch.callback for watch in list(self._watches))
 
     def _expire(self, now: int) -> None:
         over = "expires < ? OR boot != ?"
@@ -321,12 +318,13 @@ class EmbeddedStore:
         # If some changes are deleted already, every node may have changed.
         otherwise = newest if oldest != self._seen_change + 1 else 0
         self._seen_change = newest
-        self._call([watch for watch in list(self._watches) if watch.since < last.get(watch.key, otherwise)])
+        changed = [watch for watch in list(self._watches) if watch.since < last.get(watch.key, otherwise)]
+        self._call(watch.callback for watch in changed)
 
     @staticmethod
-    def _call(watches: list[_Watch]) -> None:
-        for watch in watches:
+    def _call(callbacks: Iterable[Callable[[], None]]) -> None:
+        for callback in callbacks:
             try:
-                watch.callback()
+                callback()
             except Exception:  # noqa: BLE001 - contained
-                _log.exception("a watch's callback failed")
+                _log.exception("a callback failed")
