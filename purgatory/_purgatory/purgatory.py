@@ -93,6 +93,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         "_closing",
         "_driver",
         "_idle_keys",
+        "_overtaken",
         "_own_timer",
         "_report",
         "_retrier",
@@ -136,6 +137,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         super().__init__(name, all_shards, timer, all_observers, capacity, bool(keep_context))
         self._closing = threading.RLock()  # a hook may call shutdown() while it runs
         self._report: ShutdownReport[OperationT] | None = None
+        self._overtaken = False  # whether a call has made the report that did not get the lock
         self._waiting: dict[Shutdown, frozenset[int]] = {}  # for each shutdown that runs, the hooks that called it
         self._driver: Driver | None = None
         if reaper_enabled and timer is not None and not timer.is_driven:
@@ -325,18 +327,21 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         """
         shutdown = Shutdown(self, drain, timeout_ms, running=self._running)
         self._closed = True
-        self._waiting[shutdown] = own_hooks(self._shards)
         closing = self._closing
         # A second more than a call with this timeout takes. A hook on the thread of another call may hang.
-        is_mine = closing.acquire(timeout=min(timeout_ms / 500 + 1, threading.TIMEOUT_MAX))
+        acquire = partial(closing.acquire, timeout=min(timeout_ms / 500 + 1, threading.TIMEOUT_MAX))
+        taken: list[bool] = []
         try:
+            self._waiting[shutdown] = own_hooks(self._shards)
+            taken.extend(map(acquire, (True,)))  # one call, because a signal can raise an exception between two
             if self._report is None:
                 for sleep_s in shutdown.run():
                     time.sleep(sleep_s)
             report = shutdown.report or self._report
-            self._report = self._report or report
+            if self._report is None or (taken[0] and not self._overtaken):  # the outermost of nested calls wins
+                self._report, self._overtaken = report, not taken[0]
         finally:
-            if is_mine:
+            if any(taken):
                 closing.release()
             self._waiting.pop(shutdown, None)
         assert report is not None

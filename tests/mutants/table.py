@@ -603,8 +603,8 @@ MUTANTS = (
     Mutant(
         "a shutdown waits for another one until its timeout",
         PURGATORY,
-        "closing.acquire(timeout=min(timeout_ms / 500 + 1, threading.TIMEOUT_MAX))",
-        "closing.acquire()",
+        "closing.acquire, timeout=min(timeout_ms / 500 + 1, threading.TIMEOUT_MAX))",
+        "closing.acquire)",
         T_SHUTDOWN + "test_shutdown_waits_for_another_one_until_its_timeout",
     ),
     Mutant(

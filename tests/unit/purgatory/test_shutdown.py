@@ -160,6 +160,45 @@ def test_shutdown_in_a_hook_of_the_drain(hook):
     assert 0 == purgatory.parked
 
 
+def test_later_call_gives_the_report_of_the_outermost_shutdown():
+    """A hook's own shutdown during another one does not replace its report."""
+    purgatory = DelayedOperationPurgatory("test")
+    park(purgatory, "k", complete=lambda _: purgatory.shutdown())
+    park(purgatory, "other")
+
+    report = in_thread(purgatory.shutdown)
+    assert 2 == report.expired
+    assert report is purgatory.shutdown()
+
+
+def test_interrupt_while_a_shutdown_waits_for_another_one():
+    """A shutdown that was interrupted before its turn no longer counts as a wait of the hook that called it."""
+    begun, hangs = threading.Event(), threading.Event()
+    purgatory = DelayedOperationPurgatory("test")
+
+    class Interrupted:
+        def acquire(self, blocking=True, timeout=-1):
+            raise KeyboardInterrupt
+
+    def call(_):
+        closing, purgatory._closing = purgatory._closing, Interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            purgatory.shutdown()
+        purgatory._closing = closing
+        begun.set()
+        hangs.wait(PATIENCE_S)
+
+    operation = park(purgatory, "k", complete=call)
+    thread = threading.Thread(target=operation.force_complete)
+    thread.start()
+    assert begun.wait(PATIENCE_S)
+    report = purgatory.shutdown(timeout_ms=20)
+    hangs.set()
+    thread.join()
+
+    assert 1 == report.running
+
+
 @pytest.mark.parametrize("hook", ["complete", "expire"])
 def test_shutdown_in_a_hook_of_an_expiry(hook):
     """A hook that runs on the timer's thread may shut the purgatory down."""
