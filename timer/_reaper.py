@@ -101,15 +101,17 @@ class SystemTimerReaper(Timer):
 
     @property
     def is_closed(self) -> bool:
-        """Whether the reaper, or the timer under it, was shut down."""
-        return self.driver is None or self.timer.is_closed
+        """Whether a shutdown of the reaper has begun, or the timer under it was shut down."""
+        driver = self.driver
+        return driver is None or driver._stopped or self.timer.is_closed
 
     @property
     def size(self) -> int:
         return self.timer.size
 
     def add(self, task: TimerTask) -> None:
-        if self.driver is None:
+        driver = self.driver
+        if driver is None or driver._stopped:  # no thread would run the task
             raise TimerClosed(self.name)
         self.timer.add(task)
 

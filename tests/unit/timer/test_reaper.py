@@ -99,6 +99,9 @@ def test_interrupted_shutdown_can_be_repeated(monkeypatch):
         with pytest.raises(KeyboardInterrupt):
             reaper.shutdown()
 
+    assert reaper.is_closed
+    with pytest.raises(TimerClosed):
+        reaper.add(Ping(1))
     assert ["left"] == reaper.shutdown()
     assert 1 == inner.closed
 
