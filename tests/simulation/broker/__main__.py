@@ -28,6 +28,7 @@ def main():
     parser.add_argument("--seeds", type=int, help="the number of runs, in place of a time")
     parser.add_argument("--seed", type=int, default=0, help="the first seed (0)")
     parser.add_argument("--lines", type=int, default=80, help="the lines of history after a failure (80)")
+    parser.add_argument("--pipelined", action="store_true", help="with a producer that has several batches in flight")
     parser.add_argument("--keep-going", action="store_true", help="continue after a failure")
     arguments = parser.parse_args()
     give_up = time.monotonic() + arguments.seconds
@@ -35,7 +36,7 @@ def main():
     for seed in itertools.count(arguments.seed):
         if seed - arguments.seed == arguments.seeds or arguments.seeds is None and time.monotonic() > give_up:
             break
-        if (found := run(seed, arguments.lines)) is not None:
+        if (found := run(seed, arguments.lines, pipelined=arguments.pipelined)) is not None:
             figures.append(found)
             continue
         failed.append(seed)
@@ -48,10 +49,10 @@ def main():
     return 1 if failed else 0
 
 
-def run(seed, lines):
+def run(seed, lines, *, pipelined=False):
     """Run one seed, and return its figures. Prints the history and returns None if it fails."""
     with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.exists() else None) as folder:
-        simulation = Simulation(seed, Path(folder))
+        simulation = Simulation(seed, Path(folder), pipelined=pipelined)
         try:
             return simulation.run()
         except Exception as error:

@@ -1,8 +1,9 @@
 """The clients of a simulated cluster, and the promises that they have got.
 
 Two producers write with acks=all. The plain one sends a batch and forgets it. The idempotent one repeats a batch until
-it is acknowledged. A consumer reads committed records. Each acknowledged record and each read record is noted. At the
-end the logs must have it at the same offset, and no record of the idempotent producer twice.
+it is acknowledged. A further one may have several batches in flight (`pipelined`). A consumer reads committed records.
+Each acknowledged record and each read record is noted. At the end the logs must have it at the same offset. The records
+of an idempotent producer must be there once and in order.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class Clients:
         self._random = random
         self._note = note
 
-    def _batch(self, kind):
+    def batch(self, kind):
         self._count += 1
         return [(None, f"{kind}-{self._count}-{number}".encode()) for number in range(self._random.randint(1, 3))]
 
@@ -76,7 +77,7 @@ class Clients:
         if was != value:
             self.broken.append(f"{_name(key)}: offset {offset} was {was!r}, and {value!r} is {what} there")
 
-    def _acknowledge(self, key, first, batch):
+    def acknowledge(self, key, first, batch):
         self._note(f"{_name(key)}: {first} to {first + len(batch) - 1} acknowledged ({batch[0][1].decode()})")
         self.acknowledged += len(batch)
         for offset, (_, value) in enumerate(batch, first):
@@ -97,20 +98,20 @@ class Clients:
         node.run_actions()
 
     def _produce_plain(self, node, key):
-        batch = self._batch("plain")
+        batch = self.batch("plain")
 
         def respond(results):
             code, first = results[key]
             if code is ErrorCode.NONE:
-                self._acknowledge(key, first, batch)
+                self.acknowledge(key, first, batch)
 
-        self._append(node, key, batch, respond)
+        self.append(node, key, batch, respond)
 
     def _produce_idempotent(self, node, key):
         state = self._idempotent[key]
         if state.asked is not None and state.asked[0].alive and state.asked[0].life == state.asked[1]:
             return
-        state.batch = batch = state.batch or self._batch("once")
+        state.batch = batch = state.batch or self.batch("once")
         state.asked = asked = (node, node.life)
         sequence = state.sequence
 
@@ -121,12 +122,12 @@ class Clients:
             if state.asked == asked:
                 state.asked = None
             if code is ErrorCode.NONE:
-                self._acknowledge(key, first, batch)
+                self.acknowledge(key, first, batch)
                 state.sequence, state.batch = sequence + len(batch), None
 
-        self._append(node, key, batch, respond, producer=(_PRODUCER_ID, 0, sequence))
+        self.append(node, key, batch, respond, producer=(_PRODUCER_ID, 0, sequence))
 
-    def _append(self, node, key, batch, respond, **producer):
+    def append(self, node, key, batch, respond, **producer):
         data = build(batch, timestamps=[1] * len(batch), **producer)
         timeout_ms = self._random.choice([100, 3_000, 60_000])
         node.replicas.append({key: data}, acks=-1, timeout_ms=timeout_ms, respond=respond)
@@ -163,13 +164,18 @@ class Clients:
         lost = {offset: value for offset, value in self.promised[key].items() if log.get(offset) != value}
         if lost:
             raise broken(f"lost or changed: {lost}; node {leaders[0].number} leads with {len(log)} records")
-        once = [value for value in log.values() if value.startswith(b"once")]
-        if len(set(once)) != len(once):
-            raise broken("a record of the idempotent producer is there twice")
+        for kind in (b"once", b"flow"):
+            numbers = [_numbers(value) for _, value in sorted(log.items()) if value.startswith(kind)]
+            if sorted(set(numbers)) != numbers:
+                raise broken(f"records of an idempotent producer are there twice or out of order: {numbers}")
         if leader.isr != set(leader.replicas) or leader.high_watermark != leader.log.next_offset:
             raise broken(f"in sync are {leader.isr} of {leader.replicas}, committed is {leader.high_watermark}")
         if any(other != log for other in logs.values()):
             raise broken("the logs of the replicas differ")
+
+
+def _numbers(value):
+    return tuple(int(number) for number in value.split(b"-")[1:])
 
 
 def _name(key):

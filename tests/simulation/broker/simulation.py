@@ -29,6 +29,7 @@ from tests.simulation.broker.history import History
 from tests.simulation.broker.loop import Clock
 from tests.simulation.broker.network import Network
 from tests.simulation.broker.node import SESSION_MS, Node
+from tests.simulation.broker.pipelined import Pipelined
 
 _KEYS = [("t", 0), ("t", 1)]
 _NEVER_MS = 10**9
@@ -52,9 +53,10 @@ class Simulation:
     Args:
         seed: decides everything.
         folder: an empty one, for the files of the nodes.
+        pipelined: have a producer with several batches in flight, too.
     """
 
-    def __init__(self, seed, folder):
+    def __init__(self, seed, folder, *, pipelined=False):
         self.random = random.Random(seed)
         self.clock = Clock()
         self.history = History(self.clock)
@@ -78,6 +80,9 @@ class Simulation:
             self.clients.produce: self.random.choice([0.3, 1, 3]),
             self.clients.consume: 1,
         }
+        if pipelined:
+            for key in _KEYS:
+                self._steps[Pipelined(key, self.clients, self.random, self.history.note).produce] = 3
 
     def run(self):
         """Run the simulation to its end. Raises Broken."""

@@ -20,6 +20,13 @@ def test_a_cluster_keeps_its_promises(seed, tmp_path):
     assert figures.steps >= 1_000
 
 
+@pytest.mark.parametrize("seed", [13, 14, 240, 290])
+def test_nothing_is_there_twice_with_batches_in_flight(seed, tmp_path):
+    """A producer that has several batches in flight is not made to number them again. Each seed fails without that."""
+    figures = Simulation(seed, tmp_path, pipelined=True).run()
+    assert figures.acknowledged
+
+
 def test_a_seed_repeats_itself(tmp_path):
     """The same seed gives the same history."""
     histories = []
