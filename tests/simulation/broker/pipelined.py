@@ -53,15 +53,15 @@ class Pipelined:
         """Whether all answers are waited for, to begin a new epoch."""
 
     def produce(self, node):
-        """Let the next batch arrive at a node. If it is not the one that leads, nothing happens."""
+        """Let the next batch arrive at the leader, if that is this node. A client ignores leaders of older epochs."""
         if self._connection is not None and not self._is_open():
             self._disconnect()
-        if node.leads(self.key) and node.partition(self.key).leader_epoch > self._leader_epoch:
+        leader_epoch = node.partition(self.key).leader_epoch if node.leads(self.key) else -1
+        is_known = self._connection is None and leader_epoch == self._leader_epoch >= 0
+        if leader_epoch > self._leader_epoch or is_known:
             self._disconnect()
             self._connection = (node, node.life)
-            self._leader_epoch = node.partition(self.key).leader_epoch
-        if self._connection is None and node.leads(self.key):
-            self._connection = (node, node.life)
+            self._leader_epoch = leader_epoch
         if self._connection is None or self._connection[0] is not node:
             return
         if not self._wire:
