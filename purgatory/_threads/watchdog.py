@@ -28,7 +28,7 @@ from typing import Final
 from purgatory._events.log import log
 from purgatory._support.errors import InvalidSetting
 from timer import TimerTask
-from timer._fork import call_after_fork, new_event, new_lock
+from timer._fork import call_after_fork, new_lock
 
 HOOKS: Final = frozenset({"try_complete", "on_complete", "on_expiration", "run"})
 #: Methods of an observer that are called with an operation that has an outcome.
@@ -46,7 +46,7 @@ class Watchdog:
         self._lock = new_lock()
         self._purgatories: weakref.WeakSet[object] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
-        self._rest = new_event()  # set to end the thread
+        self._rest = new_lock()  # the thread sleeps until it is released. An interrupted Event.set() stays locked
         self._counts: Counter[tuple[str | None, str]] = Counter()
         self._since: dict[FrameType, float] = {}  # when each hook was first seen. Infinite if it was reported
         self._is_unavailable = False
@@ -97,7 +97,8 @@ class Watchdog:
             make()
             if not self._is_needed():
                 ended, self._thread = self._thread, None
-                self._rest.set()
+                if self._rest.locked():
+                    self._rest.release()
             elif (self._thread is None or not self._thread.is_alive()) and not self._is_unavailable:
                 self._is_unavailable = is_unavailable = not frames_may_be_read()
                 failure = None if is_unavailable else self._start()
@@ -110,7 +111,8 @@ class Watchdog:
 
     def _start(self) -> RuntimeError | None:
         """Start the thread. Returns why it cannot be started: a purgatory works without it. The lock is held."""
-        self._rest = new_event()
+        self._rest = new_lock()
+        self._rest.acquire()
         thread = threading.Thread(target=self._run, args=(self._rest,), name="purgatory-watchdog", daemon=True)
         try:
             thread.start()
@@ -136,8 +138,8 @@ class Watchdog:
             stack="".join(traceback.format_stack(sys._current_frames().get(ident, frame))[-_DEPTH:]),
         )
 
-    def _run(self, rest: threading.Event) -> None:
-        while not rest.wait(min((self.threshold_ms or 0) / 4000, _LONGEST_SLEEP_S)):
+    def _run(self, rest: threading.Lock) -> None:
+        while not rest.acquire(timeout=min((self.threshold_ms or 0) / 4000, _LONGEST_SLEEP_S)):
             with self._lock:
                 if not self._is_needed():  # the purgatories were collected without a shutdown
                     if self._rest is rest:

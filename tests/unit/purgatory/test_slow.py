@@ -9,7 +9,7 @@ import pytest
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting
 from purgatory._threads.watchdog import Watchdog, frames_may_be_read, slow_callback_ms
-from tests.support import PATIENCE_S, Ping, Waiting, eventually
+from tests.support import PATIENCE_S, Ping, Waiting, eventually, in_thread
 
 #: What needs a watchdog that works.
 watched = pytest.mark.skipif(not frames_may_be_read(), reason="without a global lock no thread's frames can be read")
@@ -300,3 +300,26 @@ def test_lower_threshold_counts_soon(watchdog, logs):
             released.set()
             thread.join()
             watchdog.unwatch(purgatory)
+
+
+def test_interrupt_while_the_watch_ends(watchdog, no_threads_left):
+    """After an interrupt in ``unwatch``, another call ends the watch and does not wait for a lock."""
+
+    def interrupt(frame, event, _):
+        if frame.f_code.co_filename == threading.__file__ and frame.f_code.co_name == "__enter__":
+            if event == "return":  # a lock was just taken
+                raise KeyboardInterrupt
+            return interrupt
+        return None
+
+    with purgatory_unwatched("p") as purgatory:
+        watchdog.watch(purgatory)
+        before = sys.gettrace()
+        sys.settrace(interrupt)
+        try:
+            watchdog.unwatch(purgatory)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        in_thread(lambda: watchdog.unwatch(purgatory))
