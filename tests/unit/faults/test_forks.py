@@ -75,7 +75,6 @@ def test_a_fork_leaves_no_lock_of_what_stands_on_a_purgatory_held():
         import importlib
         from concurrent.futures import Future
         from purgatory import DelayedFuturePurgatory, ThresholdPurgatory
-        from purgatory._threads import watchdog as _slow
         from timer import ManualClock, SystemTimer, SystemTimerReaper, _fork as timers
         futures = DelayedFuturePurgatory("futures", reaper_enabled=False)
         threshold = ThresholdPurgatory("threshold", reaper_enabled=False)
@@ -113,7 +112,6 @@ def test_a_fork_leaves_no_lock_of_what_stands_on_a_purgatory_held():
             found += [(repr(lock), getattr(getattr(lock, "_cond", lock), "_lock", lock)) for lock in timers._locks]
             found += [(repr(lock), lock) for lock in timers._rlocks]
             found += [(f"future {number}", future._condition._lock) for number, future in enumerate(waited)]
-            found += [("watchdog", _slow._watchdog._rest._cond._lock)]
             return list({id(lock): (name, lock) for name, lock in found}.values())
 
         held, done = threading.Event(), threading.Event()
