@@ -93,7 +93,6 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         "_closing",
         "_driver",
         "_idle_keys",
-        "_overtaken",
         "_own_timer",
         "_report",
         "_retrier",
@@ -137,7 +136,6 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         super().__init__(name, all_shards, timer, all_observers, capacity, bool(keep_context))
         self._closing = threading.RLock()  # a hook may call shutdown() while it runs
         self._report: ShutdownReport[OperationT] | None = None
-        self._overtaken = False  # whether a call has made the report that did not get the lock
         self._waiting: dict[Shutdown, frozenset[int]] = {}  # for each shutdown that runs, the hooks that called it
         self._driver: Driver | None = None
         if reaper_enabled and timer is not None and not timer.is_driven:
@@ -313,7 +311,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
                 for up to ``timeout_ms``, and then expires the rest.
             timeout_ms: how long ``"wait"`` waits. After settling, hooks that still run are waited for as long again,
                 except hooks that wait in a ``shutdown()`` of their own. A call during another call waits for that one
-                for twice this time and a second, and then settles by itself.
+                for twice this time and a second. Then it settles by itself, and returns a report of its own.
 
         Then each thread is told to stop, and waited for up to a second. If a hook hangs on it, it ends by itself after
         the hook. Operations that no other thread has are settled on the calling thread, and a hook that hangs there has
@@ -334,12 +332,13 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         try:
             self._waiting[shutdown] = own_hooks(self._shards)
             taken.extend(map(acquire, (True,)))  # one call, because a signal can raise an exception between two
-            if self._report is None:
+            report = self._report
+            if report is None:
                 for sleep_s in shutdown.run():
                     time.sleep(sleep_s)
-            report = shutdown.report or self._report
-            if self._report is None or (taken[0] and not self._overtaken):  # the outermost of nested calls wins
-                self._report, self._overtaken = report, not taken[0]
+                report = shutdown.report
+                if taken[0]:  # of nested calls, the outermost stores its report last
+                    self._report = report
         finally:
             if any(taken):
                 closing.release()

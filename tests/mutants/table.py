@@ -617,7 +617,7 @@ MUTANTS = (
     Mutant(
         "the second shutdown gives the same report",
         PURGATORY,
-        "            if self._report is None:\n",
+        "            if report is None:\n",
         "            if True:\n",
         T_SHUTDOWN + "test_second_call_gives_the_same_report",
     ),

@@ -587,7 +587,7 @@ def test_shutdown_waits_for_another_one_until_its_timeout(hang, mock_timer):
     thread.join()
 
     assert [(1, 1), (0, 2)] == [(report.running, report.expired) for report in reports]
-    assert reports[0] == purgatory.shutdown()
+    assert reports[1] == purgatory.shutdown()
 
 
 @pytest.mark.parametrize("method", ["leaving", "finished"])
