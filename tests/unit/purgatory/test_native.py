@@ -2,7 +2,9 @@
 
 import gc
 import inspect
+import itertools
 import random
+import statistics
 import subprocess
 import sys
 import threading
@@ -250,7 +252,8 @@ def test_nothing_leaks():
             used.append(sys.getallocatedblocks())
         assert 0 == purgatory.parked == purgatory.snapshot().watched
 
-    assert used[-1] - used[5] < 600, used  # of ten thousand operations and their keys
+    # Of a thousand operations and their keys in each round. In some round the interpreter keeps some hundred blocks.
+    assert statistics.median(after - before for before, after in itertools.pairwise(used)) < 60, used
 
 
 def test_rounds_leave_no_references():
