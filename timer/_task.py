@@ -139,11 +139,9 @@ class TimerTaskEntry:
     @property
     def added_ns(self) -> int:
         """When the task was last added to a timer, on that timer's clock. 0 before it was ever added."""
-        return (
-            self._task_deadline_ns - self._task_rescheduled_by_ns - self._task_delay_ms * NS_PER_MS
-            if self._task_deadline_ns
-            else 0
-        )
+        if not self._task_deadline_ns:
+            return 0
+        return self._task_deadline_ns - self._task_rescheduled_by_ns - self._task_delay_ms * NS_PER_MS
 
     def _task_withdraw(self) -> bool:
         """Remove the task from its timer. Returns True if it will now not run, and False if it was not pending."""

@@ -315,7 +315,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
 
         Then each thread is told to stop, and waited for up to a second. If a hook hangs on it, it ends by itself after
         the hook. Operations that no other thread has are settled on the calling thread, and a hook that hangs there has
-        no time limit. So do not hold a lock that a hook or ``lock=`` needs while calling this.
+        no time limit. So do not hold an operation's ``lock=``, or a lock that a hook needs, while calling this.
 
         Returns:
             What happened to the operations. A later call returns the same report.
