@@ -124,18 +124,8 @@ _HOOKS: Final[dict[int, tuple[str, ...]]] = {
 class DelayedOperation(TimerTask, abc.ABC):
     """Something that cannot be done yet, and must be answered within a delay.
 
-    Subclass it and define :meth:`try_complete` and :meth:`on_complete`:
-
-    >>> class Join(DelayedOperation):
-    ...     def __init__(self, group: set[str], size: int, delay_ms: int) -> None:
-    ...         super().__init__(delay_ms)
-    ...         self.group, self.size = group, size
-    ...     def try_complete(self) -> bool:
-    ...         return len(self.group) >= self.size and self.force_complete()
-    ...     def on_complete(self) -> None:
-    ...         print("joined by", sorted(self.group))
-
-    A subclass may use any names except the public names of this class and names that begin with ``_op_`` or
+    Subclass it and define :meth:`try_complete` and :meth:`on_complete`. :class:`DelayedOperationPurgatory` has an
+    example. A subclass may use any names except the public names of this class and names that begin with ``_op_`` or
     ``_task_``.
 
     Args:

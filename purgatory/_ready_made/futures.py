@@ -91,16 +91,6 @@ class DelayedFuturePurgatory(ShutsDown):
         max_parked: reject further sets with ``PurgatoryFull`` while this many wait.
         observers: are notified of each set that is parked, and of its outcome.
         executor: any object with ``submit``. Its owner closes it. The default is one thread, ``<name>-executor``.
-
-    >>> from concurrent.futures import Future
-    >>> answers = [Future(), Future()]
-    >>> for answer in answers:
-    ...     answer.set_result("yes")
-    >>> with DelayedFuturePurgatory("votes") as votes:
-    ...     vote = votes.try_complete_else_watch(1_000, answers, lambda done: print([each.result() for each in done]))
-    ...     print(vote.outcome)
-    ['yes', 'yes']
-    Outcome.IMMEDIATE
     """
 
     __slots__ = ("__weakref__", "_executor", "_own_executor", "_purgatory", "_serial")

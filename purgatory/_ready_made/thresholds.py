@@ -66,23 +66,14 @@ class ThresholdPurgatory(Numbers, ShutsDown):
         reaper_enabled: drive the timer from a thread. If False, call ``purgatory.advance_clock``.
         shards: how many shards the watch lists are split in. Use more for many keys and threads.
 
-    >>> with ThresholdPurgatory("high-watermark") as watermark:
-    ...     third = watermark.wait(3, timeout_ms=5_000)
-    ...     watermark.maybe_complete(2)
-    ...     watermark.maybe_complete(4)
-    ...     third.result()
-    0
-    1
-    4
-
-    Many numbers, one per partition for example:
-
     >>> with ThresholdPurgatory("high-watermarks", shards=64) as watermarks:
     ...     third = watermarks.wait(3, timeout_ms=5_000, key=("orders", 0))
     ...     watermarks.maybe_complete(7, key=("orders", 1))
     ...     watermarks.maybe_complete(4, key=("orders", 0))
+    ...     third.result()
     0
     1
+    4
     """
 
     __slots__ = ("__weakref__",)

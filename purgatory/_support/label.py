@@ -34,13 +34,7 @@ _NOT_BARE: Final = re.compile(
 
 
 def label(key: object) -> str:
-    r"""A key as one printable line of at most `LONGEST` characters. Never raises.
-
-    >>> label("orders-3"), label(("orders", 3)), label("3"), label(3), label(True)
-    ('orders-3', '(orders, 3)', "'3'", '3', '1')
-    >>> print(label("a\x1b[31m\n"), label(("orders",)), label(b"id"))
-    'a\x1b[31m\n' (orders,) b'id'
-    """
+    """A key as one printable line of at most `LONGEST` characters. Never raises."""
     try:
         text = _written(key)
     except Exception:  # noqa: BLE001  # of the key's own code, or of a tuple that is nested too deeply
