@@ -75,8 +75,6 @@ class Parking:
         self._closed = False
         self._admitted: set[type] = set()  # types of operations that were checked
 
-    # -- park
-
     def try_complete_else_watch(self, operation: DelayedOperation, watch_keys: Sequence[Hashable]) -> bool:
         """Complete the operation at once, or park it under every key.
 
@@ -170,8 +168,6 @@ class Parking:
         if self._closed and operation.cancel():
             raise PurgatoryClosed(self._name)
         return False
-
-    # -- check
 
     def watching(self, key: Hashable) -> int:
         """How many operations a check of the key would look at. Raises :class:`UnhashableKey` if it has no hash."""

@@ -300,8 +300,6 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         """Wait up to ``timeout_ms`` for operations to expire, if there is no reaper. Returns whether any expired."""
         return self._timer is not None and self._timer.advance_clock(timeout_ms)
 
-    # -- shutdown
-
     def shutdown(self, drain: Drain = "expire", *, timeout_ms: int = 5_000) -> ShutdownReport[OperationT]:
         """Stop permanently: reject new operations, settle the parked ones, and end the threads.
 
