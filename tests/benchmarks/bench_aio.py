@@ -33,7 +33,7 @@ from tests.benchmarks.harness import Case, Table, compare, percentile, say, show
 from timer import TimerTask
 
 if TYPE_CHECKING:
-    from tests.benchmarks.harness import Run
+    from tests.benchmarks.harness import Row, Run
 
 __all__ = ["cancellation", "cycle", "expiry", "growth", "main"]
 
@@ -323,7 +323,7 @@ async def _expire_by_call_later(delays_ms: list[int], late: list[float]) -> None
 def expiry(n: int, spread_ms: int) -> Table:
     """``n`` deadlines spread over some seconds come due: processor time, lateness."""
     delays_ms = [1 + number * 7919 % spread_ms for number in range(n)]
-    rows: list[tuple[str | float | None, ...]] = []
+    rows: list[Row] = []
     for name, expire in (("LoopTimer", _expire_on_wheel), ("loop.call_later", _expire_by_call_later)):
         late: list[float] = []
         began = time.process_time()

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from tests.benchmarks.harness import Table, percentile, say
+from tests.benchmarks.harness import Row, Table, percentile, say
 from timer import InlineExecutor, SystemTimer, SystemTimerReaper, TimerTask
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _apart(tasks: int, spread_ms: int, **settings: bool | float) -> Expiries:
 
 def lateness(*, sizes: tuple[int, ...] = (10_000, 100_000, 1_000_000), spread_ms: int = 5_000) -> Table:
     """Every setting at every size."""
-    rows: list[tuple[str | float | None, ...]] = []
+    rows: list[Row] = []
     settings: list[tuple[int, bool, float]] = [
         (busy, inline, switch_ms)
         for busy, inline, switch_ms in itertools.product((0, 1), (False, True), (5.0, 0.5))
@@ -219,7 +219,7 @@ def _in_a_jvm(tasks: int, spread_ms: int, threads: int) -> list[float]:
 
 def starved(*, tasks: int = 10_000, spread_ms: int = 5_000, count: int = 4) -> Table:
     """Beside several busy threads of the same process, and beside busy processes."""
-    rows: list[tuple[str | float | None, ...]] = []
+    rows: list[Row] = []
     settings = ((count, 0, 5.0), (count, 0, 0.5), (0, count, 5.0))
     for (threads, processes, switch_ms), inline in itertools.product(settings, (False, True)):
         beside = f"{threads} threads" if threads else f"{processes} processes"

@@ -20,7 +20,7 @@ from tests.benchmarks.growth import by_population, collector, empty
 from tests.benchmarks.harness import Case, Table, clock, compare, say
 
 if TYPE_CHECKING:
-    from tests.benchmarks.harness import Run
+    from tests.benchmarks.harness import Row, Run
 
 __all__ = ["grown", "hot_key", "main"]
 
@@ -43,7 +43,7 @@ def grown(
     scale: float = 1.0,
 ) -> Table:
     """The cycle beside a growing population, ``per_key`` operations under each key. All under one if None."""
-    rows: list[tuple[str | float | None, ...]] = []
+    rows: list[Row] = []
     n = max(1, round(5_000 * scale))
     with DelayedOperationPurgatory[DelayedOperation]("bench") as purgatory, baseline() as run_baseline:
         parked, key = 0, ["group"]

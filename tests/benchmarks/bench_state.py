@@ -18,7 +18,7 @@ import pandas as pd  # noqa: F401  # what a worker holds
 import pyspark.sql  # noqa: F401
 
 from purgatory.pipeline.state.state_machines import KeyCore, OperationCore
-from tests.benchmarks.harness import Table, clock
+from tests.benchmarks.harness import Row, Table, clock
 from tests.support.memory import Memory
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _cost(bucket: _Bucket, *, collected: bool) -> tuple[float, float]:
         gc.enable()
 
 
-def arrivals(operations: int, *, rounds: int = 30) -> Iterator[tuple[object, ...]]:
+def arrivals(operations: int, *, rounds: int = 30) -> Iterator[Row]:
     """Of each stage: an operation's bytes, and an arrival's time."""
     bucket = _Bucket(operations)
     kept = bucket.bytes
@@ -116,7 +116,7 @@ def arrivals(operations: int, *, rounds: int = 30) -> Iterator[tuple[object, ...
         yield f"{name}, {operations:,} parked", round(kept[stage] / operations, 1), round(paused), round(working)
 
 
-def parking(operations: int, *, rounds: int) -> tuple[object, ...]:
+def parking(operations: int, *, rounds: int) -> Row:
     """An operation's time in each stage, where many come at once into an empty bucket. Rows wait one batch."""
     times: list[tuple[float, float, float]] = []
     for _ in range(rounds):
@@ -139,7 +139,7 @@ def parking(operations: int, *, rounds: int) -> tuple[object, ...]:
     return (f"{operations:,} at once", *each, round(sum(each), 1))
 
 
-def keys(batches: int) -> Iterator[tuple[object, ...]]:
+def keys(batches: int) -> Iterator[Row]:
     """A thousand new keys a batch, an event each: the bytes that are left, kept for good and for a hundred batches."""
     for keep, said in ((None, "for ever"), (100 * _STEP, "100 batches")):
         stores: tuple[Memory, Memory] = (Memory(), Memory())
@@ -168,7 +168,6 @@ def main(*, quick: bool) -> Iterator[Table]:
     rows = tuple(row for batches in ((200,) if quick else (200, 400, 800)) for row in keys(batches))
     yield Table("keys that come and go", columns, rows, "An event each, then never named again.", "state-keys")
     sizes = (1_000, 4_000) if quick else (1_000, 4_000, 15_000)
-    columns = ("into an empty bucket", "us, taken in", "us, decided on", "us, opened", "us an operation")
-    yield Table(
-        "parking at once", columns, tuple(parking(n, rounds=rounds) for n in sizes), "Two keys each.", "state-parking"
-    )
+    rows = tuple(parking(n, rounds=rounds) for n in sizes)
+    stages = ("into an empty bucket", "us, taken in", "us, decided on", "us, opened", "us an operation")
+    yield Table("parking at once", stages, rows, "Two keys each.", "state-parking")

@@ -33,7 +33,7 @@ from typing import Self
 
 import attrs
 
-from tests.benchmarks.harness import Table, percentile, say, show, write_json
+from tests.benchmarks.harness import Row, Table, percentile, say, show, write_json
 from tests.benchmarks.webpolls import KINDS
 
 __all__ = ["SCENARIOS", "Scenario", "compare_servers", "main"]
@@ -203,7 +203,7 @@ async def _rounds(polls: int, rounds: int) -> dict[str, dict[str, list[tuple[flo
 def compare_servers(polls: int, rounds: int) -> Iterator[Table]:
     """A table for each scenario."""
     for name, of in asyncio.run(_rounds(polls, rounds)).items():
-        rows: list[tuple[str | float | None, ...]] = []
+        rows: list[Row] = []
         for kind in KINDS:
             figures = [_figures(cpu, late) for cpu, late in of[kind]]
             by_hand = [_figures(cpu, late) for cpu, late in of["by hand"]]

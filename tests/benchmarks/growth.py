@@ -22,15 +22,13 @@ from purgatory._purgatory.shards import CHUNK, operations_in_chunks
 from purgatory._purgatory.take_snapshot import visit
 from purgatory.metrics import register, unregister
 from tests.benchmarks.bench_purgatory import DELAY_MS, Ready
-from tests.benchmarks.harness import Table
+from tests.benchmarks.harness import Row, Table
 from timer import SystemTimer, SystemTimerReaper
 
 __all__ = ["by_population", "collector", "empty"]
 
 #: The sizes, and the memory that must be free for each.
 SIZES = {100_000: 0, 1_000_000: 2 << 30, 5_000_000: 6 << 30}
-
-Cells = tuple[str | float | None, ...]
 
 
 def by_population(sizes: tuple[int, ...] = ()) -> Table:
@@ -71,7 +69,7 @@ def by_population(sizes: tuple[int, ...] = ()) -> Table:
 
 def empty(count: int = 300) -> Table:
     """An empty purgatory: its creation, its shutdown and its memory."""
-    rows: list[Cells] = []
+    rows: list[Row] = []
     with SystemTimerReaper("bench", SystemTimer()) as shared:
         for name, timer in (("with a shared timer", shared), ("with its own timer and thread", None)):
             for number in (10, count):  # the first are not measured
@@ -94,7 +92,7 @@ def empty(count: int = 300) -> Table:
 
 def collector(size: int = 1_000_000) -> Table:
     """The collector's pauses while a population grows, and what a service can do about them."""
-    rows: list[Cells] = []
+    rows: list[Row] = []
     least_s = 0.0
     ways: tuple[tuple[str, Callable[[], None], Callable[[], None] | None], ...] = (
         ("no collector", gc.disable, None),

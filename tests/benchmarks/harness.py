@@ -50,6 +50,7 @@ __all__ = ["Case", "Table", "clock", "compare", "markdown", "percentile", "say",
 clock = time.process_time
 
 Run = Callable[[int], "float | None"]
+Row = tuple["str | float | None", ...]
 
 
 @attrs.frozen
@@ -81,14 +82,14 @@ class Table:
 
     title: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str | float | None, ...], ...]
+    rows: tuple[Row, ...]
     note: str = ""
     slug: str = ""
 
     def column(self, name: str) -> dict[str, float]:
         """A column's numbers by the first column's text."""
         place = self.columns.index(name)
-        return {str(row[0]): row[place] for row in self.rows if isinstance(row[place], (int, float))}
+        return {str(row[0]): value for row in self.rows if isinstance(value := row[place], (int, float))}
 
 
 def percentile(values: Sequence[float], share: float) -> float:
