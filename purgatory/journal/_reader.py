@@ -12,7 +12,7 @@ import attrs
 from purgatory.journal.records import SCHEMAS, Record, TraceRow
 from purgatory.journal.records import parquet as _parquet
 from purgatory.journal.records.errors import JournalDamaged, JournalFormat, JournalMissing
-from purgatory.journal.records.folder import Segment, batches, dropped, end, list_segments, tip
+from purgatory.journal.records.folder import Segment, batches, doubled, dropped, end, list_segments, tip
 from purgatory.journal.records.frames import scan
 
 if TYPE_CHECKING:
@@ -28,18 +28,23 @@ def read(folder: str | Path, after: int = -1, *, allow_gaps: bool = False) -> It
     Args:
         folder: a journal's, or a trace's.
         after: the last row that is known already.
-        allow_gaps: give what is left of a folder that is damaged, instead of an error where rows are missing.
+        allow_gaps: give what is left of a folder that is damaged, and no error where rows are missing or doubled.
 
     Raises:
         JournalMissing: there is nothing in the folder.
         JournalDamaged: rows of a segment are missing, or cannot be read. The rows before them were yielded.
-        JournalFormat: a segment is missing between two others or behind them, or one is of a version that this reader
-            doesn't know.
+        JournalFormat: a segment is missing between two others or behind them, two of them have the same rows, or one is
+            of a version that this reader doesn't know.
     """
     folder = Path(folder)
     written = end(folder).next
-    if not list_segments(folder):
+    segments = list_segments(folder)
+    if not segments:
         raise JournalMissing(folder)
+    for first, last, one, other in () if allow_gaps else doubled(segments):
+        names = f"{one.path.name} and {other.path.name}"
+        message = f"{folder}: rows {first} to {last} are in both {names}: move one of them to another folder"
+        raise JournalFormat(message)
     progress, gap, due = True, None, None
     while progress:  # again after a segment vanished under us: it was sealed, and its rows are in the new file
         progress, due = False, None

@@ -115,7 +115,7 @@ def _add_summary(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _allow_gaps(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--allow-gaps", action="store_true", help="continue with the rest if records are missing")
+    parser.add_argument("--allow-gaps", action="store_true", help="continue if records are missing or doubled")
 
 
 def _summary(options: argparse.Namespace) -> int:

@@ -19,7 +19,7 @@ import json
 import os
 import re
 from contextlib import suppress
-from itertools import islice
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -106,12 +106,32 @@ def list_segments(folder: Path) -> list[Segment]:
     """All files that a reader should read, in sequence. Of a segment sealed in both forms, the Parquet file."""
     paths = folder.iterdir() if folder.is_dir() else ()
     found = [segment for path in paths if (segment := segment_of(path)) and path.is_file()]  # no broken link
-    found.sort(key=lambda s: (s.first, s.is_open, -(s.last or 0), s.path.suffix != ".parquet"))
-    return [s for before, s in zip([None, *found], found, strict=False) if before is None or not _same(before, s)]
+    found.sort(key=lambda s: (s.first, s.is_open, -(s.last or 0), _rows_named(s), s.path.suffix != ".parquet"))
+    return [next(same) for _, same in groupby(found, _rows_named)]
 
 
-def _same(one: Segment, other: Segment) -> bool:
-    return not other.is_open and (one.first, one.last) == (other.first, other.last)
+def _rows_named(segment: Segment) -> str:
+    """The part of the name that both forms of a sealed segment have: the kind and the numbers."""
+    return segment.path.stem.lstrip("_")
+
+
+def doubled(segments: Iterable[Segment]) -> Iterator[tuple[int, int, Segment, Segment]]:
+    """The numbers that two sealed segments both have, by their names: the first, the last and the two segments.
+
+    No writer leaves such a folder. Somebody has put the files of two writers into it.
+
+    Args:
+        segments: in the order of `list_segments`.
+    """
+    longest: Segment | None = None
+    for each in segments:
+        if each.last is None:
+            continue
+        if longest is None or longest.last is None or each.first > longest.last:
+            longest = each
+            continue
+        yield each.first, min(each.last, longest.last), longest, each
+        longest = max(longest, each, key=lambda s: s.last or 0)
 
 
 def batches(path: Path, after: int = -1) -> Iterator[Batch]:

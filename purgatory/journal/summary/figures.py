@@ -74,6 +74,7 @@ class Summary:
         keys_exact: whether ``keys`` are exact, and not lower bounds.
         aside: records that can't be true, and are in no other figure.
         missing: the first and the last number of each run of records that a folder should have and does not have.
+        doubled: the first and the last number of each run of records that a folder has twice. They are counted once.
         dropped: operations that the folder's writer dropped, which have no record.
         journals: the journals, by name, if the folder holds several.
     """
@@ -86,6 +87,7 @@ class Summary:
     keys_exact: bool
     aside: int
     missing: tuple[tuple[int, int], ...] = ()
+    doubled: tuple[tuple[int, int], ...] = ()
     dropped: int = 0
     journals: tuple[str, ...] = ()
 

@@ -13,7 +13,7 @@ import attrs
 from purgatory.journal._reader import read, read_segment
 from purgatory.journal.records import Record, TraceRow
 from purgatory.journal.records.errors import JournalFormat, JournalMissing
-from purgatory.journal.records.folder import dropped, journals_in, segment_of, tip
+from purgatory.journal.records.folder import doubled, dropped, journals_in, list_segments, segment_of, tip
 from purgatory.journal.summary.figures import summarize
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def summarize_source(
     since_us: int | None = None,
     until_us: int | None = None,
 ) -> Summary:
-    """Summarize the records that `records_of` reads. For a folder, also count its missing and dropped records.
+    """Summarize the records that `records_of` reads. For a folder, also count its missing, doubled and dropped records.
 
     Args:
         source: a folder, a file, or ``-``.
@@ -55,10 +55,12 @@ def summarize_source(
         return summarize(filter(wanted, records_of(source, allow_gaps=allow_gaps)), top=top, normal=normal)
     folders = journals_in(folder)
     missing: list[tuple[int, int]] = []
+    twice = [(first, last) for each in folders for first, last, *_ in doubled(list_segments(each))]
     records = chain.from_iterable(_of_folder(each, missing, allow_gaps=allow_gaps) for each in folders)
     return attrs.evolve(
         summarize(filter(wanted, records), top=top, normal=normal),
         missing=tuple(missing),
+        doubled=tuple(twice),
         dropped=sum(map(dropped, folders)),
         journals=() if folders == [folder] else tuple(each.name for each in folders),
     )

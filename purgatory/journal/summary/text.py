@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from purgatory.journal.summary.figures import Summary
 
 _WIDEST: Final = 60  # characters of a name in a table
-_MOST_RUNS: Final = 5  # of missing records that are named one by one
+_MOST_RUNS: Final = 5  # of records that are named one by one
 
 
 def as_text(summary: Summary, source: str) -> str:
@@ -60,14 +60,20 @@ def _left_out(summary: Summary) -> Iterator[str]:
     if summary.journals:
         yield f"{len(summary.journals)} journals: {', '.join(map(_cell, summary.journals))}"
     if summary.missing:
-        count = sum(last - first + 1 for first, last in summary.missing)
-        runs = ", ".join(f"{first:,} to {last:,}" for first, last in summary.missing[:_MOST_RUNS])
-        more = f" and {len(summary.missing) - _MOST_RUNS} more" if len(summary.missing) > _MOST_RUNS else ""
-        yield f"{count:,} are missing: {runs}{more}"
+        yield "{} are missing: {}".format(*_numbers(summary.missing))
+    if summary.doubled:
+        yield "{} are there twice, and are counted once: {}".format(*_numbers(summary.doubled))
     if summary.dropped:
         yield f"{summary.dropped:,} more were dropped by the writer, and have no record"
     if summary.aside:
         yield f"{summary.aside:,} more can't be true, and are left out"
+
+
+def _numbers(runs: Sequence[tuple[int, int]]) -> tuple[str, str]:
+    """How many numbers some runs have, and which."""
+    count = sum(last - first + 1 for first, last in runs)
+    named = ", ".join(f"{first:,} to {last:,}" for first, last in runs[:_MOST_RUNS])
+    return f"{count:,}", named + (f" and {len(runs) - _MOST_RUNS} more" if len(runs) > _MOST_RUNS else "")
 
 
 def as_json(summary: Summary) -> str:

@@ -394,11 +394,51 @@ def test_a_folder_with_a_journal_and_a_trace_is_not_left_out(tmp_path, write, ca
     (segment,) = (tmp_path / "trace").glob("trace-*")
     segment.rename(tmp_path / "broker-2" / segment.name)
 
-    assert 5 == len(list(records_of(tmp_path)))
+    assert 5 == len(list(records_of(tmp_path, allow_gaps=True)))
+    assert 2 == main(["summary", str(tmp_path)])
+    assert f"{tmp_path / 'broker-2'}: rows 0 to 0 are in both journal-" in capsys.readouterr().err
     assert 1 == main(["verify", str(tmp_path)])
     out = capsys.readouterr().out.splitlines()
     assert [f"{tmp_path}/broker-1:", f"{tmp_path}/broker-2:"] == [line for line in out if line.endswith(":")]
     assert ["sound", "NOT sound"] == [line for line in out if "sound" in line]
+
+
+def test_a_folder_with_doubled_numbers_is_refused_or_says_which(tmp_path, write, capsys):
+    """With the files of two journals in one folder, no number is counted twice, and none is left out without a word."""
+    write(tmp_path, 50)
+    write(tmp_path / "other", 20)
+    write(tmp_path / "other", 40)
+    longest, *_ = tmp_path.glob("journal-*")
+    shorter, later = sorted(path.rename(tmp_path / path.name) for path in (tmp_path / "other").glob("journal-*"))
+    for command in ("summary", "tail"):
+        assert 2 == main([command, str(tmp_path)])
+        names = f"rows 0 to 19 are in both {longest.name} and {shorter.name}: move one of them to another folder"
+        assert names in capsys.readouterr().err
+    assert 0 == main(["summary", "--allow-gaps", str(tmp_path)])
+    head, twice, *_ = capsys.readouterr().out.splitlines()
+    assert head.startswith(f"{tmp_path}: 60 records of ")
+    assert "50 are there twice, and are counted once: 0 to 19, 20 to 49" == twice
+    shorter.unlink()
+    assert 0 == main(["summary", "--allow-gaps", "--json", str(tmp_path)])
+    assert [[20, 49]] == json.loads(capsys.readouterr().out)["doubled"]
+    longest.unlink()
+    assert 0 == main(["summary", str(tmp_path)])
+    assert later.name.endswith("59.parquet")
+    assert "twice" not in capsys.readouterr().out
+
+
+def test_a_journal_and_a_trace_with_the_same_numbers_are_not_sound(tmp_path, write, capsys):
+    """Segments of two kinds are two segments, also where their numbers are the same."""
+    write(tmp_path, 1)
+    with Trace(tmp_path / "trace") as trace:
+        trace.event("p", "k", 1)
+    (segment,) = (tmp_path / "trace").glob("trace-*")
+    segment.rename(tmp_path / segment.name)
+
+    assert 1 == main(["verify", str(tmp_path)])
+    assert "0 missing, 1 doubled" in capsys.readouterr().out
+    assert 2 == main(["summary", str(tmp_path)])
+    assert "rows 0 to 0 are in both journal-" in capsys.readouterr().err
 
 
 def test_command_for_one_journal_names_those_in_the_folder(tmp_path, write, capsys):
