@@ -259,7 +259,8 @@ class Membership:
         def give_up(error: BrokerError) -> None:
             # It may be written or not. They stay wanted and count. They are proposed again.
             partition.isr_being_written = None
-            _log.warning("isr not changed", key=key, reason=str(error))
+            if self._tree.is_reachable:  # an outage is logged once, by the client of the tree
+                _log.warning("isr not changed", key=key, reason=str(error))
 
         self._tree.run(lambda: self._jobs.change_isr(key, now, isr), settle, give_up)
 

@@ -31,6 +31,7 @@ from examples.broker.coordination.store import (
     Set,
     Store,
     StoreError,
+    Unreachable,
 )
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.storage.topic_settings import check_settings
@@ -205,7 +206,7 @@ class TreeJobs:
 
 
 class TreeClient:
-    """Runs jobs on a thread, and returns their results on the loop.
+    """Runs jobs on a thread, and returns their results on the loop. Logs when an outage begins and when it ends.
 
     Args:
         after: called on the loop after each answer.
@@ -215,13 +216,15 @@ class TreeClient:
         self._loop = asyncio.get_running_loop()
         self._after = after
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tree-client")
+        self.is_reachable = True
+        """False from a job that did not reach the store to the next one that succeeds. Set by the thread."""
 
     def run(self, job: Callable[[], T], then: Callable[[T], None], failed: Callable[[BrokerError], None]) -> None:
         """Do a job, and call one of the two functions. Every error is a BrokerError."""
 
         def work() -> None:
             try:
-                result = job()
+                result = self._do(job)
             except BrokerError as error:
                 self._call_on_loop(failed, error)
             except Exception as error:  # noqa: BLE001 - the caller waits for one of the two calls
@@ -237,9 +240,22 @@ class TreeClient:
     async def ask(self, job: Callable[[], T]) -> T:
         """Do a job, and return its result. Raises REQUEST_TIMED_OUT if the tree cannot be used."""
         try:
-            return await self._loop.run_in_executor(self._thread, job)
+            return await self._loop.run_in_executor(self._thread, self._do, job)
         except (StoreError, ValueError) as error:
             raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
+
+    def _do(self, job: Callable[[], T]) -> T:
+        try:
+            result = job()
+        except Unreachable as error:
+            if self.is_reachable:
+                _log.warning("tree unreachable", error=str(error))
+            self.is_reachable = False
+            raise
+        if not self.is_reachable:
+            _log.info("tree reachable again")
+        self.is_reachable = True
+        return result
 
     def _call_on_loop(self, function: Callable[[T], None], value: T) -> None:
         def on_loop() -> None:

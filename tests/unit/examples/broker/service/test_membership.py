@@ -4,9 +4,10 @@ import asyncio
 from types import SimpleNamespace
 
 import pytest
+from structlog.testing import capture_logs
 
 from examples.broker.controller.tree import layout
-from examples.broker.coordination.store import Unreachable
+from examples.broker.coordination.store import NoNode, Unreachable
 from examples.broker.replication.cluster import Cluster
 from examples.broker.replication.leadership import NO_LEADER, Leadership
 from examples.broker.replication.metadata import KnownPartition
@@ -63,6 +64,36 @@ def test_watches_that_the_store_does_not_set_are_tried_again(monkeypatch):
 
     asyncio.run(asyncio.wait_for(main(), 30))
     assert (["names", "settings"], "names") == (sorted(looks[:2]), looks[2])
+
+
+def test_an_outage_of_the_tree_is_logged_once():
+    """One line when it begins and one when it ends, however often in-sync replicas are proposed."""
+    leadership = Leadership(1, 3, (1,))
+    stale = NoNode("/t", "missing")
+    outcomes = [stale, Unreachable("", "no answer"), Unreachable("", "no answer"), stale, leadership, leadership, stale]
+
+    def change_isr(*_):
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def main():
+        node = object.__new__(membership.Membership)
+        node.config = SimpleNamespace(cluster=SimpleNamespace(node_id=1))
+        node._tree, node._jobs = TreeClient(lambda: None), SimpleNamespace(change_isr=change_isr)
+        partition = SimpleNamespace(
+            key=("t", 0), leader_epoch=3, isr={1}, version=1, is_leader=False, isr_being_written=None
+        )
+        while outcomes:
+            node._propose_isr(partition, frozenset({1, 2}))
+            await until(lambda: partition.isr_being_written is None)
+        node._tree.close()
+
+    with capture_logs() as lines:
+        asyncio.run(asyncio.wait_for(main(), 30))
+    events = [line["event"] for line in lines]
+    assert ["isr not changed", "tree unreachable", "tree reachable again", "isr not changed"] == events
 
 
 def test_a_node_registers_again_when_its_disk_accepts_writes():
