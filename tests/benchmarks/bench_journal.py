@@ -8,32 +8,15 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from purgatory import DelayedOperation, DelayedOperationPurgatory
+from purgatory import DelayedOperationPurgatory
 from purgatory.journal import Journal
+from tests.benchmarks.bench_purgatory import DELAY_MS, Ready
 from tests.benchmarks.harness import Case, Table, compare
 
 if TYPE_CHECKING:
     from tests.benchmarks.harness import Run
 
 __all__ = ["main"]
-
-DELAY_MS = 300_000
-
-
-class Ready(DelayedOperation):
-    """Completes when the benchmark allows it."""
-
-    __slots__ = ("ready",)
-
-    def __init__(self) -> None:
-        super().__init__(DELAY_MS)
-        self.ready = False
-
-    def try_complete(self) -> bool:
-        return self.ready and self.force_complete()
-
-    def on_complete(self) -> None:
-        pass
 
 
 class Idle:
@@ -63,7 +46,7 @@ def _cycle(observer: str, clock: Callable[[], float] = time.process_time) -> Ite
             keys = ["topic-0"]
             start = clock()
             for _ in range(n):
-                operation = Ready()
+                operation = Ready(DELAY_MS)
                 park(operation, keys)
                 operation.ready = True
                 check("topic-0")

@@ -15,32 +15,15 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from purgatory import DelayedOperation, DelayedOperationPurgatory, Observer
+from purgatory import DelayedOperationPurgatory, Observer
 from purgatory.metrics import CallbackTime, ParkedTime, register, unregister
+from tests.benchmarks.bench_purgatory import DELAY_MS, Ready
 from tests.benchmarks.harness import Case, Table, compare
 
 if TYPE_CHECKING:
     from tests.benchmarks.harness import Run
 
 __all__ = ["main"]
-
-DELAY_MS = 300_000
-
-
-class Ready(DelayedOperation):
-    """Completes when the benchmark allows it."""
-
-    __slots__ = ("ready",)
-
-    def __init__(self) -> None:
-        super().__init__(DELAY_MS)
-        self.ready = False
-
-    def try_complete(self) -> bool:
-        return self.ready and self.force_complete()
-
-    def on_complete(self) -> None:
-        pass
 
 
 @contextlib.contextmanager
@@ -57,7 +40,7 @@ def _cycle(*observers: Observer, scraped: bool = True) -> Iterator[Run]:
             generate_latest(registry)
             start = time.thread_time()
             for _ in range(n):
-                operation = Ready()
+                operation = Ready(DELAY_MS)
                 park(operation, keys)
                 operation.ready = True
                 check("topic-0")
@@ -76,7 +59,7 @@ def _scrape(parked: int, keys: int) -> Iterator[Run]:
         register(registry)
         with DelayedOperationPurgatory("bench") as purgatory:
             for number in range(parked):
-                purgatory.try_complete_else_watch(Ready(), [number % keys])
+                purgatory.try_complete_else_watch(Ready(DELAY_MS), [number % keys])
             generate_latest(registry)
             start = time.thread_time()
             for _ in range(n):

@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.benchmarks.harness import Table, markdown
-from tests.benchmarks.plots import BASELINE, FOURTH, OURS, THEIRS, read
+from tests.benchmarks.plots import BASELINE, FOURTH, OURS, THEIRS, Picture, draw, read
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from matplotlib.axes import Axes
 
-__all__ = ["draw", "main"]
+__all__ = ["main"]
 
 _COLOURS = {"local": BASELINE, "report": OURS, "replay": THEIRS, "stream": FOURTH}
 
@@ -45,6 +43,7 @@ def _growth(axes: Axes, tables: dict[str, Table]) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter("")
+    axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))  # beside: it would lie on a line
 
 
 def _state(axes: Axes, tables: dict[str, Table]) -> None:
@@ -57,33 +56,8 @@ def _state(axes: Axes, tables: dict[str, Table]) -> None:
     axes.set_ylim(bottom=0)
 
 
-PICTURES: dict[str, Callable[[Axes, dict[str, Table]], None]] = {"growth": _growth, "state": _state}
+PICTURES: dict[str, Picture] = {"growth": _growth, "state": _state}
 """A picture's name, and what draws it."""
-
-
-def draw(tables: dict[str, Table], folder: Path) -> list[Path]:
-    """Draw the pictures that there are figures for. Gives their paths."""
-    import matplotlib as mpl  # noqa: PLC0415  (only this needs it)
-
-    mpl.use("svg")
-    from matplotlib import pyplot as plt  # noqa: PLC0415
-
-    mpl.rcParams.update({"svg.hashsalt": "purgatory", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3})
-    drawn = []
-    for name, picture in PICTURES.items():
-        figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
-        try:
-            picture(axes, tables)
-        except KeyError:  # not in this run
-            continue
-        finally:
-            plt.close(figure)
-        axes.spines["top"].set_visible(False)
-        if axes.get_legend_handles_labels()[0]:
-            axes.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))  # beside: it would lie on a line
-        drawn.append(folder / f"pipeline-{name}.svg")
-        figure.savefig(drawn[-1], metadata={"Date": None})
-    return drawn
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -102,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     print(figures)
     try:
-        drawn = draw(tables, arguments.docs / "pictures")
+        drawn = draw(tables, PICTURES, arguments.docs / "pictures", "pipeline")
     except ModuleNotFoundError as error:
         parser.error(f"{error.name} isn't installed; `make bench-spark-plots` installs it")
     print(*drawn, sep="\n")

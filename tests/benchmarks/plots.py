@@ -14,7 +14,9 @@ from tests.benchmarks.harness import Table
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["draw", "main", "read"]
+__all__ = ["Picture", "draw", "main", "read"]
+
+Picture = Callable[["Axes", dict[str, Table]], None]
 
 #: Colours that can be distinguished in grey, too.
 OURS, THEIRS, BASELINE, FOURTH = "#1b6ca8", "#d1495b", "#7a7a7a", "#edae49"
@@ -102,7 +104,7 @@ def _load(axes: Axes, tables: dict[str, Table]) -> None:
 
 
 #: A picture's name, and what draws it. The tables that it needs are those it looks up.
-PICTURES: dict[str, Callable[[Axes, dict[str, Table]], None]] = {
+PICTURES: dict[str, Picture] = {
     "outstanding": _outstanding,
     "parked": _parked,
     "keys": _keys,
@@ -112,7 +114,7 @@ PICTURES: dict[str, Callable[[Axes, dict[str, Table]], None]] = {
 }
 
 
-def draw(tables: dict[str, Table], folder: Path) -> list[Path]:
+def draw(tables: dict[str, Table], pictures: dict[str, Picture], folder: Path, prefix: str) -> list[Path]:
     """Draw every picture that there are tables for. Gives their paths."""
     import matplotlib as mpl  # noqa: PLC0415  (only this needs it)
 
@@ -122,18 +124,18 @@ def draw(tables: dict[str, Table], folder: Path) -> list[Path]:
     # No random identifiers and no date: a picture that shows the same is the same file.
     mpl.rcParams.update({"svg.hashsalt": "purgatory", "font.size": 9, "axes.grid": True, "grid.alpha": 0.3})
     drawn = []
-    for name, picture in PICTURES.items():
+    for name, picture in pictures.items():
         figure, axes = plt.subplots(figsize=(6, 3.2), layout="constrained")
+        axes.spines[["top", "right"]].set_visible(False)
         try:
             picture(axes, tables)
         except KeyError:  # not in this run
             continue
         finally:
             plt.close(figure)
-        axes.spines[["top", "right"]].set_visible(False)
-        if axes.get_legend_handles_labels()[0]:
+        if axes.get_legend_handles_labels()[0] and axes.get_legend() is None:
             axes.legend(fontsize=7)
-        drawn.append(folder / f"bench-{name}.svg")
+        drawn.append(folder / f"{prefix}-{name}.svg")
         figure.savefig(drawn[-1], metadata={"Date": None})
     return drawn
 
@@ -147,7 +149,7 @@ def main(argv: list[str] | None = None) -> int:
         parser.error(f"{arguments.json} isn't there; run `make bench` first")
     tables = read(arguments.json)
     try:
-        drawn = draw(tables, arguments.docs / "pictures")
+        drawn = draw(tables, PICTURES, arguments.docs / "pictures", "bench")
     except ModuleNotFoundError as error:
         parser.error(f"{error.name} isn't installed; `make bench-plots` installs it")
     print(*drawn, sep="\n")
