@@ -1,4 +1,7 @@
+import math
 import threading
+import time
+from types import SimpleNamespace
 
 import hypothesis
 import pytest
@@ -6,6 +9,7 @@ import structlog
 
 import purgatory
 import timer
+from purgatory._events.log import throttle
 from tests.support import eventually
 from timer import MockTimer
 
@@ -43,9 +47,24 @@ def structlog_as_before():
 
 @pytest.fixture
 def logs():
-    """What the library logs, as a list of dicts."""
-    with structlog.testing.capture_logs() as captured:
+    """What the library logs, as a list of dicts. A line of one cause comes once a test, however long the test takes."""
+    with pytest.MonkeyPatch.context() as patch, structlog.testing.capture_logs() as captured:
+        patch.setattr(throttle, "_causes", {})
+        patch.setattr(throttle, "_period_s", math.inf)
         yield captured
+
+
+@pytest.fixture
+def shutdown_clock(monkeypatch):
+    """The clock of shutdowns: ``skip_s`` is added to the real time, ``reads`` counts the calls."""
+    clock = SimpleNamespace(skip_s=0.0, reads=0)
+
+    def monotonic():
+        clock.reads += 1
+        return time.monotonic() + clock.skip_s
+
+    monkeypatch.setattr("purgatory._purgatory.shutdown.time", SimpleNamespace(monotonic=monotonic))
+    return clock
 
 
 @pytest.fixture

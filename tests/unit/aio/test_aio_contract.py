@@ -1037,7 +1037,8 @@ def test_event_during_a_sweep_is_not_lost(run, opened):
             operations[3].ready = True
             assert 0 == purgatory.check_and_complete("k")
             assert Outcome.SATISFIED is await tasks[3]
-            await asyncio.sleep(0.02)
+            for _ in range(50):  # far more turns of the loop than the sweep takes
+                await asyncio.sleep(0)
             checks = operations[50].checks
             await asyncio.sleep(0.02)
             assert checks == operations[50].checks, "the sweep has ended"
@@ -1087,17 +1088,18 @@ def test_shutdown_by_cancel_returns_operations(run, opened):
     run(main)
 
 
-def test_shutdown_by_wait_lets_operations_complete(run, opened):
+def test_shutdown_by_wait_lets_operations_complete(run, opened, shutdown_clock):
     """``drain="wait"`` lets events complete what waits, and expires the rest."""
 
     async def main():
         async with opened() as purgatory:
             first, second = Waiting(), Waiting()
             tasks = await parked(purgatory, first, second)
-            ending = asyncio.create_task(purgatory.shutdown("wait", timeout_ms=500))
-            await asyncio.sleep(0.005)
+            ending = asyncio.create_task(purgatory.shutdown("wait", timeout_ms=60_000))
+            await until(lambda: shutdown_clock.reads >= 2)  # the shutdown waits
             first.ready = True
             purgatory.check_and_complete("k")
+            shutdown_clock.skip_s = 60
             report = await ending
             assert [Outcome.SATISFIED, Outcome.EXPIRED] == await asyncio.gather(*tasks)
             assert (1, 1) == (report.satisfied, report.expired)

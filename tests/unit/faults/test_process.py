@@ -32,12 +32,12 @@ class Op(DelayedOperation):
 
 
 def run(program, *, status=0):
-    """The output of a program, which must end by itself within seconds."""
+    """The output of a program, which must end by itself."""
     done = subprocess.run(
         [sys.executable, "-c", PROLOGUE + textwrap.dedent(program)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,  # some fork a dozen times
         cwd=ROOT,
         check=False,
     )

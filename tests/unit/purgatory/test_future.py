@@ -112,8 +112,8 @@ def test_futures_of_the_caller_are_left_alone(votes, called, mock_timer):
 
     assert [Outcome.EXPIRED, None] == [brief.outcome, patient.outcome]
     future.set_result("in time for one of them")  # InvalidStateError if the purgatory had failed it
-    assert eventually(lambda: patient.outcome is Outcome.SATISFIED)
-    assert 2 == len(called.calls)
+    assert eventually(lambda: len(called.calls) == 2)
+    assert Outcome.SATISFIED is patient.outcome
 
 
 def test_future_that_is_done_later_than_the_timeout_calls_nothing(votes, called, mock_timer):

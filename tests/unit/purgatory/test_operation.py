@@ -530,7 +530,7 @@ def test_no_hook_runs_with_a_lock_of_the_purgatory_held(mock_timer):
                 mock_timer.pending()
                 return purgatory.totals()
 
-            done.append(in_thread(everything, seconds=2))
+            done.append(in_thread(everything))
 
         for delay_ms in (5, 1_000):
             operation = Waiting(delay_ms, complete=use, expire=use, look=use)
@@ -903,7 +903,7 @@ def test_extending_races_expiry():
             while operation.outcome is None and len(answers) < 40:
                 answers.append(operation.extend(3))
                 time.sleep(0.0028)
-            if answers[-1]:
+            if answers and answers[-1]:  # on a busy machine it may have expired before the first
                 if not operation.extend(60_000) and not eventually(lambda held=operation: held.outcome is not None):
                     lost.append(operation)
                 operation.cancel()

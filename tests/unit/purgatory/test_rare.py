@@ -14,7 +14,7 @@ import pytest
 
 from purgatory import COMPILED, DelayedOperation, DelayedOperationPurgatory, PurgatoryFull
 from purgatory._operations.operation import UNPARKED
-from tests.support import Waiting, cpython_only, eventually, in_thread
+from tests.support import PATIENCE_S, Waiting, cpython_only, eventually, in_thread
 from timer import MockTimer
 
 
@@ -171,7 +171,7 @@ def test_cancelled_in_its_first_check_is_told_of(mock_timer):
 
 def can_be_had(lock):
     """Whether the lock is free for this thread."""
-    got = lock.acquire(timeout=1)
+    got = lock.acquire(timeout=PATIENCE_S)
     if got:
         lock.release()
     return got

@@ -119,7 +119,7 @@ def test_due_tasks_run_in_order_of_deadline(bench):
 
 def test_size_counts_what_is_pending(bench, timer):
     """The size is raised by an add, drops at once with a cancel, and is zero when all have run."""
-    tasks = [Ping(delay_ms) for delay_ms in (15, 15, 15_000, 10**9)]
+    tasks = [Ping(delay_ms) for delay_ms in (60_000, 60_000, 15_000, 10**9)]
     sizes = [timer.size]
     for task in tasks:
         timer.add(task)
@@ -130,6 +130,8 @@ def test_size_counts_what_is_pending(bench, timer):
     sizes.append(timer.size)
     assert [0, 1, 2, 3, 4, 3, 2] == sizes
 
+    for task in tasks[:2]:
+        timer.put_off(task, 15)
     bench.pass_ms(timer, 15)
     assert bench.ran(*tasks[:2])
     assert 0 == timer.size
@@ -137,10 +139,13 @@ def test_size_counts_what_is_pending(bench, timer):
 
 def test_cancelled_task_never_runs(bench, timer):
     """Cancelling is answered with True once, and the task does not run."""
-    task = Ping(10)
-    timer.add(task)
+    for _ in range(100):  # on a busy machine a task may run before it is cancelled
+        task = Ping(10)
+        timer.add(task)
+        if is_cancelled := task.cancel():
+            break
 
-    assert [True, False] == [task.cancel(), task.cancel()]
+    assert [True, False] == [is_cancelled, task.cancel()]
     bench.pass_ms(timer, 20)
     assert [] == task.log
 
@@ -168,7 +173,7 @@ def test_cancel_while_it_runs_is_too_late(bench, timer):
 
 def test_adding_a_pending_task_moves_it(bench, timer):
     """A pending task that is added again is pending once, by its new deadline."""
-    task = Ping(150, clock=bench.clock)  # long enough that a busy machine adds it again in time
+    task = Ping(400, clock=bench.clock)  # long enough that a busy machine adds it again in time
     timer.add(task)
     bench.pass_ms(timer, 5)
     first = task.deadline_ns
@@ -176,7 +181,7 @@ def test_adding_a_pending_task_moves_it(bench, timer):
 
     assert 1 == timer.size
     assert task.deadline_ns >= first + 5_000_000
-    bench.pass_ms(timer, 200)
+    bench.pass_ms(timer, 450)
     assert bench.ran(task)
     assert 1 == len(task.log)
     assert task.ran_ns[0] >= task.deadline_ns
@@ -196,10 +201,11 @@ def test_task_can_be_added_after_it_ran(bench, timer):
 
 def test_task_can_be_added_after_it_was_cancelled(bench, timer):
     """A cancel is forgotten by the next add."""
-    task = Ping(2)
+    task = Ping(60_000)
     timer.add(task)
-    task.cancel()
+    assert task.cancel()
     timer.add(task)
+    assert timer.put_off(task, 2)
     bench.pass_ms(timer, 2)
 
     assert bench.ran(task)
@@ -427,7 +433,7 @@ def test_task_put_off_runs_by_its_new_deadline(bench, timer):
     assert before_ns + 300_000_000 < task.deadline_ns
     assert 1 == timer.size
     bench.pass_ms(timer, 450)
-    assert [] == task.log
+    assert [] == task.log or task.deadline_ns <= task.ran_ns[0]  # on a busy machine more time may have passed
     bench.pass_ms(timer, 260)
     assert bench.ran(task)
     assert [task] == task.log
@@ -457,7 +463,7 @@ def test_task_put_off_to_now_runs_promptly(bench, timer, delay_ms):
 
 def test_task_put_off_for_ages_waits(bench, timer):
     """A delay too long for 64 bits of nanoseconds is one like any other."""
-    task = Ping(50)
+    task = Ping(50_000)
     timer.add(task)
     added_ns = task.added_ns
 
@@ -575,7 +581,7 @@ class Held(Ping):
 
 def test_task_that_its_owner_holds_is_not_moved(bench, timer):
     """Adding such a task while it is pending raises and changes nothing. Before and after it can be added."""
-    task = Held(1)
+    task = Held(60_000)
     timer.add(task)
     deadline_ns = task.deadline_ns
     with pytest.raises(TaskHeld, match=r"extend\(\)") as caught:
@@ -587,6 +593,7 @@ def test_task_that_its_owner_holds_is_not_moved(bench, timer):
     bench.pass_ms(timer, 3)
     assert bench.ran(task)
     timer.add(task)
+    assert timer.put_off(task, 2)
     bench.pass_ms(timer, 3)
     assert eventually(lambda: [task, task] == task.log)  # a reaper may just have lost the processor
 

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import timer as package
-from tests.support import Ping
+from tests.support import PATIENCE_S, Ping
 from timer import Driver, InlineExecutor, ManualClock, SystemTimer, SystemTimerReaper, _dispatch, check_invariants
 
 FOLDER = package.__path__[0]
@@ -51,7 +51,7 @@ def expire_all(number, executor):
     for task in tasks:
         inner.add(task)
     driver = Driver("struck", inner, on_restart=lambda error, restarts: None)
-    give_up = time.monotonic() + 10
+    give_up = time.monotonic() + PATIENCE_S
     lost = tasks
     while lost and time.monotonic() < give_up:
         time.sleep(0.001)
@@ -128,7 +128,7 @@ def test_a_restart_hook_that_raises_does_not_end_the_thread():
     task = Ping(1)
     driver = Driver("restarted", inner, on_restart=hook)
     inner.add(task)
-    assert task.ran.wait(10)
+    assert task.ran.wait(PATIENCE_S)
     driver.stop()
     inner.shutdown()
 
@@ -149,7 +149,7 @@ def test_a_reaper_runs_what_was_put_back():
         first, second = Ping(5, do=fail), Ping(5)
         timer.add(first)
         timer.add(second)
-        assert second.ran.wait(10)
+        assert second.ran.wait(PATIENCE_S)
     assert ended.is_set()
 
 

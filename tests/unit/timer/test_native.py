@@ -1,7 +1,9 @@
 """What only the native implementation can get wrong: memory, and what it is handed that is no task."""
 
 import gc
+import itertools
 import random
+import statistics
 import sys
 import threading
 
@@ -207,7 +209,8 @@ def test_nothing_leaks():
             use(random_)
         used.append(in_use())
 
-    assert used[-1] - used[2] < 25, used  # one per timer would be 25, one per task 5,000
+    # One per timer would be 5 a round, one per task 1,000. In some round the interpreter keeps blocks of its own.
+    assert statistics.median(after - before for before, after in itertools.pairwise(used[2:])) < 5, used
 
 
 def test_nothing_leaks_where_something_raises(timer):
@@ -234,9 +237,10 @@ def test_nothing_leaks_where_something_raises(timer):
 
     timer._dispatcher._on_error = lambda *_: None
     used = []
-    for _ in range(6):
+    for _ in range(8):
         for _ in range(50):
             refuse()
         used.append(in_use())
 
-    assert used[-1] - used[2] < 50, used
+    # In some round the interpreter keeps blocks of its own.
+    assert statistics.median(after - before for before, after in itertools.pairwise(used[2:])) < 16, used
