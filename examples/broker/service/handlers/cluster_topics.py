@@ -7,7 +7,7 @@ an event of the controller. It is parked until its effect is visible on this nod
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
@@ -37,7 +37,12 @@ if TYPE_CHECKING:
     from examples.broker.replication.partition import Key
     from examples.broker.replication.topic_manager import TopicManager
     from examples.broker.service.cluster.membership import Membership
+    from examples.broker.service.handlers.assignments import Assignment
     from examples.broker.service.reply import Handler, Reply
+
+    _Write = Callable[[Callable[[BrokerError | None], None]], None]
+    """Writes to the tree, and then calls back."""
+    _Results = dict[str, tuple[ErrorCode, str | None]]
 
 _log = structlog.get_logger(__name__)
 _NO_ERROR: tuple[ErrorCode, str | None] = (ErrorCode.NONE, None)
@@ -130,57 +135,34 @@ class ClusterTopicHandlers:
 
     def create_topics(self, request: m.CreateTopicsRequest, _version: int, reply: Reply) -> Steps[None]:
         """Create topics, and answer when this node knows their leaders."""
-        work = _Work(
-            [wanted.name for wanted in request.topics],
-            lambda results: reply(
-                m.CreateTopicsResponse(topics=[m.CreatedTopic(name, *results[name]) for name in results])
-            ),
-        )
-        total = 0
-        for name, wanted in by_name(request.topics).items():
-            yield
-            try:
-                topic, assignment = self._planned(single_entry(name, wanted))
-                total = check_total(total + topic.partitions)
-            except BrokerError as error:
-                work.settled(name, error)
-            else:
-                if request.validate_only:
-                    work.settled(name)
-                else:
-                    wait = partial(self.cluster_topics.wait_for_topic, name, topic.partitions, request.timeout_ms)
-                    self.cluster_topics.create(topic, assignment, work.then_wait(name, wait))
 
-    def _planned(self, wanted: m.CreatableTopic) -> tuple[Topic, Mapping[int, tuple[int, ...]]]:
-        self._check_controls()
-        settings = {config.name: config.value for config in wanted.configs}
-        assignment = assigned_at_creation(wanted, self.metadata.brokers)
-        if assignment is not None:
-            topic = self.topics.plan(
-                wanted.name, partitions=len(assignment), replicas=len(assignment[0]), settings=settings
-            )
-            return topic, assignment
-        topic = self.topics.plan(
-            wanted.name,
-            partitions=self.config.partitions if wanted.num_partitions == -1 else wanted.num_partitions,
-            replicas=None if wanted.replication_factor == -1 else wanted.replication_factor,
-            settings=settings,
-        )
-        return topic, self.cluster_topics.place(topic, len(topic.replicas))
+        def respond(results: _Results) -> None:
+            reply(m.CreateTopicsResponse(topics=[m.CreatedTopic(name, *results[name]) for name in results]))
+
+        return self._write_each(request, self._planned, respond)
 
     def create_partitions(self, request: m.CreatePartitionsRequest, _version: int, reply: Reply) -> Steps[None]:
         """Add partitions to topics, and answer when this node knows their leaders."""
-        work = _Work(
-            [wanted.name for wanted in request.topics],
-            lambda results: reply(
-                m.CreatePartitionsResponse(results=[m.CreatedPartitions(name, *results[name]) for name in results])
-            ),
-        )
+
+        def respond(results: _Results) -> None:
+            reply(m.CreatePartitionsResponse(results=[m.CreatedPartitions(name, *results[name]) for name in results]))
+
+        return self._write_each(request, self._grown, respond)
+
+    def _write_each(
+        self,
+        request: m.CreateTopicsRequest | m.CreatePartitionsRequest,
+        plan: Callable[[Any], tuple[Assignment, _Write]],
+        respond: Callable[[_Results], None],
+    ) -> Steps[None]:
+        """Write the new partitions of each topic to the tree. `plan` returns where they are, and the call for it."""
+        topics: list[Any] = request.topics
+        work = _Work([wanted.name for wanted in topics], respond)
         total = 0
-        for name, wanted in by_name(request.topics).items():
+        for name, wanted in by_name(topics).items():
             yield
             try:
-                new = self._grown(single_entry(name, wanted))
+                new, write = plan(single_entry(name, wanted))
                 total = check_total(total + len(new))
             except BrokerError as error:
                 work.settled(name, error)
@@ -189,17 +171,31 @@ class ClusterTopicHandlers:
                     work.settled(name)
                 else:
                     wait = partial(self.cluster_topics.wait_for_topic, name, max(new) + 1, request.timeout_ms)
-                    self.cluster_topics.grow(name, new, work.then_wait(name, wait))
+                    write(work.then_wait(name, wait))
 
-    def _grown(self, wanted: m.PartitionsOfTopic) -> Mapping[int, tuple[int, ...]]:
+    def _planned(self, wanted: m.CreatableTopic) -> tuple[Assignment, _Write]:
+        self._check_controls()
+        assignment = assigned_at_creation(wanted, self.metadata.brokers)
+        if assignment is None:
+            partitions = self.config.partitions if wanted.num_partitions == -1 else wanted.num_partitions
+            replicas = None if wanted.replication_factor == -1 else wanted.replication_factor
+        else:
+            partitions, replicas = len(assignment), len(assignment[0])
+        settings = {config.name: config.value for config in wanted.configs}
+        topic = self.topics.plan(wanted.name, partitions=partitions, replicas=replicas, settings=settings)
+        if assignment is None:
+            assignment = self.cluster_topics.place(topic, len(topic.replicas))
+        return assignment, partial(self.cluster_topics.create, topic, assignment)
+
+    def _grown(self, wanted: m.PartitionsOfTopic) -> tuple[Assignment, _Write]:
         self._check_controls()
         check_not_internal(wanted.name)
         known = self.topics.existing(wanted.name)
         topic = self.topics.plan_growth(wanted.name, wanted.count)
         assignment = assigned_at_growth(wanted, known.partitions, self.metadata.brokers)
         if assignment is None:
-            return self.cluster_topics.place(topic, len(topic.replicas), known.partitions)
-        return assignment
+            assignment = self.cluster_topics.place(topic, len(topic.replicas), known.partitions)
+        return assignment, partial(self.cluster_topics.grow, wanted.name, assignment)
 
     def delete_topics(self, request: m.DeleteTopicsRequest, _version: int, reply: Reply) -> Steps[None]:
         """Delete topics, and answer when they have left the tree."""
@@ -256,7 +252,7 @@ class ClusterTopicHandlers:
 class _Work:
     """The outcomes of one request, by name. The last one completes the answer."""
 
-    def __init__(self, names: list[str], respond: Callable[[dict[str, tuple[ErrorCode, str | None]]], None]) -> None:
+    def __init__(self, names: list[str], respond: Callable[[_Results], None]) -> None:
         self._results = dict.fromkeys(names, _NO_ERROR)
         self._missing = set(names)
         self._respond = respond
