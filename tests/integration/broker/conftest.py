@@ -16,6 +16,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
+from examples.broker.coordination.embedded import EmbeddedStore
+
 ROOT = Path(__file__).parents[3]
 _numbers = itertools.count(1)
 
@@ -233,6 +235,15 @@ def broker(tmp_path_factory):
 def free_ports_fixture():
     """Ports without a listener."""
     return free_ports
+
+
+@pytest.fixture
+def tree(cluster):
+    """The tree of a test's own cluster, opened by a client that is not a node."""
+    store = EmbeddedStore(cluster.folder / "coordination.sqlite")
+    store.start()
+    yield store
+    store.close()
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from examples.broker.controller.tree import layout
-from examples.broker.coordination.embedded import EmbeddedStore
 from tests.integration.broker.load import Load, admin_of, all_kept_once, is_moving, move, read_all
 
 pytestmark = pytest.mark.slow
@@ -19,14 +18,6 @@ MOVES = 20
 def cluster(start_cluster):
     """Nodes that may be silent for long, and leaders that are preferred lead at once."""
     return start_cluster(3, "--session-ms", "20000", "--lag-ms", "30000", "--leader-rebalance-ms", "100")
-
-
-@pytest.fixture
-def tree(cluster):
-    store = EmbeddedStore(cluster.folder / "coordination.sqlite")
-    store.start()
-    yield store
-    store.close()
 
 
 def contents(cluster, topic):

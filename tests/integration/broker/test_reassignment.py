@@ -10,7 +10,6 @@ import pytest
 from confluent_kafka.admin import NewTopic
 
 from examples.broker.controller.tree import layout
-from examples.broker.coordination.embedded import EmbeddedStore
 from examples.broker.coordination.store import NodeExists
 from tests.integration.broker.load import Load, admin_of, all_kept_once, is_moving, move
 
@@ -23,15 +22,6 @@ AFTER = [[2, 3, 4], [3, 4, 2], [4, 2, 3]]
 @pytest.fixture
 def cluster(start_cluster):
     return start_cluster(4, "--session-ms", "2000", "--lag-ms", "3000", "--leader-rebalance-ms", "1000")
-
-
-@pytest.fixture
-def tree(cluster):
-    """The tree of the cluster, opened by a client that is not a node."""
-    store = EmbeddedStore(cluster.folder / "coordination.sqlite")
-    store.start()
-    yield store
-    store.close()
 
 
 def create_on(cluster, topic, assignment):

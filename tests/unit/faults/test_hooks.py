@@ -173,9 +173,8 @@ def test_shutting_down_from_a_hook_ends(no_threads_left):
     assert purgatory.shutdown() == report
 
 
-def test_a_chain_of_completions_may_be_as_deep_as_the_stack(purgatory):
-    """Each ``on_complete`` checks the next key, to most of the interpreter's limit. Every one completes once."""
-    depth = sys.getrecursionlimit() // 14
+def chain(purgatory, depth):
+    """Operations, each of which completes the next. The first is ready."""
     operations = []
 
     def follow(number):
@@ -189,6 +188,13 @@ def test_a_chain_of_completions_may_be_as_deep_as_the_stack(purgatory):
     for number in range(depth):
         operations.append(parked(purgatory, [number], complete=follow(number)))
     operations[0].ready = True
+    return operations
+
+
+def test_a_chain_of_completions_may_be_as_deep_as_the_stack(purgatory):
+    """Each ``on_complete`` checks the next key, to most of the interpreter's limit. Every one completes once."""
+    depth = sys.getrecursionlimit() // 14
+    operations = chain(purgatory, depth)
     in_thread(lambda: purgatory.check_and_complete(0))
     assert [["complete"]] * depth == [operation.history for operation in operations]
 
@@ -200,19 +206,7 @@ def test_a_chain_deeper_than_the_stack_completes_each_at_most_once(purgatory, ab
     In the native implementation, an operation that has an outcome has had its hook.
     """
     depth = sys.getrecursionlimit()
-    operations = []
-
-    def follow(number):
-        def hook(operation):
-            if number + 1 < depth:
-                operations[number + 1].ready = True
-                purgatory.check_and_complete(number + 1)
-
-        return hook
-
-    for number in range(depth):
-        operations.append(parked(purgatory, [number], complete=follow(number)))
-    operations[0].ready = True
+    operations = chain(purgatory, depth)
 
     def begin(above):
         return begin(above - 1) if above else purgatory.check_and_complete(0)

@@ -1,5 +1,6 @@
 """The ledger: rows of operations that have left, until the writer comes for them. In whichever implementation runs."""
 
+import contextlib
 import gc
 import os
 import random
@@ -36,6 +37,26 @@ class Ready(DelayedOperation):
 
     def try_complete(self):
         return self.ready and self.force_complete()
+
+
+@contextlib.contextmanager
+def forked():
+    """A forked child, which is there when the block begins and ends after it."""
+    over, end = os.pipe()
+    is_there, say = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(end)
+        os.write(say, b".")
+        os.read(over, 1)
+        os._exit(0)
+    try:
+        assert os.read(is_there, 1)
+        yield
+    finally:
+        for descriptor in (end, over, is_there, say):
+            os.close(descriptor)
+        os.waitpid(child, 0)
 
 
 SOURCE, WATCH = Source(), Watch("k")
@@ -412,24 +433,11 @@ def test_a_forked_child_writes_nothing_and_leaves_the_parent_s_journal_alone(tmp
 def test_a_forked_child_doesn_t_keep_the_folder_from_the_next_writer(tmp_path):
     """A child that outlives its parent's journal holds no lock on it. While the parent writes, no other process may."""
     journal = Journal(tmp_path)
-    over, end = os.pipe()
-    is_there, say = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(end)
-        os.write(say, b".")
-        os.read(over, 1)
-        os._exit(0)
-    try:
-        assert os.read(is_there, 1)
+    with forked():
         with pytest.raises(JournalLocked):
             Journal(tmp_path)
         journal.close()
         Journal(tmp_path).close()
-    finally:
-        for descriptor in (end, over, is_there, say):
-            os.close(descriptor)
-        os.waitpid(child, 0)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -444,22 +452,9 @@ def test_refused_writers_don_t_keep_a_forked_child_from_giving_up_the_lock(tmp_p
         except JournalLocked as error:
             kept.append(error)
     assert 20 == len(kept)
-    over, end = os.pipe()
-    is_there, say = os.pipe()
-    child = os.fork()
-    if not child:
-        os.close(end)
-        os.write(say, b".")
-        os.read(over, 1)
-        os._exit(0)
-    try:
-        assert os.read(is_there, 1)
+    with forked():
         journal.close()
         Journal(tmp_path).close()
-    finally:
-        for descriptor in (end, over, is_there, say):
-            os.close(descriptor)
-        os.waitpid(child, 0)
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
