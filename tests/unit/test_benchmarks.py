@@ -115,10 +115,12 @@ def test_a_setting_is_measured_in_a_process_of_its_own():
 
 
 def test_the_load_is_answered_to_the_last_request():
-    """Every request completes or expires, and the last line has the four columns."""
-    outcome = load.run(load.Load(num=300, rate=3_000, timeout_ms=60))
+    """Every request completes or expires. Those that take longer than the timeout expire."""
+    asked = load.Load(num=300, rate=3_000, timeout_ms=60)
+    outcome = load.run(asked)
     assert 300 == outcome.completed + outcome.expired
-    assert 0 < outcome.expired < outcome.completed
+    # On a busy machine more of them expire.
+    assert 0 < sum(latency_ms >= 60 for latency_ms in asked.latencies_ms()) <= outcome.expired < 300
 
 
 def test_the_load_is_the_same_for_the_same_seed():

@@ -88,7 +88,7 @@ def make(*arguments):
         capture_output=True,
         text=True,
         check=True,
-        timeout=30,
+        timeout=100,
     ).stdout
 
 

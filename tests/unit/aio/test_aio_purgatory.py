@@ -274,7 +274,7 @@ def test_interrupted_request_is_made_again_by_the_next():
         task = loop.run_until_complete(wait(purgatory))
         ready.append(1)
         in_thread(check_twice)
-        assert Outcome.SATISFIED is loop.run_until_complete(asyncio.wait_for(task, 5))
+        assert Outcome.SATISFIED is loop.run_until_complete(asyncio.wait_for(task, 20))
         loop.run_until_complete(purgatory.shutdown())
 
 

@@ -53,14 +53,14 @@ def test_http_gives_frames_after_a_sequence_number(tmp_path, write):
     """The endpoint gives the rows above a sequence number, and where the journal ends."""
     write(tmp_path, 100)
     with serve(tmp_path, 0) as server:
-        with urllib.request.urlopen(f"{server.url}?after=41&limit=10", timeout=5) as answer:
+        with urllib.request.urlopen(f"{server.url}?after=41&limit=10", timeout=30) as answer:
             data = answer.read()
         rows = [row.seq for frame in scan(data) for row in decode(data, frame).rows()]
         assert list(range(42, 52)) == rows
-        with urllib.request.urlopen(f"{server.url}/tip", timeout=5) as answer:
+        with urllib.request.urlopen(f"{server.url}/tip", timeout=30) as answer:
             assert {"first": 0, "last": 99} == json.load(answer)
         with pytest.raises(urllib.error.HTTPError, match="400"):
-            urllib.request.urlopen(f"{server.url}?after=x", timeout=5)
+            urllib.request.urlopen(f"{server.url}?after=x", timeout=30)
 
 
 def test_metrics_are_read_at_scrape():

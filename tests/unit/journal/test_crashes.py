@@ -17,6 +17,7 @@ import pytest
 from purgatory.journal import Journal, JournalDamaged, JournalLocked, read, segments, verify
 from purgatory.journal.records.folder import END, End, dropped, end, list_segments, open_name
 from purgatory.journal.segments import recover, seal
+from tests.support import PATIENCE_S, eventually
 
 ROOT = Path(__file__).parents[3]
 
@@ -154,6 +155,7 @@ def test_full_disk_drops_and_counts_and_the_service_goes_on(tmp_path, operation,
         for _ in range(5_000):
             observer.finished(operation(), outcome.SATISFIED, None)
         assert time.monotonic() - started < 30
+        assert eventually(lambda: journal.stats().write_errors)
         assert not journal.flush(0.05)
         stats = journal.stats()
         assert 0 < stats.write_errors
@@ -212,7 +214,7 @@ def test_a_row_whose_sync_failed_is_acknowledged_once_its_segment_is_sealed(
         observer = journal.observer("fetch")
         observer.finished(operation(), outcome.SATISFIED, None)
         assert not journal.flush(0.3)
-        assert 0 < journal.stats().write_errors
+        assert eventually(lambda: journal.stats().write_errors)
         Unsynced.broken = False
         observer.finished(operation(), outcome.SATISFIED, None)
         assert not journal.flush(0.3)  # this row is on the disk, the one before it is not
@@ -491,7 +493,7 @@ def test_real_full_file_system(tmp_path, operation, outcome):
     try:
         journal = Journal(tmp_path, capacity=100, chunk=50, interval_ms=1, parquet=False)
         observer = journal.observer("fetch")
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE_S
         while not journal.stats().write_errors and time.monotonic() < deadline:
             observer.finished(operation(), outcome.SATISFIED, None)
         stats = journal.close()

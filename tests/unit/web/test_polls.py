@@ -76,7 +76,8 @@ async def test_client_that_hangs_up_ends_the_wait():
 async def test_result_is_brought():
     """A wait for a result returns it to one of the waiters, and raises when the time is up."""
     items = []
-    async with AsyncPurgatory("test") as purgatory:
+    timer = MockTimer()
+    async with AsyncPurgatory("test", timer=timer) as purgatory:
         polls = LongPolls(purgatory)
 
         def take():
@@ -90,6 +91,7 @@ async def test_result_is_brought():
         items.append("item")
         purgatory.check_and_complete("k")
         assert "item" == await waiting[0]
+        timer.advance_clock(100)
         with pytest.raises(TimeoutError):
             await waiting[1]
 
@@ -260,11 +262,15 @@ async def test_long_body_stays_with_the_server():
     """A wait takes a mebibyte of a body, in at most 1,024 pieces. The rest is read after it."""
     for piece, taken in ((bytes(600_000), 2), (b"x", 1024)):
         pieces = [piece] * (taken + 5)
-        async with AsyncPurgatory("test") as purgatory:
+        timer = MockTimer()
+        async with AsyncPurgatory("test", timer=timer) as purgatory:
             client = Client(*[body(piece, more=True) for piece in pieces], body(b""))
-            assert Outcome.EXPIRED is await LongPolls(purgatory).wait_for(
-                client.request, lambda: False, keys=["k"], timeout_ms=20
+            waiting = asyncio.ensure_future(
+                LongPolls(purgatory).wait_for(client.request, lambda: False, keys=["k"], timeout_ms=20)
             )
+            await until(lambda client=client: client.messages.qsize() <= 6)
+            timer.advance_clock(20)
+            assert Outcome.EXPIRED is await waiting
             assert 6 == client.messages.qsize()
             assert b"".join(pieces) == await client.request.body()
 
@@ -335,12 +341,16 @@ async def test_server_that_fails_to_report_is_no_hang_up():
 @on_loop
 async def test_deadline_during_a_shutdown_is_an_ordinary_deadline():
     """A poll whose own time is up while the shutdown waits is answered as at any other time."""
-    purgatory = AsyncPurgatory("test")
+    timer = MockTimer()
+    purgatory = AsyncPurgatory("test", timer=timer)
     waiting = asyncio.ensure_future(
         LongPolls(purgatory).wait_for(Client().request, lambda: False, keys=["k"], timeout_ms=50)
     )
     await until(lambda: purgatory.waiting)
-    await purgatory.shutdown("wait", timeout_ms=10_000)
+    ending = asyncio.ensure_future(purgatory.shutdown("wait", timeout_ms=10_000))
+    await until(lambda: purgatory.is_closed)
+    timer.advance_clock(50)
+    await ending
     assert Outcome.EXPIRED is await waiting
 
 
