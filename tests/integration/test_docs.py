@@ -19,6 +19,9 @@ PUBLIC += [
 ]
 
 
+pytestmark = pytest.mark.timeout(600)  # for the build
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """The pages, built. A warning is an error."""
@@ -28,7 +31,7 @@ def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("docs")
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q", "-d", folder / "trees"]
     done = subprocess.run(
-        [*command, "docs", folder / "html"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=110
+        [*command, "docs", folder / "html"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=500
     )
     assert 0 == done.returncode, done.stderr
     return folder / "html"

@@ -240,15 +240,17 @@ def test_every_worker_is_a_target_of_its_own(between, tmp_path):
         assert eventually(lambda: len(targets(folder)) == 2), server.output
         first = targets(folder)
         for address in first.values():
-            text = httpx.get(f"http://{address}/metrics").text
+            text = httpx.get(f"http://{address}/metrics", timeout=PATIENCE_S).text
             assert 1 == text.count("purgatory_parked_operations{"), text
         pages = re.findall(r"console at (\S+)", server.output)
         assert 2 == len(set(pages))
-        assert [200, 200] == [httpx.get(page).status_code for page in pages]
+        assert [200, 200] == [httpx.get(page, timeout=PATIENCE_S).status_code for page in pages]
         killed = min(first)
         os.kill(killed, signal.SIGKILL)
-        assert eventually(lambda: killed not in targets(folder) and len(targets(folder)) == 2), server.output
-        assert 404 == httpx.get(f"{server.url}/metrics").status_code
+        assert eventually(
+            lambda: killed not in targets(folder) and len(targets(folder)) == 2, seconds=2 * PATIENCE_S
+        ), server.output
+        assert 404 == httpx.get(f"{server.url}/metrics", timeout=PATIENCE_S).status_code
         server.tell()
         server.end()
     assert {} == targets(folder)

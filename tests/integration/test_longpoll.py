@@ -16,7 +16,7 @@ import pytest
 from tests.support.loops import loop_factory
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 60
+PATIENCE_S = 100
 
 
 @pytest.fixture(autouse=True)

@@ -133,8 +133,8 @@ def test_leases_are_fenced(load):
             replica = page.Replica(log, purgatory)
             following = asyncio.create_task(replica.follow())
             generation, lease = await page.grant(replica, "leader", "ann", 60_000)
-            assert lease.extend(10)
             assert await page.grant(replica, "leader", "bob", 60_000) is None
+            assert lease.extend(10)
             await until(lambda: "leader" not in replica.state["leases"])
             later, _ = await page.grant(replica, "leader", "bob", 60_000)
             assert later > generation

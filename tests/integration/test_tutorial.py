@@ -2,7 +2,6 @@
 
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -11,6 +10,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+
+from tests.support.served import free_port
+from tests.support.threads import PATIENCE_S, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
 NAMED = re.compile(r"[Ss]ave this as `([a-z_.]+)`:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -42,7 +44,7 @@ def test_tests_of_the_tutorial_pass(folder):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=200,
     )
 
     assert 0 == done.returncode, done.stdout + done.stderr
@@ -52,19 +54,17 @@ def test_tests_of_the_tutorial_pass(folder):
 @pytest.fixture
 def service(folder):
     """The service of the tutorial behind uvicorn, and its address."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     server = subprocess.Popen(
         [sys.executable, "-m", "uvicorn", "--factory", "inbox:app", "--port", str(port), "--log-level", "warning"],
         cwd=folder,
         env={"PYTHONPATH": f"{folder}:{ROOT}", "PATH": ""},
     )
     address = f"http://127.0.0.1:{port}"
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 2 * PATIENCE_S
     while True:
         try:
-            httpx.get(f"{address}/metrics", timeout=5)
+            httpx.get(f"{address}/metrics", timeout=PATIENCE_S)
             break
         except httpx.TransportError:
             assert time.monotonic() < deadline, "the service did not start"
@@ -79,21 +79,22 @@ def polling(address):
     answers = []
     thread = threading.Thread(target=lambda: answers.append(httpx.get(f"{address}/inbox/ann", timeout=60)))
     thread.start()
-    deadline = time.monotonic() + 30
-    while not re.search(
-        r"^purgatory_parked_operations\{.*\} 1\.0$", httpx.get(f"{address}/metrics").text, re.MULTILINE
-    ):
-        assert time.monotonic() < deadline, "the client does not wait"
-        time.sleep(0.02)
+    one = re.compile(r"^purgatory_parked_operations\{.*\} 1\.0$", re.MULTILINE)
+    assert eventually(lambda: one.search(shown(address))), "the client does not wait"
     return thread, answers
+
+
+def shown(address):
+    """The page of metrics."""
+    return httpx.get(f"{address}/metrics", timeout=PATIENCE_S).text
 
 
 def test_message_answers_a_client_that_waits(service):
     """The client of the first section gets the message of the second one."""
     _, address = service
     thread, answers = polling(address)
-    httpx.post(f"{address}/inbox/ann", params={"text": "hello"})
-    thread.join(30)
+    httpx.post(f"{address}/inbox/ann", params={"text": "hello"}, timeout=PATIENCE_S)
+    thread.join(PATIENCE_S)
 
     assert [["hello"]] == [answer.json() for answer in answers]
 
@@ -102,11 +103,11 @@ def test_metrics_that_the_tutorial_names_are_there(service):
     """The page of metrics has each metric of the third section's table."""
     _, address = service
     page = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
-    shown = httpx.get(f"{address}/metrics").text
+    metrics = shown(address)
     named = re.findall(r"^\| `(purgatory_\w+)` \|", page, re.MULTILINE)
 
     assert 2 == len(named)
-    assert [] == [name for name in named if f"\n{name}{{" not in shown]
+    assert [] == [name for name in named if f"\n{name}{{" not in metrics]
 
 
 def test_client_that_waits_at_the_shutdown_is_told_to_come_again(service):
@@ -114,7 +115,7 @@ def test_client_that_waits_at_the_shutdown_is_told_to_come_again(service):
     server, address = service
     thread, answers = polling(address)
     server.send_signal(signal.SIGINT)
-    thread.join(30)
+    thread.join(PATIENCE_S)
 
     assert [(503, True)] == [(answer.status_code, "retry-after" in answer.headers) for answer in answers]
-    server.wait(30)
+    server.wait(PATIENCE_S)

@@ -123,7 +123,7 @@ def test_the_command_line_takes_an_instant_or_a_length_of_time():
     """An instant is UTC unless it says otherwise. A length of time ends now."""
     assert 1_767_261_600_000_000 == instant_us("2026-01-01T10:00:00")
     assert 1_767_258_000_000_000 == instant_us("2026-01-01T10:00:00+01:00")
-    assert time.time() - 3_600 == pytest.approx(instant_us("1h") / 1e6, abs=5)
+    assert time.time() - 3_600 == pytest.approx(instant_us("1h") / 1e6, abs=60)
     for text in ("yesterday", "2026-13-01", "5x"):
         with pytest.raises(argparse.ArgumentTypeError, match="write .*1h"):
             instant_us(text)

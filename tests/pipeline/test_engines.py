@@ -17,7 +17,7 @@ from purgatory.pipeline.tables.cluster import Cluster
 from purgatory.pipeline.tables.local import Local
 from tests.pipeline.test_figures import BASE, NORMAL, made
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 
 EXPECTED = Path(__file__).parent / "expected"
 WIDTHS = {"mixed": (10_000_000, 100_000), "broker": (1_000_000, 50_000)}

@@ -13,7 +13,7 @@ from tests.integration.broker.conftest import Cluster
 from tests.support.threads import eventually
 from tests.support.topics import END, as_json, done, make
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture
@@ -30,14 +30,14 @@ def produce(broker, topic, values):
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
     for number, value in enumerate(values):
         producer.produce(topic, value, partition=number % 2)
-    assert 0 == producer.flush(20)
+    assert 0 == producer.flush(60)
 
 
 def consume(broker, topic):
     """All that a topic's one partition has."""
     consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "t"})
     place = confluent_kafka.TopicPartition(topic, 0, 0)
-    _, end = consumer.get_watermark_offsets(place, timeout=10)
+    _, end = consumer.get_watermark_offsets(place, timeout=60)
     consumer.assign([place])
     found = []
     while len(found) < end:
@@ -85,7 +85,7 @@ def test_records_that_are_gone_are_an_error(broker):
     assert [b"2", b"4"] == [value for batch in whole for value in batch.column("value").to_pylist()]
     place = confluent_kafka.TopicPartition("trace", 1, 1)
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.delete_records([place])[place].result(10)
+    admin.delete_records([place])[place].result(60)
     assert {"0": 0, "1": 1} == reader(broker).initialOffset()
     with pytest.raises(RecordsGone, match="trace-1 begins at 1; 0 to 0 were not read"):
         list(reader(broker).read(_Range(1, 0, 2)))

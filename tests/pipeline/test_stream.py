@@ -29,7 +29,7 @@ from purgatory.pipeline.verify import flush_after, place_trace, rehearsed, verif
 from tests.pipeline.test_replay import plainly, worlds, written
 from tests.support.replays import over, replayed
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 
 ROOT = Path(__file__).parents[2]
 
@@ -127,7 +127,7 @@ def test_a_killed_stream_goes_on_exactly_where_it_was(spark, tmp_path, brute, tr
         stderr=subprocess.DEVNULL,
     )
     commits = tmp_path / "checkpoint" / "commits"
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 400
     while time.monotonic() < deadline and child.poll() is None:
         if commits.is_dir() and sum(path.name.isdigit() for path in commits.iterdir()) >= 2:
             break

@@ -2,7 +2,9 @@
 
 import collections
 import contextlib
+import itertools
 import os
+import random
 import re
 import signal
 import socket
@@ -19,11 +21,18 @@ from tests.support.threads import PATIENCE_S
 ROOT = Path(__file__).resolve().parents[2]
 
 
+#: Below the ports that Linux gives to sockets which ask for none, so that none of those takes it before its server.
+_PORTS = range(20_000, 32_000)
+_next = itertools.count(random.randrange(len(_PORTS)))  # noqa: S311  # other processes begin elsewhere
+
+
 def free_port():
     """A port without a listener."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    while True:
+        port = _PORTS[next(_next) % len(_PORTS)]
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 class Served:

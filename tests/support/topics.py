@@ -18,7 +18,7 @@ def make(bootstrap, replicas):
     topics = [NewTopic("trace", 2, replicas), NewTopic("answers", 1, replicas)]
     admin = AdminClient({"bootstrap.servers": bootstrap})  # kept: its request ends with it
     for future in admin.create_topics(topics).values():
-        future.result(10)
+        future.result(60)
 
 
 def as_json(row):

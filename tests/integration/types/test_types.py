@@ -34,6 +34,7 @@ def project(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_mypy_agrees(project):
     """mypy, strict, finds nothing in what users write."""
     modules = sorted(path.name for path in project.glob("*.py"))
@@ -46,13 +47,14 @@ def test_mypy_agrees(project):
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=500,
     )
 
     assert ("", "") == (done.stdout, done.stderr)
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_pyright_agrees(project):
     """pyright, strict, finds nothing in what users write."""
     pyright = shutil.which("pyright")
@@ -60,7 +62,7 @@ def test_pyright_agrees(project):
         pytest.skip("pyright is not installed")
     (project / "pyrightconfig.json").write_text(STRICT.format(root=str(ROOT)).replace("'", '"'), encoding="utf-8")
     done = subprocess.run(
-        [pyright, "--pythonpath", sys.executable], cwd=project, capture_output=True, text=True, check=False, timeout=110
+        [pyright, "--pythonpath", sys.executable], cwd=project, capture_output=True, text=True, check=False, timeout=500
     )
 
     assert 0 == done.returncode, done.stdout
