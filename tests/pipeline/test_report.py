@@ -267,6 +267,18 @@ def test_rows_that_are_missing_are_named(engine, tmp_path):
 
 
 @both
+def test_rows_that_are_doubled_are_named(engine, tmp_path):
+    """A segment of another journal in the folder is a failure, also if it begins as one that is there."""
+    journal, other = tmp_path / "journal", tmp_path / "other"
+    gen.write(journal, gen.journal(900, seconds=60), JOURNAL, files=3)
+    gen.write(other, gen.journal(100, seconds=60), JOURNAL, files=1)
+    (segment,) = other.glob("*.parquet")
+    segment.rename(journal / segment.name)
+    with pytest.raises(IncompleteJournal, match="100 rows read twice, 0 to 99: in journal-"):
+        report(engine([str(journal)]), tmp_path / "out", Wishes(quiet=True))
+
+
+@both
 @pytest.mark.parametrize("keep", [0, 40, -200])
 def test_a_damaged_segment_is_named(engine, tmp_path, keep):
     """Empty, cut short: one line says which file it is. Allowed, the rest is reported on."""

@@ -49,27 +49,30 @@ class Between:
         """Call `take` with each segment that may hold rows of the range, and with all of these.
 
         A segment that is sealed meanwhile is taken once, under its old or its new name. So the folder is listed again
-        until there is nothing new: a listing may have neither name.
+        until there is nothing new: a listing may have neither name. Two sealed segments are both taken, also if their
+        rows begin with the same number, so that doubled rows show.
 
         Raises:
             JournalMissing: there is no segment.
         """
         may_hold = cache(partial(self._may_hold, schema=schema))
-        done: set[int] = set()
+        done: dict[int, set[int | None]] = {}
         for listing in count():
-            before = len(done)
+            is_complete = True
             try:
                 every = list_segments(folder)
                 segments = self._chosen(every, may_hold)
                 for segment in segments:
-                    if segment.first not in done:
+                    lasts = done.setdefault(segment.first, set())
+                    if not lasts or not (segment.is_open or lasts & {None, segment.last}):
+                        is_complete = False
                         take(segment, segments)
-                        done.add(segment.first)
+                        lasts.add(segment.last)
             except FileNotFoundError:  # sealed since it was listed, or deleted
                 continue
             if listing and not every:
                 raise JournalMissing(folder)
-            if listing and len(done) == before:
+            if listing and is_complete:
                 return
 
     def _chosen(self, segments: Sequence[Segment], may_hold: Callable[[Segment], bool]) -> Sequence[Segment]:
