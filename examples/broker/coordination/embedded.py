@@ -39,12 +39,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import attrs
 import structlog
 
 from examples.broker.coordination import tree
 from examples.broker.coordination.store import Node, SessionChange, SessionLost, Unreachable, Watch, check_path
 from examples.broker.coordination.tree_file import TreeFile, create
+from examples.broker.coordination.tree_watches import TreeWatches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -53,21 +53,6 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-@attrs.frozen(eq=False)
-class _Watch:
-    """A callback for a path, until cancelled."""
-
-    key: tuple[str, bool]
-    """The path, and whether the names below it are meant."""
-    callback: Callable[[], None]
-    since: int
-    """The last change when the watch was set. It reports later ones."""
-    watches: dict[_Watch, None]
-
-    def cancel(self) -> None:
-        self.watches.pop(self, None)
 
 
 class EmbeddedStore:
@@ -104,14 +89,11 @@ class EmbeddedStore:
         self._thread = threading.Thread(target=self._run, name="coordination", daemon=True) if thread else None
         self._db: sqlite3.Connection  # for every call, one transaction at a time by `_lock`
         self._lock = threading.RLock()
-        self._observer: sqlite3.Connection  # looks, and sees writes of `_db` as those of others
-        self._seen_version = -1
-        self._seen_change = 0
+        self._watches: TreeWatches  # has a connection of its own, which sees writes of `_db` as those of others
         self._session = 0  # 0: none
         self._renew_at = 0
         self._next_expiry = 0
         """The end of the lease that ends first, as of the last look. 0: unknown."""
-        self._watches: dict[_Watch, None] = {}
         self._wake = threading.Event()
         self._closed = False
         self._file: TreeFile
@@ -124,8 +106,7 @@ class EmbeddedStore:
             create(self._path)
             self._db = self._open()
             self._file = TreeFile(self._path)
-            self._observer = self._open()
-            self._seen_change = self._last_change(self._observer)
+            self._watches = TreeWatches(self._open())
         self._begin_session()
         if self._thread is not None:
             self._thread.start()
@@ -173,7 +154,7 @@ class EmbeddedStore:
             if self._file.is_deleted:
                 self._file.rescue(self._db)
             self._db.close()
-            self._observer.close()
+            self._watches.close()
 
     # -- calls
 
@@ -227,18 +208,16 @@ class EmbeddedStore:
 
     def watch(self, path: str, callback: Callable[[], None]) -> Watch:
         check_path(None, None, path)
-        return self._add_watch((path, False), callback)
+        return self._add_watch(path, callback, below=False)
 
     def watch_children(self, path: str, callback: Callable[[], None]) -> Watch:
         self.get(path)
-        return self._add_watch((path, True), callback)
+        return self._add_watch(path, callback, below=True)
 
-    def _add_watch(self, key: tuple[str, bool], callback: Callable[[], None]) -> Watch:
+    def _add_watch(self, path: str, callback: Callable[[], None], *, below: bool) -> Watch:
         self._check_started()
         with self._lock, self._reachable():
-            watch = _Watch(key, callback, self._last_change(self._db), self._watches)
-            self._watches[watch] = None
-        return watch
+            return self._watches.add(path, callback, self._db, below=below)
 
     # -- the thread
 
@@ -267,9 +246,8 @@ class EmbeddedStore:
             self._file.check()
             self._renew(now)
         with self._reachable():
-            (version,) = self._observer.execute("PRAGMA data_version").fetchone()
-        if version != self._seen_version:
-            self._seen_version = version
+            has_news = self._watches.has_news()
+        if has_news:
             self._next_expiry = 0
             self._tell_changes()
         if now > self._next_expiry:
@@ -283,7 +261,7 @@ class EmbeddedStore:
         if not renewed:
             self._tell_session(SessionChange.LOST)
             self._begin_session()
-            self._call(watch.callback for watch in list(self._watches))
+            self._call(self._watches.all())
 
     def _expire(self, now: int) -> None:
         over = "expires < ? OR boot != ?"
@@ -301,25 +279,10 @@ class EmbeddedStore:
             (self._next_expiry,) = self._db.execute("SELECT min(expires) FROM sessions").fetchone()
         self._next_expiry = self._next_expiry or now
 
-    @staticmethod
-    def _last_change(db: sqlite3.Connection) -> int:
-        (seq,) = db.execute("SELECT coalesce(max(seq), 0) FROM changes").fetchone()
-        return int(seq)
-
     def _tell_changes(self) -> None:
         with self._reachable():
-            rows = self._observer.execute(
-                "SELECT seq, path, below FROM changes WHERE seq > ? ORDER BY seq", (self._seen_change,)
-            ).fetchall()
-        if not rows:
-            return
-        last = {(path, bool(below)): seq for seq, path, below in rows}
-        oldest, newest = rows[0][0], rows[-1][0]
-        # If some changes are deleted already, every node may have changed.
-        otherwise = newest if oldest != self._seen_change + 1 else 0
-        self._seen_change = newest
-        changed = [watch for watch in list(self._watches) if watch.since < last.get(watch.key, otherwise)]
-        self._call(watch.callback for watch in changed)
+            changed = self._watches.changed()
+        self._call(changed)
 
     @staticmethod
     def _call(callbacks: Iterable[Callable[[], None]]) -> None:
