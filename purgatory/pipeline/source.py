@@ -84,6 +84,8 @@ class _Place:
     def tip(self) -> tuple[int, int]:
         """The first and the last sequence number now."""
         if self.folder is not None:
+            if not self.allow_gaps and (gaps := completeness.doubled_in(Path(self.folder))):
+                raise IncompleteJournal(gaps)
             ends = tip(Path(self.folder))
         else:
             with urllib.request.urlopen(self._request("/tip"), timeout=30) as answer:  # scheme is checked  # noqa: S310

@@ -226,3 +226,16 @@ def test_the_data_source_misses_nothing_in_silence(spark, tmp_path):
     with pytest.raises(Exception, match="100 rows missing, 100 to 199"):
         reader.load(str(tmp_path)).count()
     assert 200 == reader.option("allowGaps", "true").load(str(tmp_path)).count()
+
+
+def test_the_data_source_leaves_out_no_doubled_rows_in_silence(spark, tmp_path):
+    """A segment of another journal stops a read. Where gaps are allowed, each number is read once."""
+    spark.dataSource.register(PurgatoryDataSource)
+    gen.write(tmp_path / "journal", gen.journal(300, seconds=60), JOURNAL, files=3)
+    gen.write(tmp_path / "other", gen.journal(50, seconds=60), JOURNAL, files=1)
+    (segment,) = (tmp_path / "other").glob("*.parquet")
+    segment.rename(tmp_path / "journal" / segment.name)
+    reader = spark.read.format("purgatory")
+    with pytest.raises(Exception, match="50 rows read twice, 0 to 49"):
+        reader.load(str(tmp_path / "journal")).count()
+    assert 300 == reader.option("allowGaps", "true").load(str(tmp_path / "journal")).count()

@@ -26,7 +26,7 @@ import pyarrow as pa
 
 from purgatory.journal.records import TRACE
 from purgatory.journal.records.errors import JournalFormat, JournalMissing, reduced
-from purgatory.journal.records.folder import SEALED, check_kind, end, list_segments
+from purgatory.journal.records.folder import SEALED, check_kind, doubled, end, list_segments
 from purgatory.journal.records.parquet import opened
 
 if TYPE_CHECKING:
@@ -120,6 +120,11 @@ def gaps_in(expected: Sequence[Run], runs: Iterable[Run], journals: Sequence[str
         if after < each.last:
             found.append(_gap(name, after + 1, each.last))
     return found
+
+
+def doubled_in(folder: Path) -> list[Gap]:
+    """The rows that two sealed segments of a folder have, by their names. `read_range` reads only one of the two."""
+    return [_gap(str(folder), first, last, doubled=True) for first, last, *_ in doubled(list_segments(folder))]
 
 
 def _gap(journal: str, first: int, last: int, *, doubled: bool = False) -> Gap:
