@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from examples.broker.coordination.embedded import EmbeddedStore
@@ -23,11 +24,16 @@ _numbers = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items):
-    """Clients of others leave sockets to the garbage collector when a broker goes: that is no failure of ours."""
+    """Clients of others leave sockets to the garbage collector when a broker goes: that is no failure of ours.
+
+    A test that starts many processes takes long on a slow machine.
+    """
     for item in items:
         if Path(__file__).parent in item.path.parents:
             item.add_marker(pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"))
             item.add_marker(pytest.mark.filterwarnings("ignore::ResourceWarning"))
+            if item.get_closest_marker("timeout") is None:
+                item.add_marker(pytest.mark.timeout(400))
 
 
 @pytest.fixture(autouse=True)
@@ -37,13 +43,22 @@ def _collect_garbage():
     gc.collect()
 
 
-def free_ports(count):
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [sock.getsockname()[1] for sock in sockets]
-    finally:
-        for sock in sockets:
-            sock.close()
+def reserve_ports(count):
+    """Sockets on ports without a listener. Close them when the ports are no longer needed.
+
+    Until then no other process gets one of these ports, not even while the node that listens there restarts. The socket
+    is bound and does not listen, so the node can: both have SO_REUSEADDR.
+    """
+    sockets = []
+    for _ in range(count):
+        sockets.append(sock := socket.socket())
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(("127.0.0.1", 0))
+    return sockets
+
+
+def ports_of(sockets):
+    return [sock.getsockname()[1] for sock in sockets]
 
 
 class Node:
@@ -129,7 +144,7 @@ class Node:
             if not self.is_asked:  # a second signal could meet a process that no longer handles it
                 self.process.terminate()
             try:
-                self.process.wait(40)
+                self.process.wait(90)
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self._reap()
@@ -137,7 +152,7 @@ class Node:
         return self._reap()
 
     def _reap(self):
-        code = self.process.wait(10)
+        code = self.process.wait(60)
         self.process.stdout.close()
         self.process.stdin.close()
         return code
@@ -147,13 +162,15 @@ class Cluster:
     """Broker nodes on loopback. With sessions long enough for a busy machine, unless a test says otherwise."""
 
     def __init__(self, folder, replicas=1, options=(), hosts=()):
-        ports = free_ports(replicas)
-        self.ports, self.folder = ports, folder
-        self.addresses = [f"{host}:{port}" for host, port in zip(hosts or ["127.0.0.1"] * replicas, ports, strict=True)]
+        self._reserved = reserve_ports(replicas)
+        self.ports, self.folder = ports_of(self._reserved), folder
+        self.addresses = [
+            f"{host}:{port}" for host, port in zip(hosts or ["127.0.0.1"] * replicas, self.ports, strict=True)
+        ]
         self.bootstrap = ",".join(self.addresses)
         self.nodes = {}
         for node in range(1, replicas + 1):
-            arguments = ["--data", str(folder), "--ports", ",".join(map(str, ports)), "--node-id", str(node)]
+            arguments = ["--data", str(folder), "--ports", ",".join(map(str, self.ports)), "--node-id", str(node)]
             arguments += ["--replicas", str(replicas), "--rebalance-delay-ms", "100"]
             arguments += ["--session-ms", "6000", *(["--host", hosts[node - 1]] if hosts else []), *options]
             self.nodes[node] = Node(arguments, folder / f"node-{node}.log")
@@ -167,9 +184,8 @@ class Cluster:
         return self
 
     def _wait_until_whole(self, bootstrap):
-        admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-        deadline = time.monotonic() + 30
-        while len(admin.list_topics(timeout=10).brokers) < len(self.nodes):
+        deadline = time.monotonic() + 60
+        while len(patiently(bootstrap).brokers) < len(self.nodes):
             assert time.monotonic() < deadline, "not every node knows all"
             time.sleep(0.02)
 
@@ -177,6 +193,8 @@ class Cluster:
         for node in self.nodes.values():
             node.ask_to_stop()
         codes = [node.stop() for node in self.nodes.values() if node.process is not None]
+        for sock in self._reserved:
+            sock.close()
         assert set(codes) <= {0, -signal.SIGKILL}, codes
 
     @property
@@ -186,10 +204,12 @@ class Cluster:
         return node
 
     def isr_of(self, topic, partition=0):
-        """The nodes in sync, as far as the node knows that answers."""
-        return sorted(self._ask().topics[topic].partitions[partition].isrs)
+        """The nodes in sync, as far as the node knows that answers: none if it does not know the partition yet."""
+        found = self._ask().topics.get(topic)
+        parts = {} if found is None else found.partitions
+        return sorted(parts[partition].isrs) if partition in parts else []
 
-    def leader_of(self, topic, partition=0, timeout=30, other_than=None):
+    def leader_of(self, topic, partition=0, timeout=60, other_than=None):
         """The node that leads a partition, as soon as there is one, and as soon as it is another."""
         deadline = time.monotonic() + timeout
         while True:
@@ -204,7 +224,18 @@ class Cluster:
         """The first nodes of a client, a running one first: an older one may hold on to one that is stopped."""
         nodes = zip(self.addresses, self.nodes.values(), strict=True)
         living = ",".join(address for address, node in nodes if node.is_running)
-        return AdminClient({"bootstrap.servers": living, "log_level": 0}).list_topics(timeout=10)
+        return patiently(living)
+
+
+def patiently(bootstrap, *topic):
+    """The metadata of all topics, or of one, as soon as a node answers: one that has just started may not do so yet.
+
+    A client may ask a node that is stopped, and wait for its answer. Then another client may ask another node.
+    """
+    for seconds in (2, 4, 8, 16, 32):
+        with contextlib.suppress(KafkaException):
+            return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0}).list_topics(*topic, timeout=seconds)
+    raise AssertionError(f"none of the nodes answers: {bootstrap}")
 
 
 @pytest.fixture
@@ -233,8 +264,16 @@ def broker(tmp_path_factory):
 
 @pytest.fixture(name="free_ports")
 def free_ports_fixture():
-    """Ports without a listener."""
-    return free_ports
+    """Give ports without a listener, reserved until the end of the test."""
+    reserved = []
+
+    def reserve(count):
+        reserved.extend(sockets := reserve_ports(count))
+        return ports_of(sockets)
+
+    yield reserve
+    for sock in reserved:
+        sock.close()
 
 
 @pytest.fixture
@@ -256,7 +295,7 @@ def topic():
 def eventually():
     """Poll until something is true, and give it."""
 
-    def poll(what, timeout=30.0, every=0.02):
+    def poll(what, timeout=60.0, every=0.02):
         deadline = time.monotonic() + timeout
         while not (value := what()):
             assert time.monotonic() < deadline, "it did not happen in time"
@@ -275,8 +314,10 @@ def kcat():
             pytest.fail("kcat is not installed: apt-get install kcat")
         pytest.skip("kcat is not installed")
 
-    def run(*arguments, stdin=b"", timeout=20):
-        done = subprocess.run([program, *arguments], input=stdin, capture_output=True, timeout=timeout, check=False)
+    def run(*arguments, stdin=b"", timeout=90):
+        done = subprocess.run(
+            [program, "-m", "60", *arguments], input=stdin, capture_output=True, timeout=timeout, check=False
+        )
         assert 0 == done.returncode, done.stderr.decode()
         return done.stdout
 

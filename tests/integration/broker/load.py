@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import itertools
 import threading
 import time
 
@@ -11,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from examples.broker.controller.tree import layout
 from examples.broker.coordination.store import Create, NoNode
+from tests.integration.broker.conftest import patiently
 
 
 def admin_of(cluster):
@@ -21,10 +23,9 @@ def create(cluster, topic, partitions=1, replicas=3, **config):
     new = NewTopic(topic, partitions, replicas, config={name.replace("_", "."): v for name, v in config.items()})
     admin = admin_of(cluster)  # kept: the request goes with it
     admin.create_topics([new], operation_timeout=20)[topic].result(30)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     for address in cluster.addresses:  # the node that was asked knows. The others soon do
-        one = AdminClient({"bootstrap.servers": address, "log_level": 0})
-        while len(one.list_topics(topic, timeout=10).topics[topic].partitions) < partitions:
+        while len(patiently(address, topic).topics[topic].partitions) < partitions:
             assert time.monotonic() < deadline, address
             time.sleep(0.02)
 
@@ -41,7 +42,7 @@ def is_moving(tree):
 
 
 class Load:
-    """A producer that sends all the time, idempotent by default, and the result of each record."""
+    """A producer that sends all the time, at least one record, idempotent by default, and the result of each."""
 
     def __init__(self, cluster, topic, partitions=1, per_second=300, **settings):
         self.topic, self.partitions, self.pause = topic, partitions, 1 / per_second
@@ -71,16 +72,16 @@ class Load:
 
     def __exit__(self, *_):
         self._stop.set()
-        self._thread.join(30)
+        self._thread.join(60)
         assert 0 == self._client.flush(90)
 
     def _run(self):
-        number = 0
-        while not self._stop.is_set():
+        for number in itertools.count():
             partition = number % self.partitions
             self._client.produce(self.topic, b"%d" % number, partition=partition, on_delivery=self._delivered)
-            number += 1
             self._client.poll(self.pause)
+            if self._stop.is_set():
+                return
 
     def _delivered(self, error, message):
         now = time.monotonic()
@@ -108,7 +109,7 @@ def read_all(cluster, topic, partition=0, at_least=0):
         }
     )
     consumer.assign([TopicPartition(topic, partition, 0)])
-    found, deadline = [], time.monotonic() + 30
+    found, deadline = [], time.monotonic() + 90
     while time.monotonic() < deadline:
         message = consumer.poll(0.5)
         if message is not None and message.error() is None:
