@@ -20,8 +20,25 @@ from examples.broker.protocol.wire import encode
 
 
 @pytest.fixture
-def cluster(start_cluster):
-    return start_cluster(1, "--frame-timeout-ms", "1000", "--max-request-bytes", "1000000")
+def metrics(free_ports):
+    return ["--metrics-port", str(free_ports(1)[0])]
+
+
+@pytest.fixture
+def cluster(start_cluster, metrics):
+    return start_cluster(1, "--frame-timeout-ms", "1000", "--max-request-bytes", "1000000", *metrics)
+
+
+@pytest.fixture
+def parked(metrics):
+    """Count the fetches that wait."""
+
+    def count():
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics[1]}/metrics", timeout=60) as response:
+            text = response.read().decode()
+        return float(re.search(r'purgatory_parked_operations{purgatory="fetch"} (.*)', text).group(1))
+
+    return count
 
 
 @pytest.fixture
@@ -29,7 +46,7 @@ def connect(cluster):
     opened = []
 
     def connect():
-        sock = socket.create_connection(("127.0.0.1", cluster.ports[0]), timeout=10)
+        sock = socket.create_connection(("127.0.0.1", cluster.ports[0]), timeout=60)
         opened.append(sock)
         return sock
 
@@ -55,10 +72,10 @@ def is_closed(sock):
 
 def serves(cluster):
     """Whether a real client is served at this moment."""
-    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap, "message.timeout.ms": 8_000})
+    producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap, "message.timeout.ms": 60_000})
     delivered = []
     producer.produce("alive", b"x", on_delivery=lambda error, _: delivered.append(error))
-    producer.flush(10)
+    producer.flush(60)
     return [None] == delivered
 
 
@@ -103,7 +120,7 @@ def test_random_bytes_by_the_megabyte(cluster, connect):
     assert "handler failed" not in cluster.leader.log
 
 
-def test_a_request_that_drips_is_cut_off(cluster, connect):
+def test_a_request_that_drips_is_cut_off(cluster, connect, eventually):
     """A request must be whole within its time, however steadily its bytes come. A quiet connection may stay."""
     quiet, drip = connect(), connect()
     request = frame(3, 4, MetadataRequest([]))
@@ -121,8 +138,8 @@ def test_a_request_that_drips_is_cut_off(cluster, connect):
     except ConnectionError:
         cut = True
     assert cut
-    assert 0.9 < time.monotonic() - began < 25
-    assert "took too long" in cluster.leader.log
+    assert 0.9 < time.monotonic() - began < 60
+    eventually(lambda: "took too long" in cluster.leader.log)
     quiet.sendall(request)
     assert 4 < len(quiet.recv(1000))
 
@@ -159,8 +176,8 @@ def test_responses_keep_their_order(cluster, connect):
     serves(cluster)
     sock = connect()
     waiting = FetchRequest(-1, 700, 1, topics=[FetchTopic("alive", [FetchPartition(0, fetch_offset=1)])])
-    sock.sendall(frame(1, 4, waiting, 1) + frame(3, 4, MetadataRequest([]), 2) + frame(18, 3, MetadataRequest([]), 3))
     began = time.monotonic()
+    sock.sendall(frame(1, 4, waiting, 1) + frame(3, 4, MetadataRequest([]), 2) + frame(18, 3, MetadataRequest([]), 3))
     data = b""
     order = []
     while len(order) < 3:
@@ -183,33 +200,25 @@ def test_unknown_api_versions_requests_are_told_what_there_is(cluster, connect):
     assert (0, APIS[ApiKey.FETCH].max_version) == versions[ApiKey.FETCH]
 
 
-def test_a_client_that_leaves_takes_its_fetches_along(start_cluster, free_ports, eventually):
+def test_a_client_that_leaves_takes_its_fetches_along(cluster, parked, eventually):
     """Fetches of a client that is gone don't stay parked until their time is up."""
-    (metrics_port,) = free_ports(1)
-    cluster = start_cluster(1, "--metrics-port", str(metrics_port))
     serves(cluster)
-
-    def parked():
-        with urllib.request.urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=5) as response:
-            text = response.read().decode()
-        return float(re.search(r'purgatory_parked_operations{purgatory="fetch"} (.*)', text).group(1))
-
     with socket.create_connection(("127.0.0.1", cluster.ports[0])) as sock:
-        waiting = FetchRequest(-1, 60_000, 1, topics=[FetchTopic("alive", [FetchPartition(0, fetch_offset=1)])])
+        waiting = FetchRequest(-1, 600_000, 1, topics=[FetchTopic("alive", [FetchPartition(0, fetch_offset=1)])])
         for number in range(100):
             sock.sendall(frame(1, 4, waiting, number))
         eventually(lambda: parked() == 100)
     eventually(lambda: parked() == 0)
 
 
-def test_stopping_answers_who_waits(cluster, connect):
+def test_stopping_answers_who_waits(cluster, connect, parked, eventually):
     """A broker that stops answers what is parked before it closes."""
     serves(cluster)
     sock = connect()
-    waiting = FetchRequest(-1, 60_000, 1, topics=[FetchTopic("alive", [FetchPartition(0, fetch_offset=1)])])
+    waiting = FetchRequest(-1, 600_000, 1, topics=[FetchTopic("alive", [FetchPartition(0, fetch_offset=1)])])
     sock.sendall(frame(1, 4, waiting, 9))
-    time.sleep(0.2)
+    eventually(lambda: parked() == 1)
     stopper = threading.Thread(target=cluster.leader.stop)
     stopper.start()
     assert 9 == int.from_bytes(sock.recv(1000)[4:8], "big")
-    stopper.join(15)
+    stopper.join(60)

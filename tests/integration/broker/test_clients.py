@@ -25,7 +25,7 @@ def confluent_produce(bootstrap, topic, values, **settings):
     errors = []
     for value in values:
         producer.produce(topic, value, on_delivery=lambda error, _: error and errors.append(error))
-    producer.flush(20)
+    producer.flush(60)
     assert [] == errors
 
 
@@ -35,7 +35,7 @@ def confluent_consume(bootstrap, topic, count, **settings):
     )
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-        found, deadline = [], time.monotonic() + 20
+        found, deadline = [], time.monotonic() + 60
         while len(found) < count and time.monotonic() < deadline:
             message = consumer.poll(0.2)
             if message is not None:
@@ -50,13 +50,13 @@ def python_produce(bootstrap, topic, values, **settings):
     producer = KafkaProducer(bootstrap_servers=bootstrap, **settings)
     try:
         for sent in [producer.send(topic, value) for value in values]:
-            sent.get(timeout=20)
+            sent.get(timeout=60)
     finally:
         producer.close()
 
 
 def python_consume(bootstrap, topic, count, **settings):
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=None, consumer_timeout_ms=10_000, **settings)
+    consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=None, consumer_timeout_ms=60_000, **settings)
     try:
         consumer.assign([TopicPartition(topic, 0)])
         consumer.seek_to_beginning()
@@ -80,7 +80,7 @@ def aio_produce(bootstrap, topic, values, **settings):
         finally:
             await producer.stop()
 
-    asyncio.run(asyncio.wait_for(produce(), 20))
+    asyncio.run(asyncio.wait_for(produce(), 60))
 
 
 def aio_consume(bootstrap, topic, count, **settings):
@@ -92,7 +92,7 @@ def aio_consume(bootstrap, topic, count, **settings):
         finally:
             await consumer.stop()
 
-    return asyncio.run(asyncio.wait_for(consume(), 20))
+    return asyncio.run(asyncio.wait_for(consume(), 60))
 
 
 PRODUCERS = {"confluent": confluent_produce, "kafka-python": python_produce, "aiokafka": aio_produce}
@@ -148,23 +148,24 @@ def test_clients_of_old_protocols(broker, topic):
 
 
 def test_a_long_poll_wakes_at_once(broker, topic):
-    """A consumer waiting for up to twenty seconds has a record long before that."""
+    """A consumer waiting for up to fifty seconds has a record long before that."""
     confluent_produce(broker.bootstrap, topic, [b"first"])
-    settings = {"fetch.wait.max.ms": 20_000, "fetch.min.bytes": 1}
+    settings = {"fetch.wait.max.ms": 50_000, "fetch.min.bytes": 1}
     consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": broker.bootstrap, "group.id": "unused", "enable.auto.commit": False, **settings}
     )
     try:
         consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-        assert b"first" == consumer.poll(10).value()
+        assert b"first" == consumer.poll(60).value()
         assert consumer.poll(0.3) is None
         timer = threading.Timer(0.3, confluent_produce, (broker.bootstrap, topic, [b"second"]))
         began = time.monotonic()
         timer.start()
-        message = consumer.poll(10)
+        message = consumer.poll(40)
+        waited = time.monotonic() - began
         timer.join()
         assert b"second" == message.value()
-        assert time.monotonic() - began < 10
+        assert waited < 40
     finally:
         consumer.close()
 
@@ -180,9 +181,9 @@ def test_fetch_min_bytes_waits_for_more(broker, topic):
         consumer.seek_to_beginning()
         consumer.position(TopicPartition(topic, 0))
         began = time.monotonic()
-        found = consumer.poll(timeout_ms=10_000)
+        found = consumer.poll(timeout_ms=60_000)
         assert [b"small"] == [record.value for records in found.values() for record in records]
-        assert 0.6 < time.monotonic() - began < 20
+        assert 0.6 < time.monotonic() - began < 60
     finally:
         consumer.close()
 
@@ -191,7 +192,7 @@ def test_offsets_by_timestamp(broker, topic):
     """The offset of a timestamp is found, none for one to come."""
     producer = KafkaProducer(bootstrap_servers=broker.bootstrap)
     for stamp in (1_000, 2_000, 3_000):
-        producer.send(topic, b"x", timestamp_ms=stamp).get(timeout=10)
+        producer.send(topic, b"x", timestamp_ms=stamp).get(timeout=60)
     producer.close()
     consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, group_id=None)
     try:
@@ -210,7 +211,7 @@ def test_offsets_by_timestamp_inside_a_batch(broker, topic, compression):
     producer = confluent_kafka.Producer(settings)
     for number in range(100):
         producer.produce(topic, b"x" * 20, timestamp=1_000 * (number + 1))
-    producer.flush(10)
+    producer.flush(60)
     consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap)
     try:
         part = TopicPartition(topic, 0)
@@ -224,13 +225,13 @@ def test_records_get_the_time_of_their_appending(broker, topic, compression):
     """With LogAppendTime, producer and consumers see the node's time and its kind, and lookups go by it."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     config = {"message.timestamp.type": "LogAppendTime"}
-    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(60)
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "compression.type": compression})
     before, told = int(time.time() * 1_000), []
     producer.produce(
         topic, b"x" * 100, timestamp=1_000, on_delivery=lambda _, message: told.append(message.timestamp())
     )
-    assert 0 == producer.flush(10)
+    assert 0 == producer.flush(60)
     consumer = KafkaConsumer(topic, bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", group_id=None)
     try:
         record = next(iter(consumer))
@@ -252,15 +253,15 @@ def test_a_batch_that_names_no_newest_timestamp_is_found_by_its_first(broker, to
                 checked = batch[21:35] + struct.pack(">q", -1) + batch[43:]
                 data = batch[:17] + struct.pack(">I", google_crc32c.value(checked)) + checked
                 request = m.ProduceRequest(None, -1, 5_000, [m.ProduceTopic(topic, [m.ProducePartition(0, data)])])
-                answer = await link.ask(ApiKey.PRODUCE, 3, request, m.ProduceResponse, 10)
+                answer = await link.ask(ApiKey.PRODUCE, 3, request, m.ProduceResponse, 60)
                 assert 0 == answer.topics[0].partitions[0].error_code
             wanted = m.ListOffsetsTopic(topic, [m.ListOffsetsPartition(0, timestamp=1_500)])
             request = m.ListOffsetsRequest(topics=[wanted])
-            answer = await link.ask(ApiKey.LIST_OFFSETS, 1, request, m.ListOffsetsResponse, 10)
+            answer = await link.ask(ApiKey.LIST_OFFSETS, 1, request, m.ListOffsetsResponse, 60)
             return answer.topics[0].partitions[0]
 
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
     found = asyncio.run(ask())
     assert (0, 1, 2_000) == (found.error_code, found.offset, found.timestamp)
 
@@ -268,16 +269,16 @@ def test_a_batch_that_names_no_newest_timestamp_is_found_by_its_first(broker, to
 def test_topics_are_created_and_deleted(broker, topic):
     """An admin client creates a topic with partitions, sees it, can't create it twice, and deletes it."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    assert admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(10) is None
+    assert admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(60) is None
     with pytest.raises(confluent_kafka.KafkaException, match="exists already"):
-        admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(10)
+        admin.create_topics([NewTopic(topic, 3, 1)])[topic].result(60)
     with pytest.raises(confluent_kafka.KafkaException):
-        admin.create_topics([NewTopic("../evil", 1, 1)])["../evil"].result(10)
+        admin.create_topics([NewTopic("../evil", 1, 1)])["../evil"].result(60)
     with pytest.raises(confluent_kafka.KafkaException):
-        admin.create_topics([NewTopic(topic + "x", 1, 2)])[topic + "x"].result(10)
-    assert 3 == len(admin.list_topics(timeout=10).topics[topic].partitions)
-    assert admin.delete_topics([topic])[topic].result(10) is None
-    assert topic not in admin.list_topics(timeout=10).topics
+        admin.create_topics([NewTopic(topic + "x", 1, 2)])[topic + "x"].result(60)
+    assert 3 == len(admin.list_topics(timeout=60).topics[topic].partitions)
+    assert admin.delete_topics([topic])[topic].result(60) is None
+    assert topic not in admin.list_topics(timeout=60).topics
 
 
 def test_records_are_deleted(broker, topic):
@@ -285,11 +286,11 @@ def test_records_are_deleted(broker, topic):
     confluent_produce(broker.bootstrap, topic, VALUES, **{"batch.num.messages": 1})
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     part = confluent_kafka.TopicPartition(topic, 0, 60)
-    assert 60 == admin.delete_records([part])[part].result(10).low_watermark
+    assert 60 == admin.delete_records([part])[part].result(60).low_watermark
     assert VALUES[60:] == confluent_consume(broker.bootstrap, topic, 40, **{"auto.offset.reset": "earliest"})
     beyond = confluent_kafka.TopicPartition(topic, 0, 1_000)
     with pytest.raises(confluent_kafka.KafkaException) as caught:
-        admin.delete_records([beyond])[beyond].result(10)
+        admin.delete_records([beyond])[beyond].result(60)
     assert confluent_kafka.KafkaError.OFFSET_OUT_OF_RANGE == caught.value.args[0].code()
 
 
@@ -306,5 +307,5 @@ def test_a_transactional_producer_is_refused_at_once(broker, topic):
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": topic})
     began = time.monotonic()
     with pytest.raises(confluent_kafka.KafkaException) as caught:
-        producer.init_transactions(40)
-    assert (True, True) == (time.monotonic() - began < 20, caught.value.args[0].fatal())
+        producer.init_transactions(100)
+    assert (True, True) == (time.monotonic() - began < 60, caught.value.args[0].fatal())

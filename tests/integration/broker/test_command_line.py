@@ -45,17 +45,20 @@ def cluster(tmp_path):
     yield process, ports, pids
     if process.poll() is None:
         process.kill()
-    process.wait(10)
+    process.wait(60)
     process.stdout.close()
 
 
 def test_a_cluster_starts_and_stops_by_one_command(cluster, kcat, eventually):
     """One command starts all nodes, and ends with all of them at SIGTERM, with exit code 0."""
     process, ports, pids = cluster
-    listing = kcat("-b", f"127.0.0.1:{ports[2]}", "-L").decode()
-    assert [str(port) for port in ports] == re.findall(r"at 127.0.0.1:(\d+)", listing)
+
+    def listed():  # the last node to register is soon known to the others
+        return re.findall(r"at 127.0.0.1:(\d+)", kcat("-b", f"127.0.0.1:{ports[2]}", "-L").decode())
+
+    eventually(lambda: [str(port) for port in ports] == listed())
     process.send_signal(signal.SIGTERM)
-    assert 0 == process.wait(40)
+    assert 0 == process.wait(60)
     assert not any(is_running(pid) for pid in pids)
 
 
@@ -77,7 +80,7 @@ def test_a_node_without_input_runs_on(tmp_path, free_ports):
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)
         process.terminate()
-        process.communicate(timeout=20)
+        process.communicate(timeout=60)
     assert 0 == process.returncode
 
 
@@ -96,7 +99,7 @@ def test_a_machine_with_the_id_of_another_node_ends(tmp_path, free_ports):
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=90,
         check=False,
     )
 
@@ -125,7 +128,7 @@ def test_a_node_started_by_hand_outlives_its_input(tmp_path, free_ports):
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(1)
         process.terminate()
-        process.wait(20)
+        process.wait(60)
     assert 0 == process.returncode
 
 
@@ -134,7 +137,7 @@ def test_a_cluster_stops_with_a_node_that_is_stopped(cluster):
     process, _, pids = cluster
     os.kill(pids[1], signal.SIGSTOP)
     process.send_signal(signal.SIGTERM)
-    assert 0 == process.wait(40)
+    assert 0 == process.wait(60)
     assert not any(is_running(pid) for pid in pids)
 
 
@@ -150,13 +153,14 @@ def test_a_second_signal_kills(eventually):
     """A process that doesn't stop when it is asked is killed by a second signal at once, and the output says so."""
     process = subprocess.Popen([sys.executable, "-c", STUBBORN], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     with process:
-        pid, up = (process.stdout.readline() for _ in range(2))
+        pid, up = sorted(process.stdout.readline() for _ in range(2))  # of two processes, in either order
         assert "up\n" == up
         process.terminate()
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)
-        process.terminate()
-        assert 1 == process.wait(10)
+        # Again and again: two signals that come before it looks are one. After 30 s it would kill without a second one.
+        eventually(lambda: process.terminate() or process.poll() is not None, timeout=25, every=0.5)
+        assert 1 == process.returncode
     assert not is_running(int(pid))
 
 
@@ -171,7 +175,7 @@ def test_a_node_that_dies_is_started_again(cluster, kcat, eventually):
     """When a node is killed, the cluster serves on, and the node is back some time later, under another pid."""
     process, ports, pids = cluster
     os.kill(pids[0], signal.SIGKILL)
-    kcat("-b", f"127.0.0.1:{ports[1]}", "-P", "-t", "t", "-X", "acks=all", stdin=b"x", timeout=40)
+    kcat("-b", f"127.0.0.1:{ports[1]}", "-P", "-t", "t", "-X", "acks=all", stdin=b"x", timeout=90)
 
     def is_back():
         with socket.socket() as sock:
@@ -180,7 +184,7 @@ def test_a_node_that_dies_is_started_again(cluster, kcat, eventually):
     eventually(is_back)
     assert None is process.poll()
     process.send_signal(signal.SIGTERM)
-    assert 0 == process.wait(40)
+    assert 0 == process.wait(60)
 
 
 @pytest.mark.parametrize(
@@ -210,7 +214,7 @@ def test_a_node_that_dies_is_started_again(cluster, kcat, eventually):
 def test_mistakes_are_named(tmp_path, arguments, message):
     """An impossible argument is rejected with the reason, and exit code 2."""
     done = subprocess.run(
-        command("--data", tmp_path, *arguments), cwd=ROOT, capture_output=True, text=True, timeout=20, check=False
+        command("--data", tmp_path, *arguments), cwd=ROOT, capture_output=True, text=True, timeout=90, check=False
     )
     assert (2, True) == (done.returncode, message in done.stderr), done.stderr
 
@@ -223,7 +227,7 @@ def test_a_port_that_is_taken_is_an_error(tmp_path):
             cwd=ROOT,
             capture_output=True,
             text=True,
-            timeout=20,
+            timeout=90,
             check=False,
         )
     assert 1 == done.returncode
@@ -232,7 +236,7 @@ def test_a_port_that_is_taken_is_an_error(tmp_path):
 
 
 def run_in_vain(*arguments):
-    done = subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
     assert "Traceback" not in done.stderr
     return done.returncode, done.stderr
 
@@ -284,9 +288,9 @@ def test_node_ids_can_start_at_0(tmp_path, free_ports, kcat, eventually, replica
     try:
         eventually(lambda: nodes() == ([str(node) for node in range(replicas)], 1))
         for number in range(replicas):  # topics are spread over the nodes
-            kcat("-b", bootstrap, "-P", "-t", f"t-{number}", "-X", "acks=all", stdin=b"x", timeout=40)
-            assert b"x" == kcat("-b", bootstrap, "-C", "-t", f"t-{number}", "-e", "-q", timeout=40).strip()
+            kcat("-b", bootstrap, "-P", "-t", f"t-{number}", "-X", "acks=all", stdin=b"x", timeout=90)
+            assert b"x" == kcat("-b", bootstrap, "-C", "-t", f"t-{number}", "-e", "-q", timeout=90).strip()
     finally:
         process.terminate()
-        process.communicate(timeout=40)
+        process.communicate(timeout=60)
     assert 0 == process.returncode
