@@ -34,7 +34,7 @@ def consumer_of(cluster, group):
 
 def patiently(ask):
     """Ask again for as long as the group's coordinator is about to move."""
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 90
     while True:
         try:
             return ask()
@@ -75,12 +75,12 @@ def test_a_topic_made_anew_is_read_from_its_beginning(start_cluster, nodes, topi
         producer = confluent_kafka.Producer(client(cluster))
         for value in values:
             producer.produce(topic, value)
-        assert 0 == producer.flush(30)
+        assert 0 == producer.flush(60)
 
     def read(count):
         with consumer_of(cluster, "g") as consumer:
             consumer.subscribe([topic])
-            found, deadline = [], time.monotonic() + 30
+            found, deadline = [], time.monotonic() + 90
             while len(found) < count:
                 assert time.monotonic() < deadline, found
                 found += [m.value() for m in consumer.consume(count, 0.5) if m.error() is None]
@@ -101,7 +101,7 @@ def test_a_topic_made_anew_is_read_from_its_beginning(start_cluster, nodes, topi
 def test_a_coordinator_that_was_away(start_cluster, topic, eventually):
     """If a topic is deleted and made again while its group's coordinator is stopped, the next one doesn't know it."""
     cluster = start_cluster(3, "--session-ms", "2000")
-    controller = AdminClient(client(cluster)).list_topics(timeout=20).controller_id
+    controller = AdminClient(client(cluster)).list_topics(timeout=60).controller_id
     group = next(g for g in map("g{}".format, range(50)) if coordinator_of(cluster, g) != controller)
     away = coordinator_of(cluster, group)
     others = [node for node in cluster.nodes if node != away]
@@ -115,7 +115,7 @@ def test_a_coordinator_that_was_away(start_cluster, topic, eventually):
     assert confluent_kafka.OFFSET_INVALID == committed(cluster, group, topic)
     cluster.nodes[away].resume()
     # For a moment it takes itself for the coordinator that it was: the others know when it is again.
-    eventually(lambda: all(away == coordinator_of(cluster, group, asked=node) for node in others))
+    eventually(lambda: all(away == coordinator_of(cluster, group, asked=node) for node in others), timeout=90)
     assert confluent_kafka.OFFSET_INVALID == committed(cluster, group, topic)
     commit(cluster, group, topic, 3)
     assert 3 == committed(cluster, group, topic)

@@ -21,7 +21,7 @@ from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor a
 def topic4(broker, topic):
     """A topic of four partitions."""
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(60)
     return topic
 
 
@@ -29,7 +29,7 @@ def produce(bootstrap, topic, values):
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 1})
     for number, value in enumerate(values):
         producer.produce(topic, value, partition=number % 4)
-    assert 0 == producer.flush(20)
+    assert 0 == producer.flush(60)
 
 
 def member(bootstrap, group, topic, **settings):
@@ -39,7 +39,7 @@ def member(bootstrap, group, topic, **settings):
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
-            "session.timeout.ms": 3_000,
+            "session.timeout.ms": 30_000,
             "heartbeat.interval.ms": 300,
             "topic.metadata.refresh.interval.ms": 1_000,
             **settings,
@@ -49,7 +49,7 @@ def member(bootstrap, group, topic, **settings):
     return consumer
 
 
-def poll_until(consumers, true, timeout=40):
+def poll_until(consumers, true, timeout=90):
     """Poll all consumers in turn, as each must be, until something is true. Give what they consumed."""
     found = [[] for _ in consumers]
     deadline = time.monotonic() + timeout
@@ -105,7 +105,7 @@ def test_clients_of_all_kinds_share_a_group(broker, topic4):
             topic4,
             bootstrap_servers=broker.bootstrap,
             group_id=topic4,
-            session_timeout_ms=6_000,
+            session_timeout_ms=30_000,
             heartbeat_interval_ms=300,
             partition_assignment_strategy=[PythonRoundRobin],
         )
@@ -119,7 +119,7 @@ def test_clients_of_all_kinds_share_a_group(broker, topic4):
             topic4,
             bootstrap_servers=broker.bootstrap,
             group_id=topic4,
-            session_timeout_ms=6_000,
+            session_timeout_ms=30_000,
             heartbeat_interval_ms=300,
             partition_assignment_strategy=(AioRoundRobin,),
         )
@@ -133,14 +133,14 @@ def test_clients_of_all_kinds_share_a_group(broker, topic4):
     for thread in threads:
         thread.start()
     try:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90
         while sorted(counts.values()) != [1, 1, 2]:
             assert time.monotonic() < deadline, counts
             time.sleep(0.05)
     finally:
         stop.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(90)
     assert not any(thread.is_alive() for thread in threads)
 
 
@@ -168,7 +168,7 @@ def test_a_killed_member_is_replaced_after_its_session(broker, topic4):
     """When a member is killed with no chance to leave, the others have its partitions after the session timeout."""
     code = (
         "import sys, confluent_kafka as c\n"
-        "x = c.Consumer({'bootstrap.servers': sys.argv[1], 'group.id': sys.argv[2], 'session.timeout.ms': 2000,"
+        "x = c.Consumer({'bootstrap.servers': sys.argv[1], 'group.id': sys.argv[2], 'session.timeout.ms': 5000,"
         " 'heartbeat.interval.ms': 300})\n"
         "x.subscribe([sys.argv[2]])\n"
         "while True:\n    x.poll(0.1); print(len(x.assignment()), flush=True)\n"
@@ -179,11 +179,12 @@ def test_a_killed_member_is_replaced_after_its_session(broker, topic4):
         poll_until([survivor], lambda _: shares([survivor]) == [2])
         victim.kill()
         killed = time.monotonic()
-        victim.wait(5)
+        victim.wait(60)
         poll_until([survivor], lambda _: shares([survivor]) == [4])
-        assert 1.0 < time.monotonic() - killed < 30
+        assert 1.0 < time.monotonic() - killed  # its last heartbeat was up to 4 s before, if the machine is busy
     finally:
         survivor.close()
+        victim.kill()
 
 
 def test_a_stopped_member_is_fenced_and_comes_back(broker, topic4):
@@ -206,16 +207,16 @@ def test_a_stopped_member_is_fenced_and_comes_back(broker, topic4):
     finally:
         other.close()
         sleeper.kill()
-        sleeper.wait(5)
+        sleeper.wait(60)
 
 
 def test_a_static_member_takes_its_place_back(broker, topic4):
     """A member that comes back with its instance id replaces its former self at once."""
-    first = member(broker.bootstrap, topic4, topic4, **{"group.instance.id": "a", "session.timeout.ms": 30_000})
+    first = member(broker.bootstrap, topic4, topic4, **{"group.instance.id": "a", "session.timeout.ms": 120_000})
     poll_until([first], lambda _: shares([first]) == [4])
     again = member(broker.bootstrap, topic4, topic4, **{"group.instance.id": "a"})
     try:
-        poll_until([again], lambda _: shares([again]) == [4], timeout=10)
+        poll_until([again], lambda _: shares([again]) == [4], timeout=60)
     finally:
         again.close()
         first.close()
@@ -231,7 +232,7 @@ def test_static_members_share_and_keep_their_shares(broker, topic4):
                 "bootstrap.servers": broker.bootstrap,
                 "group.id": topic4,
                 "group.instance.id": name,
-                "session.timeout.ms": 3_000,
+                "session.timeout.ms": 8_000,
                 "heartbeat.interval.ms": 300,
             }
         )
@@ -243,7 +244,7 @@ def test_static_members_share_and_keep_their_shares(broker, topic4):
 
     first, second = static("a"), static("b")
     poll_until([first, second], lambda _: shares([first, second]) == [2, 2])
-    until = time.monotonic() + 4
+    until = time.monotonic() + 9
     poll_until([first, second], lambda _: time.monotonic() > until)
     assert [2, 2] == shares([first, second])
     before, of_first = share(second), share(first)
@@ -263,13 +264,13 @@ def test_a_coordinator_that_restarts_disturbs_nobody(start_cluster, topic, how):
     """Members of a group read on through a restart of the broker: nothing is read twice, and no member joins again."""
     cluster = start_cluster(1)
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
-    admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(60)
     producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True})
 
     def produce(first):
         for number in range(first, first + 400):
             producer.produce(topic, b"%d" % number, partition=number % 4)
-        assert 0 == producer.flush(30)
+        assert 0 == producer.flush(60)
 
     moves = []
     members = []
@@ -280,7 +281,7 @@ def test_a_coordinator_that_restarts_disturbs_nobody(start_cluster, topic, how):
                 "group.id": topic,
                 "auto.offset.reset": "earliest",
                 "enable.auto.commit": False,
-                "session.timeout.ms": 10_000,
+                "session.timeout.ms": 45_000,
                 "heartbeat.interval.ms": 300,
             }
         )
@@ -313,7 +314,7 @@ def test_offsets_outlive_the_broker(start_cluster, topic):
     producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap})
     for number in range(20):
         producer.produce(topic, b"%d" % number)
-    assert 0 == producer.flush(20)
+    assert 0 == producer.flush(60)
     consumer = KafkaConsumer(
         topic,
         bootstrap_servers=cluster.bootstrap,

@@ -33,7 +33,7 @@ def node():
             text=True,
         )
 
-    def run(script, *arguments, timeout=60):
+    def run(script, *arguments, timeout=300):
         process = start(script, *arguments)
         try:
             output, _ = process.communicate(timeout=timeout)
@@ -55,7 +55,7 @@ def _install():
     INSTALLED.mkdir(parents=True, exist_ok=True)
     present.write_text(wanted)
     command = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--omit=optional", "--ignore-scripts"]
-    done = subprocess.run(command, cwd=INSTALLED, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, cwd=INSTALLED, capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         return f"npm could not install kafkajs and no-kafka: {done.stderr[-300:]}"
     (INSTALLED / "done").touch()
@@ -106,7 +106,7 @@ def test_kafkajs_members_share_and_hand_over(node, broker, topic4):
         second.stdin.close()
         assert [0, 1, 2, 3] == share_of(first, 4)
         first.stdin.close()
-        assert [0, 0] == [process.wait(30) for process in (first, second)]
+        assert [0, 0] == [process.wait(60) for process in (first, second)]
     finally:
         for process in (first, second):
             process.kill()
