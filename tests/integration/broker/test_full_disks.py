@@ -31,7 +31,9 @@ def disks(tmp_path):
 
 @pytest.fixture
 def cluster(tmp_path, disks):
-    cluster = Cluster(tmp_path, 3, ["--lag-ms", "30000", "--leader-rebalance-ms", "0"]).start()
+    """Nodes that may be silent and lag for long: a client that waits for one of these limits waits for 30 s."""
+    options = ["--session-ms", "30000", "--lag-ms", "30000", "--leader-rebalance-ms", "0"]
+    cluster = Cluster(tmp_path, 3, options).start()
     yield cluster
     cluster.stop()
 
@@ -55,7 +57,7 @@ def test_a_leader_whose_disk_is_full_hands_over(cluster, disks, topic, eventuall
         disks[number].free()
         eventually(lambda: cluster.isr_of(topic) == [1, 2, 3])
     all_kept_once(cluster, topic, load)
-    assert load.longest_gap < 2
+    assert load.longest_gap < 15
     assert 1 == leader.log.count("a write failed")
     assert 1 == leader.log.count("writes succeed again")
     assert "Traceback" not in leader.log
@@ -75,7 +77,7 @@ def test_a_follower_whose_disk_is_full_is_not_waited_for(cluster, disks, topic, 
         disks[follower].free()
         eventually(lambda: cluster.isr_of(topic) == [1, 2, 3])
     all_kept_once(cluster, topic, load)
-    assert load.longest_gap < 3
+    assert load.longest_gap < 15
 
 
 def test_a_lone_replica_on_a_full_disk(cluster, disks, topic, eventually):
@@ -121,12 +123,12 @@ def test_a_client_is_told_of_a_full_disk(tmp_path, topic, eventually):
         producer = confluent_kafka.Producer(settings)
         for _ in range(3):
             producer.produce(topic, b"x" * 100_000, on_delivery=lambda error, _: errors.append(error))
-        producer.flush(10)
+        producer.flush(60)
         assert [True] * 3 == [error is not None for error in errors]
         disk.free()
-        again = confluent_kafka.Producer(settings | {"message.timeout.ms": 20_000})
+        again = confluent_kafka.Producer(settings | {"message.timeout.ms": 60_000})
         again.produce(topic, b"y", on_delivery=lambda error, _: errors.append(error))
-        again.flush(20)
+        again.flush(60)
         assert None is errors[-1]
         assert "Traceback" not in cluster.nodes[1].log
         cluster.stop()

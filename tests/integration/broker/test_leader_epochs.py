@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def cluster(start_cluster):
-    return start_cluster(3, "--session-ms", "2000", "--leader-rebalance-ms", "0")
+    return start_cluster(3, "--leader-rebalance-ms", "0")
 
 
 def ask(port, api, request, version, key=None):
@@ -32,7 +32,7 @@ def ask(port, api, request, version, key=None):
         async with Link("127.0.0.1", port, "test", 1 << 20) as link:
             if key is not None:
                 await link.prove(key, 1)
-            return await link.ask(api, version, request, APIS[api].response, 20)
+            return await link.ask(api, version, request, APIS[api].response, 60)
 
     return asyncio.run(once())
 
@@ -65,18 +65,18 @@ def test_epochs_are_advertised_and_fence(cluster, topic, eventually):
     create(cluster, topic)
     producer = confluent_kafka.Producer({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     producer.produce(topic, b"first")
-    assert 0 == producer.flush(20)
+    assert 0 == producer.flush(60)
     before = advertised(cluster.ports[0], topic)
     first = cluster.nodes[before[0]]
     first.stop()
     second = cluster.leader_of(topic, other_than=first)
     living = [port for port, node in zip(cluster.ports, cluster.nodes.values(), strict=True) if node is not first]
-    (leader, epoch) = eventually(lambda: (now := advertised(living[0], topic)) != before and now)
+    (leader, epoch) = eventually(lambda: (now := advertised(living[0], topic)) != before and now[0] > 0 and now)
     assert (second, True) == (cluster.nodes[leader], epoch > before[1] >= 0)
     for port in living:
         eventually(lambda port=port: advertised(port, topic) == (leader, epoch))
     producer.produce(topic, b"second")
-    assert 0 == producer.flush(20)
+    assert 0 == producer.flush(60)
 
     there = cluster.ports[leader - 1]
     expected = {
@@ -102,7 +102,7 @@ def test_who_leads_is_told_as_soon_as_it_is_so(cluster, topic):
     Writes that waited for a dead node are answered then, and the next request does not get the old leader.
     """
     create(cluster, topic)
-    store = EmbeddedStore(cluster.folder / "coordination.sqlite")
+    store = EmbeddedStore(cluster.folder / "coordination.sqlite", session_ms=60_000)
     store.start()
     controller_epoch = int(store.get(layout.EPOCH).data)
     key = NodeKey(2, layout.secret_of(store))
@@ -133,7 +133,7 @@ def test_consumer_reads_on_through_epochs(cluster, topic, eventually):
     consumer.subscribe([topic])
     found = []
 
-    def read(until, seconds=40):
+    def read(until, seconds=90):
         deadline = time.monotonic() + seconds
         while len(found) < until:
             assert time.monotonic() < deadline, (len(found), until)

