@@ -11,6 +11,7 @@ import argparse
 import gc
 import itertools
 import random
+import statistics
 import sys
 import threading
 import time
@@ -199,7 +200,7 @@ def soak(seconds, *, threads=3, rate=800, tell=None):
     books.closing = True
     report = purgatory.shutdown()
     quantiles.take(lateness)
-    give_up = time.monotonic() + 5
+    give_up = time.monotonic() + 30
     while threading.active_count() > before and time.monotonic() < give_up:
         time.sleep(0.01)
     settled = sizes[len(sizes) // 3 :]  # the first third fills the purgatory and the interpreter's pools
@@ -218,8 +219,8 @@ def soak(seconds, *, threads=3, rate=800, tell=None):
         lost=operations - answered - taken_out + books.sum("doubled"),
         early=books.sum("early"),
         threads_left=threading.active_count() - before,
-        rss_start_mib=settled[0][1] / 1024,
-        rss_end_mib=settled[-1][1] / 1024,
+        rss_start_mib=statistics.median(rss for _, rss in settled[:9]) / 1024,
+        rss_end_mib=statistics.median(rss for _, rss in settled[-9:]) / 1024,
         slope_kib_per_minute=slope(settled),
         late_p50_ms=p50,
         late_p99_ms=p99,

@@ -155,7 +155,7 @@ def settle(waiting, mine):
         waiting.check_and_complete(key)
 
 
-def tally(operations, *, threads=4, each=10_000, seed=0, tell=None, patience_s=20.0):
+def tally(operations, *, threads=4, each=10_000, seed=0, tell=None, patience_s=60.0):
     """Play rounds until a number of operations have ended. The sum of all."""
     found = Tally()
     waiting = DelayedOperationPurgatory("tally")
@@ -183,15 +183,7 @@ def tally(operations, *, threads=4, each=10_000, seed=0, tell=None, patience_s=2
         if errors:
             raise errors[0]
         played = [request for part in parts for request in part]
-        give_up = time.monotonic() + patience_s
-        while waiting.parked and time.monotonic() < give_up:
-            time.sleep(0.001)
-        quiet(played, give_up)
-        round_ = Tally()
-        round_.count(played)
-        after = waiting.totals()
-        round_.adrift += differences(round_, before, after) + waiting.parked + waiting.watched + waiting.num_delayed
-        before = after
+        round_, before = settled(waiting, played, before, time.monotonic() + patience_s)
         for name in attrs.fields_dict(Tally):
             setattr(found, name, getattr(found, name) + getattr(round_, name))
         if tell is not None:
@@ -200,11 +192,20 @@ def tally(operations, *, threads=4, each=10_000, seed=0, tell=None, patience_s=2
     return found
 
 
-def quiet(operations, give_up):
-    """Wait for hooks that are on their way: an outcome comes before them."""
-    for request in operations:
-        while request.outcome not in (None, Outcome.CANCELLED) and not request.answers and time.monotonic() < give_up:
+def settled(waiting, played, before, give_up):
+    """Count a round as soon as it is clean, or when its time is up. Returns the purgatory's totals with it.
+
+    Some operations are left to their deadlines, and the hooks of an operation come after its outcome.
+    """
+    while True:
+        while waiting.parked and time.monotonic() < give_up:
             time.sleep(0.001)
+        found, after = Tally(), waiting.totals()
+        found.count(played)
+        found.adrift += differences(found, before, after) + waiting.parked + waiting.watched + waiting.num_delayed
+        if found.is_clean or time.monotonic() > give_up:
+            return found, after
+        time.sleep(0.01)
 
 
 def differences(counted, before, after):
