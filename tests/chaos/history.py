@@ -144,7 +144,7 @@ class History:
     def acknowledged(self):
         return sum(len(values) for each in self.producers for values in each.acknowledged.values())
 
-    def wait_until_well(self, seconds=90):
+    def wait_until_well(self, seconds=150):
         """Wait until every partition has a leader and all replicas in sync."""
         deadline = time.monotonic() + seconds
         while True:
@@ -166,7 +166,7 @@ class History:
         for producer in self.producers:
             for partition, acknowledged in sorted(producer.acknowledged.items()):
                 where = f"{producer.topic}-{partition}"
-                there = self._read(producer.topic, partition)
+                there = self._read(producer.topic, partition, set(acknowledged))
                 counts = collections.Counter(there)
                 missing = [number for number in acknowledged if not counts[number]]
                 if missing:
@@ -180,7 +180,11 @@ class History:
         found += [f"group: partition {p} was committed at {high}, then {low}" for p, low, high in self.member.went_back]
         return found + self._controllers() + self._replicas()
 
-    def _read(self, topic, partition):
+    def _read(self, topic, partition, acknowledged):
+        """Read to the end of a partition, and on until the acknowledged records are there.
+
+        A new leader does not know at once how far the records are committed, so its first end can come too early.
+        """
         consumer = confluent_kafka.Consumer(
             client(self._cluster.bootstrap, group_id="audit", enable_auto_commit=False, enable_partition_eof=True)
         )
@@ -190,7 +194,11 @@ class History:
             message = consumer.poll(0.5)
             if message is not None and message.error() is None:
                 found.append(int(message.value()))
-            elif message is not None and message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+            elif (
+                message is not None
+                and message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF
+                and acknowledged <= set(found)
+            ):
                 break
         consumer.close()
         return found
@@ -202,7 +210,7 @@ class History:
                 elected[int(epoch)].add(number)
         return [f"epoch {epoch} had controllers {nodes}" for epoch, nodes in elected.items() if len(nodes) > 1]
 
-    def _replicas(self, seconds=20):
+    def _replicas(self, seconds=60):
         folder = next(iter(self._cluster.nodes.values())).log_path.parent
 
         def contents(name):
