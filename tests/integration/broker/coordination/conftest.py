@@ -13,7 +13,10 @@ from kazoo.client import KazooClient
 from examples.broker.coordination import tree
 from examples.broker.coordination.embedded import EmbeddedStore
 from examples.broker.coordination.zookeeper import ZooKeeperStore
+from tests.integration.broker.conftest import ports_of, reserve_ports
 
+#: Long enough that no session ends on a busy machine unless a test ends it.
+SESSION_MS = 10_000
 JAR = Path("/usr/share/java/zookeeper.jar")
 _numbers = itertools.count(1)
 
@@ -23,8 +26,8 @@ class ZooKeeper:
 
     def __init__(self, folder):
         self.folder = folder
-        with socket.create_server(("127.0.0.1", 0)) as sock:
-            self.port = sock.getsockname()[1]
+        self._reserved = reserve_ports(1)
+        (self.port,) = ports_of(self._reserved)
         self.address = f"127.0.0.1:{self.port}"
         settings = {
             "tickTime": 250,
@@ -32,6 +35,8 @@ class ZooKeeper:
             "clientPortAddress": "127.0.0.1",
             "dataDir": folder / "data",
             "admin.enableServer": "false",
+            "maxSessionTimeout": 120_000,
+            "4lw.commands.whitelist": "srvr",
         }
         (folder / "zoo.cfg").write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         self.process = None
@@ -47,20 +52,29 @@ class ZooKeeper:
                 stderr=log,
                 cwd=self.folder,
             )
-        deadline = time.monotonic() + 60
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-            except OSError:
-                assert self.process.poll() is None, (self.folder / "zookeeper.log").read_text()
-                assert time.monotonic() < deadline, "ZooKeeper doesn't listen"
-                time.sleep(0.05)
-            else:
-                return self
+        deadline = time.monotonic() + 90
+        while not self._answers():  # it listens before it does
+            assert self.process.poll() is None, (self.folder / "zookeeper.log").read_text()
+            assert time.monotonic() < deadline, "ZooKeeper doesn't answer"
+            time.sleep(0.05)
+        return self
+
+    def _answers(self):
+        try:
+            with socket.create_connection(("127.0.0.1", self.port), 10) as sock:
+                sock.sendall(b"srvr")
+                return b"Mode:" in b"".join(iter(lambda: sock.recv(65_536), b""))
+        except OSError:
+            return False
 
     def kill(self):
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
+
+    def close(self):
+        self.kill()
+        for sock in self._reserved:
+            sock.close()
 
 
 @pytest.fixture(scope="session")
@@ -72,7 +86,7 @@ def zookeeper(tmp_path_factory):
         pytest.skip("zookeeper is not installed")
     server = ZooKeeper(tmp_path_factory.mktemp("zookeeper")).start()
     yield server
-    server.kill()
+    server.close()
 
 
 class Told:
@@ -92,7 +106,7 @@ class Embedded:
         self.path = folder / "coordination.sqlite"
         self.stores = []
 
-    def open(self, session_ms=2_000, **hooks):
+    def open(self, session_ms=SESSION_MS, **hooks):
         store = EmbeddedStore(self.path, session_ms=session_ms, poll_ms=5)
         return self._begin(store, hooks)
 
@@ -121,13 +135,13 @@ class Real(Embedded):
         self.hosts = f"{zookeeper.address}/contract-{next(_numbers)}"
         self.stores = []
 
-    def open(self, session_ms=2_000, **hooks):
+    def open(self, session_ms=SESSION_MS, **hooks):
         return self._begin(ZooKeeperStore(self.hosts, session_ms=session_ms), hooks)
 
     def expire(self, store):
         """Close the session from another connection that knows its secret, which is how ZooKeeper's own tests do it."""
         thief = KazooClient(self.hosts, client_id=store._client.client_id)
-        thief.start(10)
+        thief.start(60)
         thief.stop()
         thief.close()
 

@@ -11,7 +11,7 @@ from tests.integration.broker.load import Load, admin_of, all_kept_once, is_movi
 
 pytestmark = pytest.mark.slow
 
-OPTIONS = ["--session-ms", "2000", "--lag-ms", "3000", "--leader-rebalance-ms", "1000"]
+OPTIONS = ["--session-ms", "6000", "--lag-ms", "5000", "--leader-rebalance-ms", "1000"]
 NODES = [1, 2, 3]
 
 
@@ -20,11 +20,11 @@ def parts(request, tmp_path, start_cluster):
     """Four nodes, and their tree, opened by a client that is none of them."""
     if request.param == "embedded":
         cluster = start_cluster(4, *OPTIONS)
-        tree = EmbeddedStore(cluster.folder / "coordination.sqlite")
+        tree = EmbeddedStore(cluster.folder / "coordination.sqlite", session_ms=60_000)
     else:
         where = f"{request.getfixturevalue('zookeeper').address}/{tmp_path.name}"
         cluster = start_cluster(4, *OPTIONS, "--coordination", f"zk://{where}")
-        tree = ZooKeeperStore(where)
+        tree = ZooKeeperStore(where, session_ms=60_000)
     tree.start()
     yield cluster, tree
     tree.close()

@@ -162,18 +162,25 @@ def _process(path, code):
 
 
 WRITER = """
-import sys
+import sys, time
 from pathlib import Path
 from examples.broker.coordination.embedded import EmbeddedStore
-from examples.broker.coordination.store import Create, Set
+from examples.broker.coordination.store import Create, SessionLost, Set
 store = EmbeddedStore(Path(sys.argv[1]), session_ms=300)
 store.start()
-store.multi([Create("/here", ephemeral=True)])
 number = int(store.get("/left").data)
-print("ready", flush=True)
+operations = [Create("/here", ephemeral=True)]
 while True:
     number += 1
-    store.multi([Set("/left", b"%d" % number), Set("/right", b"%d" % number)])
+    try:
+        store.multi([*operations, Set("/left", b"%d" % number), Set("/right", b"%d" % number)])
+    except SessionLost:  # the machine was busy for longer than a session. The next one begins soon
+        operations = [Create("/here", ephemeral=True)]
+        time.sleep(0.01)
+        continue
+    if operations:
+        print("ready", flush=True)
+    operations = []
 """
 
 
@@ -189,14 +196,14 @@ def test_kill_at_any_instant(path):
         assert b"ready" in victim.stdout.readline()
         time.sleep(0.01 + 0.013 * round_)
         victim.send_signal(signal.SIGKILL)
-        victim.communicate(timeout=10)
+        victim.communicate(timeout=60)
 
         left, right = store.get("/left"), store.get("/right")
         assert left == right
         assert reached < int(left.data)
         reached = int(left.data)
         assert "ok" == store._db.execute("PRAGMA integrity_check").fetchone()[0]
-        assert eventually(lambda: not _exists(store, "/here"), 10)
+        assert eventually(lambda: not _exists(store, "/here"))
     store.close()
 
 
@@ -216,7 +223,7 @@ def test_stopped_process_is_given_up(path):
     from pathlib import Path
     from examples.broker.coordination.embedded import EmbeddedStore
     from examples.broker.coordination.store import Create
-    store = EmbeddedStore(Path(sys.argv[1]), session_ms=300)
+    store = EmbeddedStore(Path(sys.argv[1]), session_ms=2_000)
     store.on_session = lambda change: print(change.value, flush=True)
     store.start()
     store.multi([Create("/here", ephemeral=True)])
@@ -230,7 +237,7 @@ def test_stopped_process_is_given_up(path):
         assert eventually(lambda: _exists(store, "/here"))
         for _ in range(3):
             process.send_signal(signal.SIGSTOP)
-            if eventually(lambda: not _exists(store, "/here"), 10):
+            if eventually(lambda: not _exists(store, "/here")):
                 break
             process.send_signal(signal.SIGCONT)  # it was in the very middle of a write, which keeps others from theirs
         assert not _exists(store, "/here")
@@ -239,7 +246,7 @@ def test_stopped_process_is_given_up(path):
         assert b"established\n" == process.stdout.readline()
     finally:
         process.kill()
-        process.communicate(timeout=10)
+        process.communicate(timeout=60)
         store.close()
 
 

@@ -25,7 +25,7 @@ def cluster(tmp_path, zookeeper):
 
 def test_nodes_on_several_hosts(cluster, topic, eventually):
     """Clients that know one node find all. Followers, the controller and a stopping node reach theirs by host."""
-    seen = AdminClient({"bootstrap.servers": cluster.addresses[0]}).list_topics(timeout=20).brokers
+    seen = AdminClient({"bootstrap.servers": cluster.addresses[0]}).list_topics(timeout=60).brokers
     assert cluster.addresses == [f"{seen[node].host}:{seen[node].port}" for node in (1, 2, 3)]
     assert not list(cluster.folder.rglob("*.sqlite"))
 

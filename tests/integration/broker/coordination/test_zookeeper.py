@@ -17,7 +17,7 @@ def own_zookeeper(zookeeper, tmp_path):
     """A ZooKeeper that a test may kill."""
     server = ZooKeeper(tmp_path).start()
     yield server
-    server.kill()
+    server.close()
 
 
 def _writes(store, path):
@@ -29,7 +29,7 @@ def _writes(store, path):
 
 
 def _serves(address):
-    store = ZooKeeperStore(address, session_ms=1_000)
+    store = ZooKeeperStore(address, session_ms=5_000)
     try:
         store.start()
     except Unreachable:
@@ -87,7 +87,7 @@ def test_connection_comes_back(own_zookeeper):
     """A service that dies and returns within the session: suspended, unreachable, resumed, and nothing is missed."""
     changes, calls = [], []
     door = Door(own_zookeeper.port)
-    store = ZooKeeperStore(f"{door.address}/x", session_ms=5_000)
+    store = ZooKeeperStore(f"{door.address}/x", session_ms=60_000)
     store.on_session = changes.append
     store.start()
     store.multi([Create("/a"), Create("/mine", ephemeral=True)])
@@ -96,8 +96,10 @@ def test_connection_comes_back(own_zookeeper):
     own_zookeeper.kill()
     door.shut()
     assert eventually(lambda: SessionChange.SUSPENDED in changes)
+    patience_s, store._timeout_s = store._timeout_s, 1.0  # a call waits for as long as a session
     with pytest.raises(Unreachable):
         store.multi([Set("/a", b"1")])
+    store._timeout_s = patience_s
     own_zookeeper.start()
     assert eventually(lambda: _serves(own_zookeeper.address))
     door.open()
