@@ -279,7 +279,7 @@ def free_ports_fixture():
 @pytest.fixture
 def tree(cluster):
     """The tree of a test's own cluster, opened by a client that is not a node."""
-    store = EmbeddedStore(cluster.folder / "coordination.sqlite")
+    store = EmbeddedStore(cluster.folder / "coordination.sqlite", session_ms=60_000)
     store.start()
     yield store
     store.close()

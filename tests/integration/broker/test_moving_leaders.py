@@ -20,10 +20,10 @@ def cluster(start_cluster):
     return start_cluster(3, "--session-ms", "20000", "--lag-ms", "30000", "--leader-rebalance-ms", "100")
 
 
-def contents(cluster, topic):
-    """The contents of a partition on the nodes, each different content once."""
-    folders = [cluster.folder / f"node-{node}" / f"{topic}-0" for node in cluster.nodes]
-    return {b"".join(path.read_bytes() for path in sorted(folder.glob("*.log"))) for folder in folders}
+def content(cluster, topic, node):
+    """The content of a partition on one node."""
+    folder = cluster.folder / f"node-{node}" / f"{topic}-0"
+    return b"".join(path.read_bytes() for path in sorted(folder.glob("*.log")))
 
 
 def test_parked_writes_move_with_their_leader(cluster, tree, topic, eventually):
@@ -63,8 +63,11 @@ def test_parked_writes_move_with_their_leader(cluster, tree, topic, eventually):
             before = acknowledged()
             eventually(lambda before=before: grown(before))
             cluster.nodes[silent].pause()  # but in sync: all that is written from now on waits for it
-            eventually(stands_still)
             leader, follower = (one, other) if number % 2 else (other, one)
+            sizes = {name: len(content(cluster, name, leader)) for name in (topic, plain)}
+            for name, size in sizes.items():  # what the next leader has got since then is parked at this one
+                eventually(lambda name=name, size=size: len(content(cluster, name, leader)) > size)  # noqa: B023
+            eventually(stands_still)
             move(tree, {(name, 0): (leader, follower, silent) for name in (topic, plain)})
             for name in (topic, plain):
                 cluster.leader_of(name, other_than=cluster.nodes[follower])
@@ -76,4 +79,4 @@ def test_parked_writes_move_with_their_leader(cluster, tree, topic, eventually):
     assert set(unnumbered.acknowledged[0]) == set(there)
     assert MOVES <= sum(count > 1 for count in there.values())
     for name in (topic, plain):
-        eventually(lambda name=name: 1 == len(contents(cluster, name)))
+        eventually(lambda name=name: 1 == len({content(cluster, name, node) for node in cluster.nodes}))

@@ -32,6 +32,6 @@ def test_one_shortened_log(start_cluster, topic, eventually, first):
         thread.start()
         thread.join(1)
     for thread in starting:
-        thread.join(30)
+        thread.join(90)
     eventually(lambda: cluster.isr_of(topic) == [1, 2, 3])
     all_kept_once(cluster, topic, load)

@@ -5,7 +5,7 @@ const [, , bootstrap, topic] = process.argv;
 
 async function main() {
   const kafka = new Kafka({ clientId: "kafkajs", brokers: [bootstrap], logLevel: logLevel.NOTHING });
-  const consumer = kafka.consumer({ groupId: topic, sessionTimeout: 6000, heartbeatInterval: 300 });
+  const consumer = kafka.consumer({ groupId: topic, sessionTimeout: 30000, heartbeatInterval: 300 });
   consumer.on(consumer.events.GROUP_JOIN, ({ payload }) =>
     console.log(JSON.stringify((payload.memberAssignment[topic] || []).sort())),
   );

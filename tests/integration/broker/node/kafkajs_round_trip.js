@@ -20,7 +20,7 @@ async function main() {
   }
   await producer.disconnect();
 
-  const consumer = kafka.consumer({ groupId: topic, sessionTimeout: 6000, heartbeatInterval: 300 });
+  const consumer = kafka.consumer({ groupId: topic, sessionTimeout: 30000, heartbeatInterval: 300 });
   await consumer.connect();
   await consumer.subscribe({ topic, fromBeginning: true });
   const received = [];

@@ -19,7 +19,7 @@ async function main() {
     connectionString: bootstrap,
     groupId: topic,
     startingOffset: Kafka.EARLIEST_OFFSET,
-    sessionTimeout: 6000,
+    sessionTimeout: 30000,
     heartbeatTimeout: 300,
     idleTimeout: 50,
     logger: quiet,

@@ -41,7 +41,7 @@ def test_a_held_folder_is_refused(tmp_path, holder):
 def test_a_killed_holder_leaves_the_folder_free(tmp_path, holder):
     """The lock goes with its process, also when that is killed."""
     os.kill(holder.pid, signal.SIGKILL)
-    holder.wait(10)
+    holder.wait(60)
     FolderLock(tmp_path).release()
 
 
