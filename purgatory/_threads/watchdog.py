@@ -7,23 +7,36 @@ is reported.
 
 Between two samples the watchdog keeps the frames, to recognize them by identity: another call may get the same ``id``.
 
+**Another thread's frame** must not end while it is read. The global lock prevents this, except on CPython 3.11 and 3.12
+if the read itself runs Python code. It drops the values of an earlier read, and on 3.11 it may start the collector:
+
+    1. The watchdog reads the locals of a frame. A value is dropped, and its ``__del__`` runs and gives up the lock.
+    2. The other thread returns from the frame.
+    3. The watchdog goes on with a frame that is gone, and the process crashes.
+
+So the locals of a hook's frame are read once, and those of other functions never. On 3.11 the collector is off during
+a sample. There it could also make ``sys._current_frames`` wait for ever for a thread that is being started.
+
 **Without a global lock** (free-threaded CPython) a running thread may free its frames while they are read. So the
 watchdog does not run there, and logs ``watchdog_unavailable`` once.
 """
 
 from __future__ import annotations
 
-import math
+import gc
+import inspect
 import sys
 import threading
 import time
 import traceback
 import weakref
 from collections import Counter
-from collections.abc import Callable
-from functools import partial
-from types import FrameType
+from collections.abc import Callable, Iterator
+from functools import lru_cache, partial
+from types import CodeType, FrameType
 from typing import Final
+
+import attrs
 
 from purgatory._events.log import log
 from purgatory._support.errors import InvalidSetting
@@ -39,6 +52,15 @@ _DEPTH: Final = 25
 _LONGEST_SLEEP_S: Final = 0.25
 
 
+@attrs.define
+class _Call:
+    """A call of a hook that was found in a sample."""
+
+    task: TimerTask
+    first_seen: float
+    is_reported: bool = False
+
+
 class Watchdog:
     """See the module's header. ``threshold_ms`` is how long a hook may run, or None for no limit."""
 
@@ -48,7 +70,7 @@ class Watchdog:
         self._thread: threading.Thread | None = None
         self._rest = new_lock()  # the thread sleeps until it is released. An interrupted Event.set() stays locked
         self._counts: Counter[tuple[str | None, str]] = Counter()
-        self._since: dict[FrameType, float] = {}  # when each hook was first seen. Infinite if it was reported
+        self._calls: dict[FrameType, _Call] = {}  # those of the last sample
         self._is_unavailable = False
         self.threshold_ms = threshold_ms
         call_after_fork(self)
@@ -65,7 +87,7 @@ class Watchdog:
 
     def after_fork(self) -> None:
         self._thread = None
-        self._since = {}
+        self._calls = {}
 
     def counts(self) -> dict[tuple[str | None, str], int]:
         """The number of slow calls, by purgatory and hook. The purgatory is None for a plain timer task."""
@@ -76,15 +98,45 @@ class Watchdog:
         """Take one sample. Called by the thread. ``now`` is ``time.monotonic()``."""
         if self.threshold_ms is None:
             return
-        since: dict[FrameType, float] = {}
+        is_collector_on = gc.isenabled() and sys.version_info < (3, 12)
+        if is_collector_on:
+            gc.disable()
+        try:
+            slow = self._find_slow(now, self.threshold_ms)
+        finally:
+            if is_collector_on:
+                gc.enable()
+        for frame, call, ident, stack in slow:
+            self._report(frame, call.task, now - call.first_seen, ident, stack)
+
+    def _find_slow(self, now: float, threshold_ms: float) -> list[tuple[FrameType, _Call, int, traceback.StackSummary]]:
+        """The slow calls that were not reported yet, at most one per thread, each with its thread and stack."""
+        calls: dict[FrameType, _Call] = {}
+        found = []
         for ident, top in sys._current_frames().items():
-            hooks = _hooks(top)
-            since |= {frame: self._since.get(frame, now) for frame in hooks}
-            slow = [frame for frame in hooks if (now - since[frame]) * 1000 >= self.threshold_ms]
+            here = {frame: call for frame in _frames(top, HOOKS, 0) if (call := self._call(frame, now)) is not None}
+            calls |= here
+            slow = {
+                frame: call
+                for frame, call in here.items()
+                if not call.is_reported and (now - call.first_seen) * 1000 >= threshold_ms
+            }
+            for call in slow.values():
+                call.is_reported = True  # the others wait for the innermost, and are not reported later either
             if slow:
-                self._report(slow[0], hooks[slow[0]], now - since[slow[0]], ident)
-                since.update(dict.fromkeys(slow, math.inf))  # the others wait for it, and are not reported later either
-        self._since = since
+                stack = traceback.StackSummary.extract(traceback.walk_stack(top), limit=_DEPTH, lookup_lines=False)
+                found.append((*next(iter(slow.items())), ident, stack))
+        self._calls = calls
+        return found
+
+    def _call(self, frame: FrameType, now: float) -> _Call | None:
+        """The call of a hook that a frame belongs to. None if the function is no hook."""
+        call = self._calls.get(frame)
+        if call is None and _is_hook(frame.f_code):
+            task = _argument(frame, 0)
+            if isinstance(task, TimerTask):
+                return _Call(task, now)
+        return call
 
     def _is_needed(self) -> bool:
         return bool(self._purgatories) and self.threshold_ms is not None
@@ -121,7 +173,9 @@ class Watchdog:
         self._thread = thread
         return None
 
-    def _report(self, frame: FrameType, task: TimerTask, elapsed_s: float, ident: int) -> None:
+    def _report(
+        self, frame: FrameType, task: TimerTask, elapsed_s: float, ident: int, stack: traceback.StackSummary
+    ) -> None:
         home_shard = getattr(task, "_op_home_shard", None)
         purgatory = (home_shard and home_shard.observers.name) or None
         hook = frame.f_code.co_name
@@ -135,7 +189,7 @@ class Watchdog:
             hook=hook,
             elapsed_ms=round(elapsed_s * 1000),
             thread=next((thread.name for thread in threading.enumerate() if thread.ident == ident), str(ident)),
-            stack="".join(traceback.format_stack(sys._current_frames().get(ident, frame))[-_DEPTH:]),
+            stack="".join(traceback.StackSummary.from_list(reversed(stack)).format()),
         )
 
     def _run(self, rest: threading.Lock) -> None:
@@ -149,7 +203,7 @@ class Watchdog:
                 self.sample(time.monotonic())
             except Exception as error:  # noqa: BLE001  # one failed sample must not end the thread
                 log.error("watchdog_failed", error=repr(error), exc_info=error)
-        self._since = {}
+        self._calls = {}
 
 
 def frames_may_be_read() -> bool:
@@ -157,23 +211,39 @@ def frames_may_be_read() -> bool:
     return bool(getattr(sys, "_is_gil_enabled", lambda: True)())
 
 
-def _hooks(frame: FrameType | None, names: frozenset[str] = HOOKS, place: int = 0) -> dict[FrameType, TimerTask]:
-    """The frames of hooks on a stack, the innermost first, with the task that is the argument at ``place``."""
-    found = {}
+def _frames(frame: FrameType | None, names: frozenset[str], place: int) -> Iterator[FrameType]:
+    """The frames of a stack whose functions have one of these names and an argument at ``place``, innermost first."""
     while frame is not None:
         code = frame.f_code
         if code.co_name in names and code.co_argcount > place:
-            task = frame.f_locals.get(code.co_varnames[place])
-            if isinstance(task, TimerTask):
-                found[frame] = task
+            yield frame
         frame = frame.f_back
-    return found
+
+
+@lru_cache(1024)
+def _is_hook(code: CodeType) -> bool:
+    """Whether a class of tasks has a method with this code, perhaps in a decorator that uses ``functools.wraps``."""
+    classes: list[type] = [TimerTask]
+    for each in classes:
+        classes += each.__subclasses__()
+    methods = [vars(base).get(code.co_name) for each in classes for base in each.__mro__]
+    return any(getattr(inspect.unwrap(method), "__code__", None) is code for method in methods if callable(method))
+
+
+def _argument(frame: FrameType, place: int) -> object:
+    """The positional argument at ``place`` of the call of a frame."""
+    return frame.f_locals.get(frame.f_code.co_varnames[place])
 
 
 def hooks_on_this_stack() -> list[TimerTask]:
     """The tasks whose hooks, or whose observers, are on the calling thread's stack."""
     here = sys._getframe()
-    return [*_hooks(here).values(), *_hooks(here, OBSERVERS, 1).values()]
+    arguments = [
+        _argument(frame, place)
+        for names, place in ((HOOKS, 0), (OBSERVERS, 1))
+        for frame in _frames(here, names, place)
+    ]
+    return [task for task in arguments if isinstance(task, TimerTask)]
 
 
 _watchdog = Watchdog()

@@ -1,8 +1,10 @@
 """The watchdog: a hook or task that runs long is logged once, while it runs, and counted."""
 
+import functools
 import gc
 import sys
 import threading
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -323,3 +325,105 @@ def test_interrupt_while_the_watch_ends(watchdog, no_threads_left):
         finally:
             sys.settrace(before)
         in_thread(lambda: watchdog.unwatch(purgatory))
+
+
+@watched
+@pytest.mark.parametrize("is_on", [True, False])
+def test_collector_does_not_run_while_frames_are_read(watchdog, monkeypatch, is_on):
+    """CPython 3.11 may start the collector while it reads frames, and then hang or crash."""
+    read, seen = sys._current_frames, []
+    monkeypatch.setattr(sys, "_current_frames", lambda: seen.append(gc.isenabled()) or read())
+    was_on = gc.isenabled()
+    (gc.enable if is_on else gc.disable)()
+    try:
+        watchdog.sample(0)
+        assert is_on is gc.isenabled()
+    finally:
+        (gc.enable if was_on else gc.disable)()
+
+    assert [is_on and sys.version_info >= (3, 12)] == seen
+
+
+class Local:
+    """What a function holds in a local variable."""
+
+
+@watched
+def test_locals_of_other_functions_are_not_read(watchdog):
+    """A sample keeps nothing alive that a function holds whose name is that of a hook."""
+    held, go = [], [threading.Event() for _ in range(2)]
+
+    def run(self):
+        held.append(weakref.ref(self))
+        go[0].wait(PATIENCE_S)
+        self = None
+        held.append(None)
+        go[1].wait(PATIENCE_S)
+
+    thread = threading.Thread(target=lambda: run(Local()))
+    thread.start()
+    assert eventually(lambda: held)
+    watchdog.sample(0)
+    go[0].set()
+    assert eventually(lambda: len(held) == 2)
+    gc.collect()
+    is_gone = held[0]() is None
+    go[1].set()
+    thread.join()
+
+    assert is_gone
+
+
+@watched
+def test_locals_of_a_hook_are_read_once(watchdog):
+    """A second read would drop the values of the first. If that runs code of theirs, the frame may end meanwhile."""
+    dropped, ready, go = [], [threading.Event() for _ in range(2)], [threading.Event() for _ in range(2)]
+
+    class Dropped:
+        def __del__(self):
+            dropped.append(threading.get_ident())
+
+    class Hanging(Waiting):
+        def on_complete(self):
+            local = Dropped()
+            ready[0].set()
+            go[0].wait(PATIENCE_S)
+            local = None
+            ready[1].set()
+            go[1].wait(PATIENCE_S)
+            del local
+
+    thread = threading.Thread(target=Hanging().force_complete)
+    thread.start()
+    for each_ready, each_go in zip(ready, go, strict=True):
+        assert each_ready.wait(PATIENCE_S)
+        watchdog.sample(0)
+        each_go.set()
+    thread.join()
+
+    assert threading.get_ident() not in dropped
+
+
+@watched
+def test_decorated_hook_is_seen(watchdog, logs):
+    """A hook in a decorator is found, if that names what it wraps."""
+    go = threading.Event()
+
+    def decorated(hook):
+        return functools.wraps(hook)(lambda self: hook(self))
+
+    class Decorated(Waiting):
+        @decorated
+        def on_complete(self):
+            go.wait(PATIENCE_S)
+
+    thread = threading.Thread(target=Decorated().force_complete)
+    thread.start()
+    try:
+        assert eventually(lambda: (watchdog.sample(0), watchdog._calls)[1])
+        watchdog.sample(1)
+    finally:
+        go.set()
+        thread.join()
+
+    assert ["on_complete"] == [entry["hook"] for entry in slow(logs)]
