@@ -12,7 +12,7 @@ from examples.quickstart.service import Service
 from purgatory import Outcome
 from tests.support import eventually
 
-SHORT = Settings(seconds=1.5, rate=400, consumers=40, partitions=4, append_timeout_ms=150, poll_timeout_ms=200, seed=3)
+SHORT = Settings(seconds=1.5, rate=400, consumers=40, partitions=4, append_timeout_ms=150, poll_timeout_ms=700, seed=3)
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from examples.tour.spark import what_is_missing
 from tests.support import eventually
 
 ROOT = Path(__file__).parents[2]
-SHORT = ["--seconds", "9", "--rate", "100", "--stop-at", "1", "--resume-at", "5"]
+SHORT = ["--seconds", "12", "--rate", "100", "--stop-at", "1", "--resume-at", "8"]
 
 
 def start(folder, *arguments, **environment):

@@ -20,8 +20,6 @@ from purgatory.pipeline.report import Wishes, report
 from purgatory.pipeline.rows import gen
 from purgatory.pipeline.tables.local import Local
 
-pytestmark = pytest.mark.timeout(120)
-
 BASE = 1_767_261_607_250_000  # in the middle of a window
 WINDOW_US = 10_000_000
 NORMAL = "DelayedPause"
