@@ -249,7 +249,9 @@ def test_stalled_reaper_is_seen(page, console):
     """A hook that blocks the executor shows on the page, in red, until it lets go."""
     go = threading.Event()
     with DelayedOperationPurgatory("blocked") as purgatory:
-        purgatory.try_complete_else_watch(Waiting(10, complete=lambda _: go.wait(3 * PATIENCE_S)), ["k"])
+        operation = Waiting(complete=lambda _: go.wait(3 * PATIENCE_S))
+        purgatory.try_complete_else_watch(operation, ["k"])
+        operation.extend(10)  # with so short a delay from the beginning, it might expire on this thread
         page.open(console.url)
         try:
             assert page.shows("#t-reaper", "behind")

@@ -171,7 +171,9 @@ def test_stalled_reaper_fires_an_alert(prometheus, registry):
         prometheus.scrape(server.url)
         with DelayedOperationPurgatory("blocked", timer=timer) as purgatory:
             try:
-                purgatory.try_complete_else_watch(Waiting(10, complete=lambda _: go.wait(3 * PATIENCE_S)), ["k"])
+                operation = Waiting(complete=lambda _: go.wait(3 * PATIENCE_S))
+                purgatory.try_complete_else_watch(operation, ["k"])
+                operation.extend(10)  # with so short a delay from the beginning, it might expire on this thread
                 purgatory.try_complete_else_watch(Waiting(100), ["k"])
 
                 assert eventually(lambda: "PurgatoryReaperStalled" in prometheus.firing())

@@ -78,9 +78,12 @@ def test_a_stop_on_the_timers_thread_is_contained(monkeypatch):
     reported = []
     monkeypatch.setattr(threading, "excepthook", lambda args: reported.append(args.exc_type))
     with DelayedOperationPurgatory("faults") as purgatory:
-        operations = [parked(purgatory, delay_ms=20, complete=raising(SystemExit())) for _ in range(2)]
-        operations += [parked(purgatory, delay_ms=20) for _ in range(2)]
-        late = parked(purgatory, delay_ms=60)
+        operations = [parked(purgatory, complete=raising(SystemExit())) for _ in range(2)]
+        operations += [parked(purgatory) for _ in range(3)]
+        late = operations.pop()
+        for operation in operations:
+            operation.extend(20)  # with so short a delay from the beginning, it might expire on this thread
+        late.extend(60)
         assert eventually(lambda: late.history == ["complete", "expire"])
         assert all(operation.outcome is Outcome.EXPIRED for operation in operations)
         assert [["complete", "expire"]] * 2 == [operation.history for operation in operations[2:]]
@@ -164,7 +167,8 @@ def test_shutting_down_from_a_hook_ends(no_threads_left):
         go.wait(PATIENCE_S)
         purgatory.shutdown(timeout_ms=50)
 
-    operation = parked(purgatory, delay_ms=1, complete=end)
+    operation = parked(purgatory, complete=end)
+    operation.extend(1)  # with so short a delay from the beginning, it might expire on this thread
     assert inside.wait(PATIENCE_S)
     threading.Timer(0.05, go.set).start()
     report = in_thread(lambda: purgatory.shutdown(timeout_ms=200))

@@ -122,7 +122,9 @@ def test_task_that_runs_long_shows(registry):
     go = threading.Event()
     register(registry)
     with DelayedOperationPurgatory("fetch") as fetch:
-        fetch.try_complete_else_watch(Waiting(1, complete=lambda _: go.wait(30)), ["k"])
+        operation = Waiting(complete=lambda _: go.wait(3 * PATIENCE_S))
+        fetch.try_complete_else_watch(operation, ["k"])
+        operation.extend(1)  # with so short a delay from the beginning, it might expire on this thread
         assert eventually(lambda: value(registry, "timer_handed_over_tasks", timer="fetch"))
         assert eventually(lambda: value(registry, "timer_batch_age_seconds", timer="fetch") > 0.02)
         go.set()

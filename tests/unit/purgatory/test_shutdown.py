@@ -20,6 +20,11 @@ def park(purgatory, *keys, **settings):
     return operation
 
 
+def expire(purgatory, **settings):
+    """Park an operation, and let the timer's thread expire it at once. With a short delay this thread might do so."""
+    park(purgatory, "k", **settings).extend(1)
+
+
 def test_expire_answers_every_operation():
     """By default every parked operation is completed and expired, at once."""
     purgatory = DelayedOperationPurgatory("test")
@@ -206,7 +211,7 @@ def test_shutdown_in_a_hook_of_an_expiry(hook):
     done = threading.Event()
     purgatory = DelayedOperationPurgatory("test")
     other = park(purgatory, "other")
-    park(purgatory, "k", delay_ms=5, **{hook: lambda _: [purgatory.shutdown(), done.set()]})
+    expire(purgatory, **{hook: lambda _: [purgatory.shutdown(), done.set()]})
 
     assert done.wait(PATIENCE_S)
     assert eventually(lambda: other.is_completed)
@@ -493,7 +498,7 @@ def hang():
 def test_hook_that_hangs_on_the_timers_thread_does_not_hold_up_the_shutdown(hang):
     """The shutdown reports the hook after its timeout. The threads end after the hook."""
     purgatory = DelayedOperationPurgatory("test")
-    park(purgatory, "k", delay_ms=1, complete=hang)
+    expire(purgatory, complete=hang)
     assert hang.begun.wait(PATIENCE_S)
     report = purgatory.shutdown(timeout_ms=30)
     assert not hang.ended.is_set()
@@ -507,7 +512,7 @@ def test_hook_that_hangs_on_the_reaper_does_not_hold_up_the_shutdown(hang):
     """The same if the hook runs on the reaper's own thread."""
     with SystemTimer(executor=InlineExecutor()) as timer:
         purgatory = DelayedOperationPurgatory("test", timer=timer)
-        park(purgatory, "k", delay_ms=1, complete=hang)
+        expire(purgatory, complete=hang)
         assert hang.begun.wait(PATIENCE_S)
         report = purgatory.shutdown(timeout_ms=30)
         assert not hang.ended.is_set()
@@ -564,7 +569,7 @@ def test_shutdown_with_a_lock_that_a_hook_needs_ends_after_its_timeout():
 
     purgatory = DelayedOperationPurgatory("test")
     with lock:
-        park(purgatory, "k", delay_ms=1, complete=take)
+        expire(purgatory, complete=take)
         assert begun.wait(PATIENCE_S)
         report = in_thread(lambda: purgatory.shutdown(timeout_ms=30))
 

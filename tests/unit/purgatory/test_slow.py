@@ -40,6 +40,12 @@ def slow(logs):
     return [entry for entry in logs if entry["event"] == "callback_slow"]
 
 
+def expire(purgatory, operation, *keys):
+    """Park an operation, and let the timer's thread expire it at once. With a short delay this thread might do so."""
+    purgatory.try_complete_else_watch(operation, keys)
+    operation.extend(1)
+
+
 def looks_of(watchdog):
     """A list that grows with every look from now on."""
     looks, sample = [], watchdog.sample
@@ -52,7 +58,7 @@ def looks_of(watchdog):
 def test_hook_that_hangs_is_logged_while_it_does(purgatory, watchdog, logs, hook, kind):
     """While a hook hangs in expiry, the log names purgatory, type, keys, hook and thread, and where it hangs."""
     go = threading.Event()
-    purgatory.try_complete_else_watch(Waiting(1, **{hook: lambda _: go.wait(20)}), ["a", "b"])
+    expire(purgatory, Waiting(**{hook: lambda _: go.wait(20)}), "a", "b")
     try:
         assert eventually(lambda: slow(logs))
     finally:
@@ -86,7 +92,7 @@ def test_slow_check_is_logged(purgatory, watchdog, logs):
 def test_one_call_is_logged_once(purgatory, watchdog, logs):
     """However long a call runs, it is logged and counted once."""
     go = threading.Event()
-    purgatory.try_complete_else_watch(Waiting(1, complete=lambda _: go.wait(60)), ["k"])
+    expire(purgatory, Waiting(complete=lambda _: go.wait(60)), "k")
     try:
         assert eventually(lambda: slow(logs))
         looks = looks_of(watchdog)
@@ -103,9 +109,8 @@ def test_innermost_is_to_blame(purgatory, watchdog, logs):
     """Of a hook that waits for another hook inside it, the inner one is logged."""
     go = threading.Event()
     inner = Waiting(complete=lambda _: go.wait(60))
-    outer = Waiting(1, complete=lambda _: inner.force_complete())
     purgatory.try_complete_else_watch(inner, ["inner"])
-    purgatory.try_complete_else_watch(outer, ["outer"])
+    expire(purgatory, Waiting(complete=lambda _: inner.force_complete()), "outer")
     try:
         assert eventually(lambda: slow(logs))
         looks = looks_of(watchdog)
@@ -225,7 +230,7 @@ def test_log_handler_on_the_watchdogs_thread_may_stop_it(purgatory, watchdog, mo
             stopped.set()
 
     monkeypatch.setattr("purgatory._threads.watchdog.log", SimpleNamespace(warning=stop, error=stop))
-    purgatory.try_complete_else_watch(Waiting(1, complete=lambda _: stopped.wait(20)), ["k"])
+    expire(purgatory, Waiting(complete=lambda _: stopped.wait(20)), "k")
 
     assert stopped.wait(20)
     assert watchdog._thread is None
