@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 #: How many milliseconds a driver waits at a time, if the timer does not define ``advance_until`` and ``wake``.
 POLL_MS = 200
 
+#: Before CPython 3.13, ``Thread.join`` raises one of these in one of two threads that wait for a thread when it ends.
+JOIN_ERRORS = (AssertionError, RuntimeError)
+
 
 class Submits(Protocol):
     """The method that an executor must have: ``submit``, as in ``concurrent.futures.Executor``.

@@ -10,6 +10,7 @@ reported, too. Any exception that leaves a batch makes the rest of it due again.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -18,7 +19,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from timer._base import InlineExecutor, Submits, report_error
+from timer._base import JOIN_ERRORS, InlineExecutor, Submits, report_error
 from timer._clock import NS_PER_MS
 from timer._edition import native_class
 from timer._fork import new_lock
@@ -197,7 +198,8 @@ class Dispatcher:
         if self._own_executor and isinstance(self._executor, Executor):
             self._executor.shutdown(wait=False)
             if threading.get_ident() not in self._inside:
-                self._executor.shutdown(wait=timeout_s is None or self._ends_within(timeout_s))
+                with contextlib.suppress(*JOIN_ERRORS):
+                    self._executor.shutdown(wait=timeout_s is None or self._ends_within(timeout_s))
 
     def _ends_within(self, timeout_s: float) -> bool:
         give_up = time.monotonic() + timeout_s

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from timer._base import Timer, report_error
+from timer._base import JOIN_ERRORS, Timer, report_error
 from timer._errors import TimerClosed, TimerConfigError
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ class Driver:
         self._stopped = True
         self._timer.wake()
         if threading.current_thread() is not self.thread:
-            self.thread.join(timeout_s)
+            with contextlib.suppress(*JOIN_ERRORS):
+                self.thread.join(timeout_s)
 
     def _run(self) -> None:
         while True:

@@ -13,7 +13,7 @@ from purgatory._operations.operation import DelayedOperation, Operation
 from purgatory._purgatory.purgatory import DelayedOperationPurgatory
 from purgatory._support.edition import CORE, native_class
 from purgatory._support.errors import InvalidSetting
-from timer._base import ShutsDown
+from timer._base import JOIN_ERRORS, ShutsDown
 from timer._fork import call_after_fork, free_future
 
 if TYPE_CHECKING:
@@ -190,6 +190,6 @@ class DelayedFuturePurgatory(ShutsDown):
         If a callback on that thread calls this method, or runs until the timeout, the thread ends after the callback.
         """
         report = self._purgatory.shutdown(drain, timeout_ms=timeout_ms)
-        with contextlib.suppress(RuntimeError):  # this is the executor's thread, which cannot wait for itself
+        with contextlib.suppress(*JOIN_ERRORS):  # also if this is the executor's thread, which cannot wait for itself
             self._own_executor.shutdown(wait=not report.timed_out)
         return report

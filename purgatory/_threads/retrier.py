@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from purgatory._events.log import log, throttle
 from timer import TimerTask
+from timer._base import JOIN_ERRORS
 
 if TYPE_CHECKING:
     from timer import Timer
@@ -103,8 +104,9 @@ class Retrier(TimerTask):
             self._missed.clear()
             self._changed.notify_all()
             thread = self._thread
-        if thread is not None and thread is not threading.current_thread() and thread.is_alive():
-            thread.join(timeout_s)
+        if thread is not None and thread is not threading.current_thread():
+            with contextlib.suppress(*JOIN_ERRORS):  # also if the thread was not started yet
+                thread.join(timeout_s)
 
     def _ask_timer(self, why: RuntimeError) -> None:
         """Let the timer make a round. The lock is not held, because a log handler may call back."""

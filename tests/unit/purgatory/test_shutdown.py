@@ -625,3 +625,30 @@ def test_report_of_a_shutdown_in_time(mock_timer):
     report = purgatory.shutdown()
 
     assert (0, False) == (report.running, report.timed_out)
+
+
+@pytest.mark.parametrize("error", [AssertionError, RuntimeError("release unlocked lock")])
+def test_two_shutdowns_that_wait_for_one_thread(error, monkeypatch, no_threads_left):
+    """Where ``Thread.join`` fails because another thread joins, too, the shutdown does not."""
+    purgatory = DelayedOperationPurgatory("p")
+    lock = threading.Lock()
+    checked_later = Waiting(lock=lock)
+    purgatory.try_complete_else_watch(checked_later, ["k"])
+    expired = Waiting(1)
+    purgatory.try_complete_else_watch(expired, ["k"])
+    with lock:
+        purgatory.check_and_complete("k")  # the retrier gets a thread
+    assert eventually(lambda: expired.is_completed)  # the executor has one
+    join, joined = threading.Thread.join, []
+
+    def fail_after(thread, timeout=None):
+        join(thread, timeout)
+        joined.append(thread.name)
+        if thread.name.startswith("p-"):
+            raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "join", fail_after)
+        purgatory.shutdown()
+
+    assert {"p-reaper", "p-retrier", "p-executor_0"} <= set(joined)
