@@ -23,13 +23,7 @@ system_clock: Clock = time.monotonic_ns
 
 
 class ManualClock:
-    """A clock that advances only in :meth:`advance`.
-
-    >>> clock = ManualClock()
-    >>> clock.advance(5)
-    >>> clock()
-    5000000
-    """
+    """A clock that advances only in :meth:`advance`. :class:`~timer.SystemTimer` has an example."""
 
     __slots__ = ("__weakref__", "_lock", "_now_ns")
 

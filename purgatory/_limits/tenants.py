@@ -7,16 +7,8 @@ apply, in this order. The examples have 20 places, ``tenant_share=0.6`` and the 
 2. **The share**: a tenant holds at most ``tenant_share * max_parked`` places, rounded down, or one. If a holds 12, it
    is rejected, although 8 places are free.
 3. **The fair part** is ``max_parked`` divided by the number of tenants that hold a place, including the new one. The
-   last tenth of the places, at least one, is reserved for tenants with less than that. Here 2 places are free and the
-   fair part is 20 / 3 = 6.67:
-
-   ======  ======  ==============
-   tenant  places  next operation
-   ======  ======  ==============
-   a       8       rejected
-   b       10      rejected
-   c       0       accepted
-   ======  ======  ==============
+   last tenth of the places, at least one, is reserved for tenants with less than that. If a holds 8 places and b 10,
+   2 places are free. The fair part is 20 / 3 = 6.67, so a and b are rejected, and c is accepted.
 
 With a share of 1, one tenant can take all places. From its first place on, a second tenant gets each place that becomes
 free, until both hold the same number.

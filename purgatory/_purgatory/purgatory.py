@@ -151,8 +151,6 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         def try_complete_else_watch(self, operation: OperationT, watch_keys: Sequence[Hashable]) -> bool:  # type: ignore[override]
             ...  # the same method, but only for operations of the purgatory's type
 
-    # -- removing
-
     def purge(self) -> int:
         """Forget the idle keys, under which no operation waits. Returns how many.
 
@@ -281,8 +279,6 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
     def snapshot(self, *, largest: int = 10) -> PurgatorySnapshot:
         """The purgatory as it is now, with its ``largest`` keys and tenants, as a frozen value. Visits every key."""
         return take_snapshot(self, checked_int("largest", largest, 0))
-
-    # -- observers, and driving without a reaper
 
     def attach(self, observer: Observer) -> None:
         """Notify ``observer`` of each operation that is parked, and of its outcome. A second call has no effect.

@@ -4,8 +4,7 @@ Equal keys share a label, as they share their waiters::
 
     "orders-3"              orders-3            a str as it is, unless it looks like another type
     ("orders", 3)           (orders, 3)         a tuple in brackets
-    ("a", "b-c")            (a, b-c)            joined by dashes, this and the next would be one
-    ("a-b", "c")            (a-b, c)
+    ("a", "b-c")            (a, b-c)            joined by dashes, this and ("a-b", "c") would be one
     3, 3.0                  3                   equal, so one key, so one label
     "3"                     '3'                 quoted, because it looks like a number
     "a\x1b[2J"              'a\x1b[2J'          quoted, because it is not printable
