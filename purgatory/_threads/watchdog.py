@@ -7,8 +7,8 @@ is reported.
 
 Between two samples the watchdog keeps the frames, to recognize them by identity: another call may get the same ``id``.
 
-**Another thread's frame** must not end while it is read. The global lock prevents this, except on CPython 3.11 and 3.12
-if the read itself runs Python code. It drops the values of an earlier read, and on 3.11 it may start the collector:
+**Another thread's frame** must not end while it is read. The global lock prevents this, unless the read itself runs
+Python code. On CPython 3.11 and 3.12 a read drops the values of an earlier one. On 3.11 it may start the collector:
 
     1. The watchdog reads the locals of a frame. A value is dropped, and its ``__del__`` runs and gives up the lock.
     2. The other thread returns from the frame.
