@@ -42,7 +42,7 @@ class Tree(EmbeddedStore):
         """Close the file as a killed process does. The session stays until its lease ends."""
         self._closed = True
         self._db.close()
-        self._observer.close()
+        self._watches.close()
 
 
 class SimulatedMembership(membership.Membership):
