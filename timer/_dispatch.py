@@ -198,8 +198,9 @@ class Dispatcher:
         if self._own_executor and isinstance(self._executor, Executor):
             self._executor.shutdown(wait=False)
             if threading.get_ident() not in self._inside:
+                wait = timeout_s is None or self._ends_within(timeout_s)
                 with contextlib.suppress(*JOIN_ERRORS):
-                    self._executor.shutdown(wait=timeout_s is None or self._ends_within(timeout_s))
+                    self._executor.shutdown(wait=wait)
 
     def _ends_within(self, timeout_s: float) -> bool:
         give_up = time.monotonic() + timeout_s

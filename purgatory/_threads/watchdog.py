@@ -130,7 +130,7 @@ class Watchdog:
         return found
 
     def _call(self, frame: FrameType, now: float) -> _Call | None:
-        """The call of a hook that a frame belongs to. None if the function is no hook."""
+        """The call of a hook that a frame belongs to. None if its function is not a hook."""
         call = self._calls.get(frame)
         if call is None and _is_hook(frame.f_code):
             task = _argument(frame, 0)

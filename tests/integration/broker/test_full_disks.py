@@ -57,7 +57,7 @@ def test_a_leader_whose_disk_is_full_hands_over(cluster, disks, topic, eventuall
         disks[number].free()
         eventually(lambda: cluster.isr_of(topic) == [1, 2, 3])
     all_kept_once(cluster, topic, load)
-    assert load.longest_gap < 15
+    assert load.longest_gap < 2
     assert 1 == leader.log.count("a write failed")
     assert 1 == leader.log.count("writes succeed again")
     assert "Traceback" not in leader.log
@@ -77,7 +77,7 @@ def test_a_follower_whose_disk_is_full_is_not_waited_for(cluster, disks, topic, 
         disks[follower].free()
         eventually(lambda: cluster.isr_of(topic) == [1, 2, 3])
     all_kept_once(cluster, topic, load)
-    assert load.longest_gap < 15
+    assert load.longest_gap < 3
 
 
 def test_a_lone_replica_on_a_full_disk(cluster, disks, topic, eventually):
