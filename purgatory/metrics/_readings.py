@@ -62,6 +62,7 @@ def _of_purgatory(name: str, kind: Kind, text: str, *, by_outcome: bool = False)
 FAMILIES: Final = (
     _of_purgatory("parked_operations", Kind.SUM, "Parked operations."),
     _of_purgatory("delayed_operations", Kind.SUM, "Parked operations that have a deadline."),
+    _of_purgatory("watch_entries", Kind.SUM, "Entries in the watch lists: one per operation and key."),
     _of_purgatory("watch_keys", Kind.SUM, "Keys that the purgatory remembers, idle keys included."),
     _of_purgatory("idle_keys", Kind.SUM, "Keys noted as idle, which are kept for reuse. Some may be in use again."),
     _of_purgatory("capacity_operations", Kind.SUM, "Most operations that may be parked. Absent without a limit."),
@@ -120,11 +121,15 @@ def encodable(name: str) -> str:
 def read_purgatory(
     purgatory: DelayedOperationPurgatory[Any], parked: ParkedTime | None, callbacks: CallbackTime | None
 ) -> Reading:
-    """The values of one purgatory, and its histograms if it has observers for them. Visits no parked operation."""
+    """The values of one purgatory, and its histograms if it has observers for them.
+
+    Visits no parked operation. The pure Python implementation visits each key, to count the entries.
+    """
     totals = purgatory.totals()
     values: dict[Series, float] = {
         ("parked_operations", None): totals.waiting,
         ("delayed_operations", None): 0 if purgatory.timer is None else totals.waiting,
+        ("watch_entries", None): purgatory.watched,
         ("watch_keys", None): purgatory.known_keys,
         ("idle_keys", None): purgatory.idle_keys,
         ("overdue_seconds", None): purgatory.overdue_ms / 1000,

@@ -287,6 +287,14 @@ def test_rules_and_dashboard_ask_for_what_there_is():
     assert 12 < len(named)
 
 
+def test_panels_draw_each_line_once():
+    """No panel of the dashboard has the same expression twice."""
+    board = json.loads((DEPLOY / "grafana" / "purgatory.json").read_text(encoding="utf-8"))
+    for panel in board["panels"]:
+        drawn = [target["expr"] for target in panel.get("targets", ())]
+        assert len(set(drawn)) == len(drawn), panel["title"]
+
+
 def test_dashboard_is_understood_by_prometheus(prometheus):
     """Every expression of the Grafana dashboard parses and runs."""
     assert expressions()

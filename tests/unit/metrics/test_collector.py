@@ -39,6 +39,7 @@ def test_parked_operations_are_seen(registry, mock_timer):
         assert 2 == value(registry, "parked_operations", purgatory="fetch")
         assert 2 == value(registry, "delayed_operations", purgatory="fetch")
         assert 2 == value(registry, "watch_keys", purgatory="fetch")
+        assert 3 == value(registry, "watch_entries", purgatory="fetch")
         assert 10 == value(registry, "capacity_operations", purgatory="fetch")
         assert 2 == value(registry, "timer_pending_tasks", timer="mock-timer")
         assert 1 == value(registry, "timer_info", purgatory="fetch", timer="mock-timer")
