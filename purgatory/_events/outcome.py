@@ -18,7 +18,14 @@ FORCED: Final = 7
 
 
 class Outcome(enum.Enum):
-    """How an operation ended. Every operation gets exactly one outcome."""
+    """How an operation ended. Every operation gets exactly one outcome.
+
+    In a condition, ``IMMEDIATE``, ``SATISFIED`` and ``FORCED`` are true, and ``EXPIRED`` and ``CANCELLED`` are false.
+    To ask whether an operation is open, write ``operation.outcome is None``.
+
+    >>> bool(Outcome.SATISFIED), bool(Outcome.EXPIRED)
+    (True, False)
+    """
 
     #: Completed while it was being parked.
     IMMEDIATE = "immediate"
@@ -31,6 +38,9 @@ class Outcome(enum.Enum):
     #: Completed by a call of ``force_complete`` from outside a check. (If another thread is inside ``try_complete`` of
     #: the operation at that moment, the outcome is ``SATISFIED``, and the caller gets True all the same.)
     FORCED = "forced"
+
+    def __bool__(self) -> bool:
+        return self not in (Outcome.EXPIRED, Outcome.CANCELLED)
 
 
 #: The outcome of each state. None for a state without one.

@@ -52,7 +52,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         name: the name in logs, metrics and the names of threads.
         timer: expires the operations. Several purgatories may share it, and none of them shuts it down. If not given,
             the purgatory makes a timer of its own.
-        broker_id: a number that metrics carry, for a process with several brokers.
+        broker_id: a number that snapshots carry, for a process with several brokers.
         purge_interval: how many idle keys are kept in any case. It is cheaper to park under a kept key.
         reaper_enabled: drive the timer from a thread, unless it is driven already. If False, call
             :meth:`advance_clock`. The purgatory then starts no thread to detect slow callbacks, either.

@@ -86,7 +86,7 @@ class DelayedFuturePurgatory(ShutsDown):
     Args:
         name: the name in logs and metrics.
         timer: expires the sets. The default is a timer of the purgatory's own.
-        broker_id: a number that metrics carry, for a process with several brokers.
+        broker_id: a number that snapshots carry, for a process with several brokers.
         reaper_enabled: drive the timer from a thread. If False, call ``purgatory.advance_clock``.
         max_parked: reject further sets with ``PurgatoryFull`` while this many wait.
         observers: are notified of each set that is parked, and of its outcome.

@@ -182,7 +182,8 @@ class AsyncPurgatory(Generic[OperationT]):
 
         Returns:
             ``IMMEDIATE`` or ``SATISFIED`` if the predicate is true, ``EXPIRED`` if the time was up first, and
-            ``CANCELLED`` if a shutdown, a task or a thread removed the wait. Compare it: every outcome is truthy.
+            ``CANCELLED`` if a shutdown, a task or a thread removed the wait. The first two are true in a condition,
+            the others are false: ``if await purgatory.wait_for(...)``.
 
         Raises:
             InvalidSetting: the predicate cannot be called, or it is a coroutine function, or the name is not a text.

@@ -112,8 +112,11 @@ async def on_a_loop() -> None:
         assert_type(found, str)
     async with AsyncPurgatory[Poll]("polls") as polls:
         await polls.park(Poll(1_000), ["k"])
-        if await polls.wait_for(lambda: polls.parked, keys=["k"], timeout_ms=5) is Outcome.EXPIRED:
+        if await polls.wait_for(lambda: polls.parked, keys=["k"], timeout_ms=5):
+            print("in time")
+        if (outcome := await polls.wait_for(lambda: polls.parked, keys=["k"], timeout_ms=5)) is Outcome.EXPIRED:
             print("late")
+        assert_type(bool(outcome), bool)
         assert_type(await polls.shutdown(), ShutdownReport[Poll])
     beneath: DelayedOperationPurgatory[Lease] = DelayedOperationPurgatory("leases")
     async with AsyncPurgatory.over(beneath) as over:

@@ -42,6 +42,21 @@ def test_everything_on_one_loop(run):
     run(main)
 
 
+def test_wait_for_is_false_when_the_time_is_up(run):
+    """``if await wait_for(...)`` is true if the predicate held, and false after the timeout and after a shutdown."""
+
+    async def main():
+        async with AsyncPurgatory("loop") as purgatory:
+            assert await purgatory.wait_for(lambda: "yes", keys=["k"], timeout_ms=60_000)
+            assert not await purgatory.wait_for(lambda: "", keys=["k"], timeout_ms=3)
+            task = asyncio.create_task(purgatory.wait_for(lambda: "", keys=["k"], timeout_ms=60_000))
+            await until(lambda: purgatory.parked)
+            await purgatory.shutdown("cancel")
+            assert not await task
+
+    run(main)
+
+
 def test_many_threads_asking_for_a_key_cost_few_checks(run):
     """Other threads that ask for the same key before the loop gets to it are served by one check."""
 
@@ -427,7 +442,7 @@ def test_interrupt_while_stuck_operations_are_checked_is_raised(run):
         operations = [Stuck(KeyboardInterrupt), Stuck()]
         with pytest.raises(KeyboardInterrupt):
             _retry(operations)
-        await until(lambda: all(operation.outcome for operation in operations))
+        await until(lambda: all(operation.outcome is not None for operation in operations))
 
     run(main)
 

@@ -168,7 +168,7 @@ def test_many_threads_complete_started_operations_once(run, opened):
             leases = [Waiting(60_000) for _ in range(100)]
 
             def check():
-                while not all(lease.outcome for lease in leases):
+                while not all(lease.outcome is not None for lease in leases):
                     for key in range(10):
                         purgatory.check_and_complete(key)
 

@@ -35,6 +35,17 @@ def test_operation_is_abstract():
     assert Least(5).try_complete()
 
 
+def test_outcome_says_whether_the_condition_held():
+    """In a condition, an operation that expired or was cancelled is false, as the waits of the standard library are."""
+    assert {
+        Outcome.IMMEDIATE: True,
+        Outcome.SATISFIED: True,
+        Outcome.EXPIRED: False,
+        Outcome.CANCELLED: False,
+        Outcome.FORCED: True,
+    } == {outcome: bool(outcome) for outcome in Outcome}
+
+
 class NotCalled:
     """Has the names of a lock's methods, and no methods."""
 
