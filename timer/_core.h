@@ -30,7 +30,7 @@
 #include <stdint.h>
 
 #define TIMER_CORE_CAPSULE "timer._core.CAPSULE"
-#define TIMER_CORE_VERSION 2
+#define TIMER_CORE_VERSION 3
 
 /* A mutex if there is no global lock. With one it is empty, and takes neither memory nor time. */
 #ifdef Py_GIL_DISABLED
@@ -83,6 +83,10 @@ typedef struct {
     /* Set the deadline of an entry that no timer takes, by the system's clock: 1, 0 if it does not fit into 64 bits, or
      * -1 with an error. */
     int (*note)(TimerEntry *entry);
+    /* Record that this thread calls a hook of a task, and get the place of the record. Then remove the record: see
+     * timer/native/running.c. The caller keeps both references until then. No error is raised. */
+    Py_ssize_t (*begin)(TimerEntry *task, PyObject *hook);
+    void (*end)(Py_ssize_t place);
 } TimerCore;
 
 #endif

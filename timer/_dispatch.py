@@ -23,6 +23,7 @@ from timer._base import JOIN_ERRORS, InlineExecutor, Submits, report_error
 from timer._clock import NS_PER_MS
 from timer._edition import native_class
 from timer._fork import new_lock
+from timer._running import call
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -112,7 +113,7 @@ class Batch:
                 is_ours = bucket.remove(task)  # False if it was cancelled or rescheduled meanwhile
             if is_ours:
                 try:
-                    task.run()
+                    call(task, "run", task.run)
                 except BaseException as error:  # noqa: BLE001  # contain() raises an interrupt again
                     tally.failed += 1
                     dispatcher.contain(task, error)

@@ -10,6 +10,7 @@ from purgatory._events.log import log, printable, throttle
 from purgatory._support.edition import CORE
 from purgatory._support.errors import InvalidSetting
 from timer._fork import new_rlock
+from timer._running import call
 
 if TYPE_CHECKING:
     from purgatory._events.outcome import Outcome
@@ -106,7 +107,7 @@ class Observers(ObserverMethods):
         """Call the observers' methods for one event, for example ``notify(observers.parked, operation)``."""
         for method in methods:
             try:
-                method(operation, *details)
+                call(operation, getattr(method, "__name__", "observer"), method, operation, *details)
             except Exception as error:  # noqa: BLE001  # contained, as any callback
                 self._contain_observer(operation, method, error)
 

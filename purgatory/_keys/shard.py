@@ -38,11 +38,11 @@ class Shard:
         find: returns the watchers of a key, or None.
         parked, extended: how many operations were parked with their first key here, and how often one was extended.
         checks, outcomes: the checks of those that have an outcome, and their number by outcome.
-        completions: for each operation between its outcome and the end of its hooks, what remains to be done.
+        completing: how many operations are between their outcome and the end of their hooks.
     """
 
     __slots__ = (
-        *("__weakref__", "by_key", "capacity", "checks", "completions", "extended", "find", "idle_keys"),
+        *("__weakref__", "by_key", "capacity", "checks", "completing", "extended", "find", "idle_keys"),
         *("key_lock", "lock", "observers", "outcomes", "parked", "retrier", "timer"),
     )
 
@@ -62,7 +62,7 @@ class Shard:
         self.extended = 0
         self.checks = 0
         self.outcomes = [0] * len(OUTCOMES)
-        self.completions: dict[Any, Any] = {}
+        self.completing = 0
         self.observers = observers
         self.idle_keys = idle_keys
         self.retrier = retrier
@@ -115,13 +115,10 @@ class Shard:
         # Kept as a number in C. Such a number beside the dicts would be wrong after an interrupt.
         return sum(map(len, self.watchers()))
 
-    def completing(self) -> int:
-        return len(self.completions)
-
-    def after_fork(self, mine: frozenset[int] = frozenset()) -> None:
-        """In a forked child, which has only the thread that forked, and the shard's hooks of ``mine``."""
+    def after_fork(self, completing: int = 0) -> None:
+        """In a forked child, which has only the thread that forked, with ``completing`` operations of the shard."""
         self.lock, self.key_lock = threading.Lock(), threading.Lock()
-        self.completions = {operation: each for operation, each in self.completions.items() if id(operation) in mine}
+        self.completing = completing
         for watchers in self.by_key.values():
             watchers.closed = False  # the thread that was forgetting the key is not in this process
 
@@ -143,6 +140,6 @@ if not TYPE_CHECKING and CORE is not None:
 
         watchers = _pure.watchers
 
-        def after_fork(self, mine: frozenset[int] = frozenset()) -> None:
+        def after_fork(self, completing: int = 0) -> None:
             self.key_lock = threading.RLock()
-            self.stop_completing(len(mine))
+            self.stop_completing(completing)

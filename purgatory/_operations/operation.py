@@ -82,6 +82,7 @@ from purgatory._operations.user_lock import LockLike, call_with, check_lock
 from purgatory._support.edition import CORE, native_class
 from timer import TimerTask
 from timer._fork import call_after_fork
+from timer._running import begin, call, end, numbers
 from timer._task import checked_delay_ms
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ class Completion:
     hooks: tuple[str, ...]
     error: BaseException | None = None
     is_reported: bool = False
+    #: Whether the operation counts among its shard's completing ones. Written under the home shard's lock.
+    is_counted: bool = False
 
 
 #: The hooks to call, in order, for what ends an operation.
@@ -336,7 +339,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             return False  # an expiry takes nothing that the event provided, so it does not count
         self._op_checks += 1
         try:
-            answer = self.try_complete()
+            answer = call(self, "try_complete", self.try_complete)
             if not answer:
                 return False
             if answer is not True:
@@ -420,7 +423,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             self._op_run_hooks(completion)
         except BaseException:
             self._op_check_initialized()
-            if self._op_home_shard.completions.get(self) is completion:  # no other thread runs the pending hooks
+            if completion.is_counted:  # this thread decided the outcome, and no other one runs the pending hooks
                 try:
                     self._op_remove()
                     self._op_run_hooks(completion)
@@ -446,7 +449,8 @@ class DelayedOperation(TimerTask, abc.ABC):
                 self._op_state = outcome
                 home_shard.outcomes[outcome] += 1
                 home_shard.checks += self._op_checks
-                home_shard.completions[self] = completion
+                home_shard.completing += 1
+                completion.is_counted = True
                 return state
 
     def _op_run_hooks(self, completion: Completion) -> None:
@@ -455,8 +459,10 @@ class DelayedOperation(TimerTask, abc.ABC):
         while completion.hooks:
             name = completion.hooks[0]
             hook = getattr(self, name)
-            completion.hooks = completion.hooks[1:]  # no call before the hook's: an interrupt would lose the hook
+            number = next(numbers)
             try:
+                begin(number, self, name)
+                completion.hooks = completion.hooks[1:]  # no call before the hook's: an interrupt would lose the hook
                 answer = hook() if self._op_context is None else self._op_context.run(hook)
                 if answer is not None:
                     reject_coroutine(self, answer)
@@ -466,11 +472,15 @@ class DelayedOperation(TimerTask, abc.ABC):
             except BaseException as stop:
                 completion.error = stop
                 raise
+            finally:
+                end(number)
         if home_shard.observers.finished and not completion.is_reported:
             completion.is_reported = True
             outcome = OUTCOMES[self._op_state]
             home_shard.observers.notify(home_shard.observers.finished, self, outcome, completion.error)
-        home_shard.completions.pop(self, None)
+        with home_shard.lock:
+            home_shard.completing -= completion.is_counted
+            completion.is_counted = False
 
     def _op_remove(self) -> None:
         """Remove the operation from the timer, its keys and its place. A second call has no effect."""

@@ -9,7 +9,7 @@ from typing import Final
 from purgatory._events.log import log
 from purgatory._operations.operation import UNPARKED, DelayedOperation
 from purgatory._support.errors import AlreadyParked, InvalidOperation, NoKeys, WatchKeysType, unhashable
-from purgatory._threads.watchdog import hooks_on_this_stack
+from timer._running import calls_here
 
 #: Type combinations already warned about, and the greatest number that is kept.
 _warned: set[tuple[str, ...]] = set()
@@ -90,5 +90,5 @@ def each_once(watch_keys: Sequence[Hashable]) -> Sequence[Hashable]:
 
 def reject_own_hook(operation: DelayedOperation) -> None:
     """Reject parking an operation from one of its own hooks: the thread would wait for itself."""
-    if id(operation) in map(id, hooks_on_this_stack()):
+    if any(task is operation for _, task, _, _ in calls_here()):
         raise InvalidOperation(operation, OWN_HOOK)

@@ -32,10 +32,11 @@ from purgatory._purgatory.shutdown import STOP_S, Drain, Shutdown, own_hooks
 from purgatory._purgatory.take_snapshot import overdue_ms, take_snapshot
 from purgatory._support.errors import InvalidSetting, checked_int
 from purgatory._threads.retrier import Retrier
-from purgatory._threads.watchdog import hooks_on_this_stack, unwatch, watch
+from purgatory._threads.watchdog import unwatch, watch
 from timer import Driver, SystemTimer, Timer
 from timer._base import ShutsDown
 from timer._fork import call_after_fork
+from timer._running import calls_here
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -369,13 +370,13 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         raise TypeError(f"cannot copy or pickle {type(self).__name__!r} object")
 
     def after_fork(self) -> None:
-        mine = frozenset(map(id, hooks_on_this_stack()))
+        mine = {id(task) for _, task, _, _ in calls_here()}
         self._closing = threading.RLock()
         self._waiting = {}
         for part in (self._retrier, self._idle_keys):
             part.after_fork()
         for shard in self._shards:
-            shard.after_fork(own_hooks([shard]))
+            shard.after_fork(len(own_hooks([shard])))
         operations = {operation for watchers in self._shards.walk() for operation in watchers.operations()}
         if self._capacity is not None:
             operations.update(self._capacity.taken)  # a thread may have been about to watch one under its first key

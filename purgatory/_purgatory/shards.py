@@ -75,7 +75,7 @@ class Shards:
 
     def completing(self) -> int:
         """The number of operations whose hooks have not ended, although they have an outcome."""
-        return sum(shard.completing() for shard in self)
+        return sum(shard.completing for shard in self)
 
     def totals(self) -> Totals:
         sums = [0] * (3 + len(OUTCOMES))

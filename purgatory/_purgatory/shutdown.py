@@ -17,10 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import attrs
 
 from purgatory._events.log import log
-from purgatory._events.outcome import PARKED
 from purgatory._purgatory.snapshot import ShutdownReport
 from purgatory._support.errors import InvalidSetting, checked_int
-from purgatory._threads.watchdog import hooks_on_this_stack
+from timer._running import calls_here
 
 if TYPE_CHECKING:
     from purgatory._keys.shard import Shard
@@ -33,6 +32,8 @@ Drain = Literal["expire", "cancel", "wait"]
 LONGEST_SLEEP_S: Final = 0.02
 #: How long a shutdown waits for each of its threads at the end.
 STOP_S: Final = 1.0
+#: What is called after an operation has an outcome.
+_AT_THE_END: Final = frozenset({"on_complete", "on_expiration", "leaving", "finished"})
 #: How many operations are settled before the generator yields.
 OPERATIONS_PER_STEP: Final = 512
 
@@ -134,10 +135,8 @@ def _until(condition: Callable[[], bool], deadline: float) -> Generator[float, N
 
 
 def own_hooks(shards: Iterable[Shard]) -> frozenset[int]:
-    """The ids of operations with an outcome, in ``shards``, whose hooks are on this thread's stack."""
+    """The ids of operations with an outcome, in ``shards``, whose hooks or observers run on this thread."""
     here = set(map(id, shards))
     return frozenset(
-        id(task)
-        for task in hooks_on_this_stack()
-        if getattr(task, "_op_state", PARKED) > PARKED and id(getattr(task, "_op_home_shard", None)) in here
+        id(task) for _, task, hook, _ in calls_here() if hook in _AT_THE_END and id(task._op_home_shard) in here
     )

@@ -19,10 +19,13 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
-from collections.abc import Awaitable, Coroutine
+import types
+from collections.abc import Awaitable, Coroutine, Generator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from purgatory import DelayedOperation, InvalidOperation, Outcome
+from timer._running import call
 
 if TYPE_CHECKING:
     from purgatory.aio._waiters import Waiters
@@ -109,9 +112,9 @@ class Hooked:
 
     async def _await(self, hook: str) -> None:
         try:
-            result = getattr(type(self._operation), hook)(self._operation)
+            result = call(self._operation, hook, getattr(type(self._operation), hook), self._operation)
             if isinstance(result, Awaitable):
-                await result
+                await _in_steps(self._operation, hook, result)
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():  # the loop is ending, else the hook awaited what was cancelled
@@ -126,6 +129,27 @@ class Hooked:
             self._waiters.forget(self._operation)
         else:
             self.future.set_result(outcome)
+
+
+@types.coroutine
+def _in_steps(operation: DelayedOperation, hook: str, awaitable: Awaitable[Any]) -> Generator[Any, Any, None]:
+    """Await a coroutine hook, and record each of its steps as a call of the hook. It runs between two awaits only."""
+    steps = awaitable.__await__()
+    step = partial(next, steps)
+    while True:
+        try:
+            waits_for = call(operation, hook, step)
+        except StopIteration:
+            return
+        try:
+            yield waits_for
+        except GeneratorExit:
+            call(operation, hook, getattr(steps, "close", _nothing))
+            raise
+        except BaseException as error:  # noqa: BLE001  # for the hook, as `await` passes it on
+            step = partial(steps.throw, error)
+        else:
+            step = partial(next, steps)
 
 
 def _nothing() -> None:

@@ -3,21 +3,23 @@
  * The Python module of the same name defines what each type does. The files here, in the order in which this one
  * includes them:
  *
- *     core.h         the structs, the objects that all parts share, their locks
- *     stack.c        how much of the C stack is left
- *     hooks.c        calls of the user's hooks
- *     observers.c    ObserverMethods: the callables that are notified of an operation's events
- *     watchers.c     Watchers: the operations under one key, a linked list of links
- *     idle_keys.c    IdleKeys: the queue of keys without operations, linked through their watchers
- *     shard.c        Shard: keys and counters
- *     visit.c        visit: what a snapshot reads of each key
- *     steps.c        the turn of an operation, its outcome, its check, its hooks
- *     operation.c    Operation: its methods and attributes
- *     ready_made.c   FuturesWait, ThresholdWait: operations with a try_complete in C
- *     shards.c       which shard a key belongs to
- *     park.c         try_complete_else_watch
- *     check.c        check_and_complete, check_and_complete_all
- *     parking.c      Parking: the type with both flows
+ *     core.h             the structs, the objects that all parts share, their locks
+ *     stack.c            how much of the C stack is left
+ *     hooks.c            calls of the user's hooks
+ *     observers.c        ObserverMethods: the callables that are notified of an operation's events
+ *     watchers.c         Watchers: the operations under one key, a linked list of links
+ *     idle_keys.c        IdleKeys: the queue of keys without operations, linked through their watchers
+ *     shard.c            Shard: keys and counters
+ *     take_snapshot.c    visit: what a snapshot reads of each key
+ *     user_lock.c        the user's lock of an operation
+ *     operation.c        the steps of an operation
+ *     operation_object.c Operation: its methods and attributes
+ *     ready_made.c       FuturesWait, ThresholdWait: operations with a try_complete in C
+ *     shards.c           which shard a key belongs to
+ *     arguments.c        the arguments of try_complete_else_watch
+ *     many_keys.c        the operations that a check takes, and check_and_complete_all
+ *     parking.c          try_complete_else_watch, check_and_complete
+ *     parking_object.c   Parking: the type with both flows
  *
  * References:
  *
@@ -50,14 +52,16 @@
 #include "purgatory/native/watchers.c"
 #include "purgatory/native/idle_keys.c"
 #include "purgatory/native/shard.c"
-#include "purgatory/native/visit.c"
-#include "purgatory/native/steps.c"
+#include "purgatory/native/take_snapshot.c"
+#include "purgatory/native/user_lock.c"
 #include "purgatory/native/operation.c"
+#include "purgatory/native/operation_object.c"
 #include "purgatory/native/ready_made.c"
 #include "purgatory/native/shards.c"
-#include "purgatory/native/park.c"
-#include "purgatory/native/check.c"
+#include "purgatory/native/arguments.c"
+#include "purgatory/native/many_keys.c"
 #include "purgatory/native/parking.c"
+#include "purgatory/native/parking_object.c"
 
 /* ---------------------------------------------------------------- for other C */
 
@@ -88,7 +92,7 @@ static PurgatoryCore for_others = {
 
 /* ---------------------------------------------------------------- the module */
 
-static PyMethodDef reset_operation = {"_op_reset", (PyCFunction)operation_reset, METH_NOARGS, NULL};
+static PyMethodDef reset_operation = {"_op_reset", (PyCFunction)op_reset, METH_NOARGS, NULL};
 
 /* bind(module): take what stays in Python from purgatory._rare, which calls it once. */
 static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *given)
@@ -102,8 +106,8 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *given)
                            {&core.find_place, "find_place"}, {&core.future, "Future"},
                            {&core.hand_over, "hand_over"}, {&core.invalid_operation, "InvalidOperation"},
                            {&core.lock_not_taken, "lock_not_taken"},
-                           {&core.no_init, "NO_INIT"}, {&core.own_hook, "OWN_HOOK"},
-                           {&core.reject_coroutine, "reject_coroutine"},
+                           {&core.no_init, "NO_INIT"}, {&core.reject_coroutine, "reject_coroutine"},
+                           {&core.reject_own_hook, "reject_own_hook"},
                            {&core.retry_sleep_s, "RETRY_SLEEP_S"}, {&core.set_deadline, "set_deadline"},
                            {&core.sleep, "sleep"}, {&core.timer_closed, "TimerClosed"},
                            {&core.unhashable, "unhashable"}, {&core.warn, "warn_still_open"}};
@@ -132,7 +136,7 @@ static int make_all_names(void)
                           {&core.str_cancel, "cancel"}, {&core.str_cancelled, "CANCELLED"},
                           {&core.str_cancelled_and_notified, "CANCELLED_AND_NOTIFIED"}, {&core.str_contain, "contain"},
                           {&core.str_contain_observer, "_contain_observer"}, {&core.str_done, "done"},
-                          {&core.str_error, "error"}, {&core.str_finished, "FINISHED"},
+                          {&core.str_error, "error"}, {&core.str_finished, "FINISHED"}, {&core.str_finished_event, "finished"},
                           {&core.str_force_complete, "force_complete"},
                           {&core.str_maybe_try_complete, "maybe_try_complete"}, {&core.str_notify, "notify"},
                           {&core.str_on_complete, "on_complete"}, {&core.str_on_expiration, "on_expiration"},
@@ -156,8 +160,8 @@ static int fill(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "timer._core and purgatory._core were not built together");
         return -1;
     }
-    core.extensions = PyDict_New();
-    if (core.extensions == NULL || make_all_names())
+    core.new_delays = PyDict_New();
+    if (core.new_delays == NULL || make_all_names())
         return -1;
     if (make_type(module, &methods_spec, NULL, &core.observer_methods)
         || make_type(module, &watchers_spec, NULL, &core.watchers)

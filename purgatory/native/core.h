@@ -28,10 +28,9 @@ struct Operation {
     Link *further;      /* owned: the links of the keys after the first */
     int further_count;
     int checks;
-    unsigned char state, recheck, overdue;
-    unsigned char is_special; /* its type has a maybe_try_complete of its own */
-    uint16_t holder;          /* the number of the thread that has the turn, see my_number(). 0: none */
-    unsigned char extended;   /* whether extend() was called while it was arriving: see finish_parking() */
+    unsigned char state, turn, recheck, overdue;
+    unsigned char is_special;    /* its type has a maybe_try_complete of its own */
+    unsigned char has_new_delay; /* extend() was called while it was arriving: see op_finish_parking() */
     Mutex mutex;
 };
 
@@ -90,15 +89,15 @@ static struct {
     PyTypeObject *operation, *watchers, *shard, *observer_methods, *parking, *idle_keys, *futures_wait, *threshold_wait;
     Shard *unparked;
     PyObject *outcomes;
-    PyObject *extensions; /* a dict: the delays of extend() calls for operations that are still being parked */
+    PyObject *new_delays; /* a dict: the delays of extend() calls for operations that are still being parked */
     /* from purgatory._rare */
     PyObject *admit, *already_parked, *check_lock, *check_ready, *checked_delay_ms, *checked_int, *checked_keys,
         *checked_when_closed, *closed_error, *each_once, *find_place, *hand_over, *invalid_operation,
-        *lock_not_taken, *no_init, *own_hook, *reject_coroutine, *retry_sleep_s, *set_deadline, *sleep, *timer_closed, *unhashable, *warn;
+        *lock_not_taken, *no_init, *reject_coroutine, *reject_own_hook, *retry_sleep_s, *set_deadline, *sleep, *timer_closed, *unhashable, *warn;
     PyObject *own_check; /* Operation.maybe_try_complete */
     PyObject *future; /* concurrent.futures.Future */
     PyObject *str_acquire, *str_add, *str_added_ns, *str_cancel, *str_cancelled, *str_cancelled_and_notified,
-        *str_contain, *str_contain_observer, *str_done, *str_error, *str_finished, *str_force_complete,
+        *str_contain, *str_contain_observer, *str_done, *str_error, *str_finished, *str_finished_event, *str_force_complete,
         *str_maybe_try_complete, *str_notify, *str_on_complete, *str_on_expiration, *str_pending, *str_pop,
         *str_put_off, *str_release, *str_retry, *str_running, *str_shard_for, *str_state, *str_taken,
         *str_try_complete, *str_value;
@@ -121,11 +120,6 @@ static inline int flag_of(unsigned char *flag) { return __atomic_load_n(flag, __
 static inline void set_flag(unsigned char *flag, int value)
 {
     __atomic_store_n(flag, (unsigned char)value, __ATOMIC_RELAXED);
-}
-static inline uint16_t holder_of(Operation *op) { return __atomic_load_n(&op->holder, __ATOMIC_RELAXED); }
-static inline void set_holder(Operation *op, uint16_t number)
-{
-    __atomic_store_n(&op->holder, number, __ATOMIC_RELAXED);
 }
 /* The count stays at INT_MAX, which an operation reaches that is checked for weeks. */
 static inline void count_check(Operation *op)

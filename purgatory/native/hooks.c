@@ -1,11 +1,15 @@
 /* Calls of the user's hooks, and of the try_complete methods that are in C. */
 
+/* Call a hook, and record that it runs. */
 static inline PyObject *call_hook(Operation *op, PyObject *name)
 {
     PyObject *self = (PyObject *)op;
     if (!has_room_for_call())
         return NULL;
-    return PyObject_VectorcallMethod(name, &self, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    Py_ssize_t place = core.timer->begin(&op->entry, name);
+    PyObject *answer = PyObject_VectorcallMethod(name, &self, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    core.timer->end(place);
+    return answer;
 }
 
 /* The same in the context of the code that parked the operation, if that was kept. */
@@ -75,8 +79,12 @@ static inline int call_try_complete(Operation *op)
     for (int i = 0; i < READY_MADE; i++)
         if (type == __atomic_load_n(&ready_made[i].type, __ATOMIC_RELAXED)) {
             unsigned int version = __atomic_load_n(&ready_made[i].version, __ATOMIC_ACQUIRE);
-            if (version != 0 && version == version_of(type))
-                return ready_made[i].function(op);
+            if (version != 0 && version == version_of(type)) {
+                Py_ssize_t place = core.timer->begin(&op->entry, core.str_try_complete);
+                int answer = ready_made[i].function(op); /* it may call code of a future's or a number's type */
+                core.timer->end(place);
+                return answer;
+            }
         }
     return truth_of_call(plain_answer(op, call_hook(op, core.str_try_complete)));
 }

@@ -1,305 +1,390 @@
-/* Operation (_operations/operation.py): the methods and attributes that Python sees. */
+/* The steps of an operation (_operations/operation.py), each under its name there, in the same order. That module says
+ * what they promise. On purpose, these differ:
+ *
+ *  - No signal handler runs inside a step. So the turn is a flag, and the thread that has it knows that by itself. An
+ *    error that a hook raises is kept in `deferred` until all that is owed has run.
+ *  - An operation is under a key by a link in a list, not by an entry in a dict.
+ *  - The delay of an extend() for an operation that is arriving is kept in a dict, which costs no bytes per operation.
+ *  - With a global lock, each stretch of C between two calls of Python is one step. Without one, the operation has a
+ *    mutex of its own for its state, turn and home shard, which is taken before the shard's.
+ *  - An operation gets an outcome only if the C stack has room for its hooks (stack.c). */
 
-/* 0, or -1 with an error if a subclass forgot super().__init__(). */
-static int check_initialized(Operation *op)
+static int maybe_try_complete(Operation *op);
+static int op_take_turn(Operation *op, int has_turn);
+static int op_check_with(Operation *op);
+static int op_check_now(Operation *op, PyObject *key, PyObject *keys);
+static int op_retry(Operation *op);
+static int op_end(Operation *op, int outcome);
+static int op_decide(Operation *op, int outcome);
+static void op_run_hooks(Operation *op, int outcome, PyObject **deferred);
+static void op_remove(Operation *op, PyObject **deferred);
+
+/* ---------------------------------------------------------------- errors that wait for what is owed */
+
+/* Keep the error that is set until the hooks have run. Of several the last one counts. A RecursionError is dropped. */
+static void defer_error(PyObject **deferred)
 {
-    if (__atomic_load_n(&op->entry.delay_ms, __ATOMIC_RELAXED) != TIMER_UNSET)
+    if (PyErr_ExceptionMatches(PyExc_RecursionError))
+        PyErr_Clear();
+    else {
+        PyObject *before = *deferred;
+        *deferred = take_error();
+        Py_XDECREF(before);
+    }
+}
+
+/* Raise the error that was kept, and give up the reference: -1, or 0 if there is none. Another error that is set
+ * stays. */
+static int raise_deferred(PyObject *deferred)
+{
+    if (deferred == NULL)
         return 0;
-    raise_uninitialized(Py_TYPE(op), "delay_ms");
+    if (!PyErr_Occurred())
+        PyErr_SetObject((PyObject *)Py_TYPE(deferred), deferred);
+    Py_DECREF(deferred);
     return -1;
 }
 
-static int operation_init(Operation *self, PyObject *args, PyObject *kwargs)
+/* ---------------------------------------------------------------- checking */
+
+/* Check the operation. If another thread is checking it, that thread checks again: 1 if this call's check completed it,
+ * 0, or -1 with an error. */
+static int maybe_try_complete(Operation *op)
 {
-    static char *names[] = {"delay_ms", "lock", NULL};
-    PyObject *delay_ms, *lock = Py_None;
-    if (kwargs == NULL && PyTuple_GET_SIZE(args) == 1) /* nearly always, and three times faster than a format */
-        delay_ms = PyTuple_GET_ITEM(args, 0);
-    else if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$O:__init__", names, &delay_ms, &lock))
-        return -1;
-    int is_first = self->entry.delay_ms == TIMER_UNSET;
-    if (core.timer->init(&self->entry, delay_ms))
-        return -1;
-    if (is_first && lock != Py_None) { /* a second __init__ keeps the lock, which a thread may hold */
-        if (done_call(PyObject_CallOneArg(core.check_lock, lock)))
-            return -1;
-        self->lock = Py_NewRef(lock);
+    int completed = 0, has_turn = 0;
+    while (completed == 0 && (has_turn = op_take_turn(op, has_turn)))
+        completed = op->lock == NULL ? op_check_now(op, NULL, NULL) : op_check_with(op);
+    if (completed < 0) { /* this thread is interrupted, so the retrier repeats the check */
+        lock_operation(op);
+        op->turn = 0;
+        unlock_operation(op);
+        if (state_of(op) <= PARKED)
+            op_retry(op);
     }
+    return completed;
+}
+
+/* Call maybe_try_complete, which a type may override. */
+static int check_as_defined(Operation *op)
+{
+    if (!op->is_special && op->home_shard != NULL) /* its type was examined when it was parked */
+        return maybe_try_complete(op);
+    PyObject *self = (PyObject *)op;
+    return truth_of_call(
+        PyObject_VectorcallMethod(core.str_maybe_try_complete, &self, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL));
+}
+
+/* Take the turn, or keep it if another thread asked for a check meanwhile: 1, or 0 if there is nothing to do. */
+static int op_take_turn(Operation *op, int has_turn)
+{
+    lock_operation(op);
+    int taken = 0;
+    if (op->state > PARKED)
+        ;
+    else if (has_turn && !op->recheck)
+        op->turn = 0;
+    else if (op->turn && !has_turn)
+        set_flag(&op->recheck, 1);
+    else {
+        taken = op->turn = 1;
+        set_flag(&op->recheck, 0);
+    }
+    unlock_operation(op);
+    return taken;
+}
+
+static int op_check_with(Operation *op)
+{
+    int taken = take_lock(op, 0);
+    if (taken > 0)
+        return release_lock(op, op_check_now(op, NULL, NULL));
+    return taken == 0 ? op_retry(op) : -1;
+}
+
+/* The keys that an operation is being parked under, as a tuple. None if it is not being parked. An error that is set
+ * stays set. */
+static PyObject *keys_for_log(PyObject *key, PyObject *keys)
+{
+    Kept kept = keep_error();
+    PyObject *named = keys != NULL ? Py_NewRef(keys) : key != NULL ? PyTuple_Pack(1, key) : PyTuple_New(0);
+    if (named == NULL) {
+        PyErr_Clear();
+        named = Py_NewRef(Py_None);
+    }
+    set_again(kept);
+    return named;
+}
+
+/* Check the operation once, or expire it: 1 if the check completed it, 0, or -1 with an error. The keys are for the
+ * log: those of an operation that is being parked, of which `keys` is NULL if there is only one. */
+static int op_check_now(Operation *op, PyObject *key, PyObject *keys)
+{
+    if (flag_of(&op->overdue) && state_of(op) != ARRIVING)
+        return op_end(op, EXPIRED) < 0 ? -1 : 0; /* it takes nothing that the event provided, so it does not count */
+    count_check(op);
+    int answer = call_try_complete(op), failed = 0;
+    if (answer == 0 || (answer < 0 && !is_contained()))
+        return answer;
+    if (answer < 0 || state_of(op) <= PARKED) {
+        PyObject *named = keys_for_log(key, keys);
+        failed = answer < 0 ? contain(op, core.str_try_complete, named)
+                            : done_call(PyObject_CallFunctionObjArgs(core.warn, op, named, NULL));
+        Py_DECREF(named);
+    }
+    /* Another thread may have forced or cancelled the operation, so the answer alone is not enough. */
+    return failed ? -1 : answer > 0 && (state_of(op) == IMMEDIATE || state_of(op) == SATISFIED);
+}
+
+/* Let the retrier repeat the check: 0, or -1 with an error. An error that is set stays set, unless this call is
+ * interrupted. */
+static int op_retry(Operation *op)
+{
+    PyObject *retrier = home_of(op)->retrier;
+    if (retrier == NULL || retrier == Py_None)
+        return 0;
+    Kept kept = keep_error();
+    if (done_call(PyObject_CallMethodOneArg(retrier, core.str_retry, (PyObject *)op))) {
+        if (!is_contained()) {
+            drop_kept(kept);
+            return -1;
+        }
+        if (PyErr_ExceptionMatches(PyExc_RecursionError))
+            PyErr_Clear(); /* the stack is exhausted, so the check is not repeated */
+        else
+            PyErr_WriteUnraisable((PyObject *)op);
+    }
+    set_again(kept);
     return 0;
 }
 
-static PyObject *operation_force(Operation *self, PyObject *Py_UNUSED(none))
+/* ---------------------------------------------------------------- parking: see parking.c */
+
+/* The step from new to arriving. The parking thread gets the turn: 1, or 0 if another thread was faster. */
+static int op_arrive(Operation *op, Shard *home_shard)
 {
-    int forced = check_initialized(self) ? -1 : force(self);
-    return forced < 0 ? NULL : PyBool_FromLong(forced);
+    lock_operation(op);
+    int arrives = op->home_shard == NULL && op->state == NEW && !op->turn;
+    if (arrives) {
+        __atomic_store_n(&op->state, ARRIVING, __ATOMIC_RELEASE);
+        op->turn = 1;
+        set_flag(&op->recheck, 0);
+        op->home_shard = (Shard *)Py_NewRef(home_shard);
+    }
+    unlock_operation(op);
+    return arrives;
 }
 
-static PyObject *operation_maybe(Operation *self, PyObject *Py_UNUSED(none))
+/* Take the delay that extend() kept, as a new reference: None if there is none, or NULL with an error. */
+static PyObject *take_new_delay(Operation *op)
 {
-    int completed = check_initialized(self) ? -1 : check(self);
-    return completed < 0 ? NULL : PyBool_FromLong(completed);
+    return PyObject_CallMethodObjArgs(core.new_delays, core.str_pop, op, Py_None, NULL);
 }
 
-static PyObject *operation_run(Operation *self, PyObject *Py_UNUSED(none))
+/* Apply the delay that extend() kept: 1 if the deadline was moved, 0, or -1 with an error. */
+static int apply_new_delay(Operation *op)
 {
-    if (check_initialized(self))
-        return NULL;
-    if (!flag_of(&self->overdue))
-        set_flag(&self->overdue, TIME_IS_UP);
-    if (check_as_defined(self) < 0)
-        return NULL;
-    Py_RETURN_NONE;
+    PyObject *delay_ms = take_new_delay(op);
+    int moved = delay_ms == NULL ? -1 : 0;
+    if (moved == 0 && delay_ms != Py_None)
+        moved = truth_of_call(
+            PyObject_CallMethodObjArgs(op->home_shard->timer, core.str_put_off, op, delay_ms, NULL));
+    Py_XDECREF(delay_ms);
+    return moved;
 }
 
-static PyObject *operation_drain(Operation *self, PyObject *Py_UNUSED(none))
+/* The step from arriving to parked, unless the operation has an outcome. Gives up the turn: 1, 0, or -1 with an
+ * error. */
+static int op_finish_parking(Operation *op)
 {
-    if (check_initialized(self))
-        return NULL;
-    if (!flag_of(&self->overdue))
-        set_flag(&self->overdue, DRAINED);
-    core.timer->withdraw(&self->entry);
-    if (check_as_defined(self) < 0)
-        return NULL;
-    Py_RETURN_NONE;
+    for (;;) {
+        lock_operation(op);
+        int arrives = op->state == ARRIVING, has_new_delay = arrives && op->has_new_delay;
+        if (has_new_delay)
+            op->has_new_delay = 0;
+        else if (arrives) {
+            lock_shard(op->home_shard);
+            op->home_shard->parked++;
+            unlock_shard(op->home_shard);
+            op->turn = 0;
+            __atomic_store_n(&op->state, PARKED, __ATOMIC_RELEASE);
+        }
+        unlock_operation(op);
+        if (!has_new_delay)
+            return arrives;
+        int moved = apply_new_delay(op); /* 0 if it is expiring already */
+        if (moved < 0)
+            return -1;
+        lock_shard(op->home_shard);
+        op->home_shard->extended += moved;
+        unlock_shard(op->home_shard);
+    }
 }
 
-static PyObject *operation_cancel(Operation *self, PyObject *Py_UNUSED(none))
+/* Forget a new deadline for an operation that is not parked after all. The error that is set stays set. */
+static void drop_new_delay(Operation *op)
+{
+    Kept kept = keep_error();
+    op->has_new_delay = 0;
+    if (done_call(take_new_delay(op)))
+        PyErr_WriteUnraisable((PyObject *)op);
+    set_again(kept);
+}
+
+/* The step from arriving back to new, if the purgatory is full. False if the operation has an outcome. */
+static PyObject *op_reset(Operation *self, PyObject *Py_UNUSED(none))
+{
+    lock_operation(self);
+    int turns = self->state == ARRIVING;
+    Shard *home_shard = self->home_shard;
+    if (turns) {
+        __atomic_store_n(&self->checks, 0, __ATOMIC_RELAXED);
+        self->turn = 0;
+        self->home_shard = NULL;
+        __atomic_store_n(&self->state, NEW, __ATOMIC_RELEASE);
+    }
+    unlock_operation(self);
+    if (turns)
+        Py_XDECREF(home_shard);
+    if (turns && self->has_new_delay)
+        drop_new_delay(self);
+    return PyBool_FromLong(turns);
+}
+
+/* ---------------------------------------------------------------- completing */
+
+/* Complete or cancel the operation: 1, 0 if it has an outcome already, or -1 with an error that interrupts this
+ * thread. */
+static int op_end(Operation *op, int outcome)
 {
     PyObject *deferred = NULL;
-    if (check_initialized(self))
-        return NULL;
-    if (self->home_shard == NULL || !decide(self, CANCELLED, &deferred))
-        Py_RETURN_FALSE;
-    int failed = notify_finished(self, NULL);
-    stop_completing(self);
-    if (raise_deferred(deferred) || failed)
-        return NULL;
-    Py_RETURN_TRUE;
+    if (state_of(op) > PARKED)
+        return 0;
+    if (outcome != CANCELLED && !has_room_for_outcome())
+        return -1;
+    int before = op_decide(op, outcome);
+    if (before < 0)
+        return 0;
+    if (before != ARRIVING)
+        op_remove(op, &deferred);
+    if (any(&observers_of(op)->any_leaving) && notify(op, 1))
+        defer_error(&deferred);
+    op_run_hooks(op, outcome, &deferred);
+    return raise_deferred(deferred) ? -1 : 1;
 }
 
-static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
+/* The step to an outcome: the state before it, or -1 if the step was not taken. */
+static int op_decide(Operation *op, int outcome)
 {
-    static const char *const wanted[] = {"delay_ms", NULL};
-    PyObject *delay_ms;
-    if (each_argument(args, number, names, "extend(delay_ms)", wanted, 1, &delay_ms))
-        return NULL;
-    Shard *home_shard = home_of(self);
-    int moved = 0;
-    if (check_initialized(self))
-        return NULL;
-    /* While it is being parked, the parking thread applies the new deadline: see finish_parking(). */
-    if (state_of(self) == ARRIVING && home_shard->timer != NULL && home_shard->timer != Py_None) {
-        PyObject *checked = PyObject_CallOneArg(core.checked_delay_ms, delay_ms);
-        int failed = checked == NULL || PyDict_SetItem(core.extensions, (PyObject *)self, checked);
-        Py_XDECREF(checked);
-        if (failed)
-            return NULL;
-        lock_operation(self);
-        int noted = self->state == ARRIVING && !flag_of(&self->overdue);
-        if (noted)
-            set_flag(&self->extended, 1);
-        unlock_operation(self);
-        if (noted)
-            Py_RETURN_TRUE;
-        if (done_call(PyObject_CallMethodObjArgs(core.extensions, core.str_pop, self, Py_None, NULL)))
-            return NULL;
+    lock_operation(op);
+    int before = op->state;
+    if (before > PARKED || (outcome == CANCELLED && before == NEW)) {
+        unlock_operation(op);
+        return -1;
     }
-    if (state_of(self) != PARKED || home_shard->timer == NULL || home_shard->timer == Py_None)
-        moved = done_call(PyObject_CallOneArg(core.checked_delay_ms, delay_ms));
-    else if (home_shard->native_timer)
-        moved = core.timer->put_off(home_shard->timer, &self->entry, delay_ms);
-    else
-        moved = truth_of_call(PyObject_CallMethodObjArgs(home_shard->timer, core.str_put_off, self, delay_ms, NULL));
-    if (moved < 0)
-        return NULL;
-    if (!moved)
-        Py_RETURN_FALSE;
-    /* It may have got an outcome meanwhile. A thread that completes it from now on sees the new deadline. */
-    lock_operation(self);
-    int counts = self->state == PARKED && !flag_of(&self->overdue);
+    Shard *home_shard = home_of(op);
+    int is_forced = outcome == FORCED && op->turn;
+    if (is_forced)
+        outcome = before == ARRIVING ? IMMEDIATE : SATISFIED;
+    __atomic_store_n(&op->state, outcome, __ATOMIC_RELEASE);
     lock_shard(home_shard);
-    home_shard->extended += counts;
+    home_shard->parked += !is_forced && before == ARRIVING; /* although parking has not finished */
+    home_shard->outcomes[outcome]++;
+    home_shard->checks += checks_of(op);
+    home_shard->completing++;
     unlock_shard(home_shard);
-    unlock_operation(self);
-    if (!counts)
-        core.timer->withdraw(&self->entry);
-    return PyBool_FromLong(counts);
+    unlock_operation(op);
+    return before;
 }
 
-static PyObject *operation_retry(Operation *self, PyObject *Py_UNUSED(none))
+/* Run a hook. If it raises, that error is in `error`, which the caller owns. 0, or -1 with an error if this thread is
+ * interrupted. */
+static int run_hook(Operation *op, PyObject *name, PyObject **error)
 {
-    if (retry(self))
-        return NULL;
-    Py_RETURN_NONE;
+    if (done_call(plain_answer(op, call_hook_in_context(op, name))) == 0)
+        return 0;
+    int contained = is_contained(), failed = -1;
+    PyObject *raised = take_error();
+    if (contained) {
+        failed = done_call(
+            PyObject_CallMethodObjArgs(home_of(op)->observers, core.str_contain, op, name, raised, NULL));
+        if (failed && PyErr_ExceptionMatches(PyExc_RecursionError)) {
+            PyErr_Clear(); /* the stack is exhausted, so it is not counted */
+            failed = 0;
+        }
+    }
+    else
+        PyErr_SetObject((PyObject *)Py_TYPE(raised), raised);
+    Py_XSETREF(*error, raised);
+    return failed;
 }
 
-static PyObject *operation_after_fork(Operation *self, PyObject *Py_UNUSED(none))
+/* Call the hooks, then report the end to the observers. */
+static void op_run_hooks(Operation *op, int outcome, PyObject **deferred)
+{
+    PyObject *error = NULL;
+    if (outcome != CANCELLED && run_hook(op, core.str_on_complete, &error))
+        defer_error(deferred);
+    if (outcome == EXPIRED && run_hook(op, core.str_on_expiration, &error))
+        defer_error(deferred);
+    if (notify_finished(op, error))
+        defer_error(deferred);
+    Py_XDECREF(error);
+    Shard *home_shard = home_of(op);
+    lock_shard(home_shard);
+    home_shard->completing -= home_shard->completing > 0; /* it is 0 in a child that was forked meanwhile */
+    unlock_shard(home_shard);
+}
+
+/* Remove the operation from the timer, its keys and its place. A second call has no effect. Python runs only if a key
+ * falls idle for the first time, or if places are counted. No error is set when this is called. */
+static void op_remove(Operation *op, PyObject **deferred)
+{
+    core.timer->withdraw(&op->entry);
+    Shard *home_shard = op->home_shard;
+    if (home_shard == NULL)
+        return;
+    for (int i = 0; i <= op->further_count; i++) {
+        Link *link = link_at(op, i);
+        Watchers *under = link->under;
+        if (under == NULL)
+            continue;
+        lock_shard(under->shard);
+        int was_in = link->operation != NULL;
+        if (was_in)
+            remove_link(under, link);
+        int falls_idle = under->count == 0 && !under->idle;
+        if (falls_idle)
+            under->idle = 1;
+        unlock_shard(under->shard);
+        if (was_in)
+            Py_DECREF(op); /* not the last: the caller has one */
+        if (falls_idle && home_shard->idle_keys != NULL && note(home_shard->idle_keys, under))
+            defer_error(deferred);
+    }
+    if (home_shard->capacity == Py_None)
+        return;
+    PyObject *taken = PyObject_GetAttr(home_shard->capacity, core.str_taken);
+    if (taken == NULL || done_call(PyObject_CallMethodObjArgs(taken, core.str_pop, (PyObject *)op, Py_None, NULL))) {
+        defer_error(deferred);
+        if (taken != NULL && PyDict_Check(taken) && PyDict_DelItem(taken, (PyObject *)op))
+            PyErr_Clear(); /* it was removed already */
+    }
+    Py_XDECREF(taken);
+}
+
+/* In a forked child: reset the state that another thread left behind. 0, or -1 with an error. */
+static int op_after_fork(Operation *op)
 {
     PyObject *deferred = NULL;
 #ifdef Py_GIL_DISABLED
-    self->mutex = self->entry.mutex = (PyMutex){0}; /* the threads that held them are not in this process */
+    op->mutex = op->entry.mutex = (PyMutex){0}; /* the threads that held them are not in this process */
 #endif
-    lock_operation(self);
-    self->holder = 0;
-    if (self->state == ARRIVING)
-        self->state = CANCELLED;
-    unlock_operation(self);
-    if (self->state > PARKED && self->home_shard != NULL) {
-        core.timer->withdraw(&self->entry);
-        remove_from_keys(self, &deferred);
-    }
-    if (raise_deferred(deferred))
-        return NULL;
-    Py_RETURN_NONE;
+    lock_operation(op);
+    op->turn = 0;
+    if (op->state == ARRIVING)
+        op->state = CANCELLED;
+    unlock_operation(op);
+    if (op->state > PARKED)
+        op_remove(op, &deferred);
+    return raise_deferred(deferred);
 }
-
-static PyObject *operation_nothing(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(none)) { Py_RETURN_NONE; }
-
-static PyObject *operation_undefined(PyObject *Py_UNUSED(self), PyObject *Py_UNUSED(none))
-{
-    PyErr_SetNone(PyExc_NotImplementedError);
-    return NULL;
-}
-
-static PyObject *get_state(Operation *self, void *Py_UNUSED(none))
-{
-    return check_initialized(self) ? NULL : PyLong_FromLong(state_of(self));
-}
-static PyObject *get_checks(Operation *self, void *Py_UNUSED(none))
-{
-    return check_initialized(self) ? NULL : PyLong_FromLong(checks_of(self));
-}
-static PyObject *get_recheck(Operation *self, void *Py_UNUSED(none))
-{
-    return PyBool_FromLong(flag_of(&self->recheck));
-}
-static PyObject *get_overdue(Operation *self, void *Py_UNUSED(none))
-{
-    return PyLong_FromLong(flag_of(&self->overdue));
-}
-static PyObject *get_held(Operation *self, void *Py_UNUSED(none)) { return PyBool_FromLong(holder_of(self) != 0); }
-static PyObject *get_completed(Operation *self, void *Py_UNUSED(none))
-{
-    if (check_initialized(self))
-        return NULL;
-    int state = state_of(self);
-    return PyBool_FromLong(state > PARKED && state != CANCELLED);
-}
-static PyObject *get_outcome(Operation *self, void *Py_UNUSED(none))
-{
-    return check_initialized(self) ? NULL : Py_NewRef(PyTuple_GET_ITEM(core.outcomes, state_of(self)));
-}
-static PyObject *get_drained(Operation *self, void *Py_UNUSED(none))
-{
-    if (check_initialized(self))
-        return NULL;
-    return PyBool_FromLong(state_of(self) == EXPIRED && flag_of(&self->overdue) == DRAINED);
-}
-static PyObject *get_home_shard(Operation *self, void *Py_UNUSED(none))
-{
-    return Py_NewRef((PyObject *)home_of(self));
-}
-
-/* The watchers that it is or was under, or their keys. */
-static PyObject *links_of(Operation *self, int keys)
-{
-    if (check_initialized(self))
-        return NULL;
-    int room = 1 + __atomic_load_n(&self->further_count, __ATOMIC_ACQUIRE);
-    PyObject *found = PyList_New(room);
-    if (found == NULL)
-        return NULL;
-    Py_ssize_t number = 0;
-    lock_operation(self); /* another thread may be parking it */
-    for (int i = 0; i < room; i++) {
-        Watchers *under = link_at(self, i)->under;
-        if (under != NULL)
-            PyList_SET_ITEM(found, number++, Py_NewRef(keys ? under->key : (PyObject *)under));
-    }
-    unlock_operation(self);
-    PyObject *tuple = PyTuple_New(number);
-    for (Py_ssize_t i = 0; tuple != NULL && i < number; i++)
-        PyTuple_SET_ITEM(tuple, i, Py_NewRef(PyList_GET_ITEM(found, i)));
-    Py_DECREF(found);
-    return tuple;
-}
-static PyObject *get_watches(Operation *self, void *Py_UNUSED(none)) { return links_of(self, 0); }
-static PyObject *get_keys(Operation *self, void *Py_UNUSED(none)) { return links_of(self, 1); }
-static PyObject *get_created(PyObject *self, void *Py_UNUSED(none))
-{
-    return PyObject_GetAttr(self, core.str_added_ns);
-}
-
-static int operation_traverse(Operation *self, visitproc visit, void *arg)
-{
-    Py_VISIT((PyObject *)self->home_shard);
-    Py_VISIT(self->lock);
-    Py_VISIT(self->context);
-    for (int i = 0; i <= self->further_count; i++)
-        Py_VISIT((PyObject *)link_at(self, i)->under);
-    return core.timer->entry_type->tp_traverse((PyObject *)self, visit, arg);
-}
-
-static int operation_clear(Operation *self)
-{
-    Py_CLEAR(self->lock);
-    Py_CLEAR(self->context);
-    return core.timer->entry_type->tp_clear((PyObject *)self);
-}
-
-static void operation_dealloc(Operation *self)
-{
-    PyObject_GC_UnTrack(self);
-    Py_CLEAR(self->lock);
-    Py_CLEAR(self->context);
-    for (int i = 0; i <= self->further_count; i++)
-        Py_CLEAR(link_at(self, i)->under);
-    Py_CLEAR(self->home_shard);
-    PyMem_Free(self->further);
-    self->further = NULL;
-    self->further_count = 0;
-    core.timer->entry_type->tp_dealloc((PyObject *)self);
-}
-
-static PyMethodDef operation_methods[] = {
-    {"try_complete", operation_undefined, METH_NOARGS, NULL},
-    {"on_complete", operation_nothing, METH_NOARGS, "on_complete($self, /)\n--\n\n"},
-    {"on_expiration", operation_nothing, METH_NOARGS, "on_expiration($self, /)\n--\n\n"},
-    {"force_complete", (PyCFunction)operation_force, METH_NOARGS, "force_complete($self, /)\n--\n\n"},
-    {"maybe_try_complete", (PyCFunction)operation_maybe, METH_NOARGS, "maybe_try_complete($self, /)\n--\n\n"},
-    {"run", (PyCFunction)operation_run, METH_NOARGS, "run($self, /)\n--\n\n"},
-    {"_op_expire_for_shutdown", (PyCFunction)operation_drain, METH_NOARGS, NULL},
-    {"_op_retry", (PyCFunction)operation_retry, METH_NOARGS, NULL},
-    {"_op_after_fork", (PyCFunction)operation_after_fork, METH_NOARGS, NULL},
-    {"cancel", (PyCFunction)operation_cancel, METH_NOARGS, "cancel($self, /)\n--\n\n"},
-    {"extend", (PyCFunction)(void (*)(void))operation_extend, METH_FASTCALL | METH_KEYWORDS,
-     "extend($self, /, delay_ms)\n--\n\n"},
-    {NULL}};
-
-static PyGetSetDef operation_attributes[] = {
-    {"_op_state", (getter)get_state, NULL, NULL, NULL},
-    {"_op_checks", (getter)get_checks, NULL, NULL, NULL},
-    {"_op_recheck", (getter)get_recheck, NULL, NULL, NULL},
-    {"_op_overdue", (getter)get_overdue, NULL, NULL, NULL},
-    {"_op_is_held", (getter)get_held, NULL, NULL, NULL},
-    {"_op_home_shard", (getter)get_home_shard, NULL, NULL, NULL},
-    {"_op_watches", (getter)get_watches, NULL, NULL, NULL},
-    {"is_completed", (getter)get_completed, NULL, NULL, NULL},
-    {"outcome", (getter)get_outcome, NULL, NULL, NULL},
-    {"drained", (getter)get_drained, NULL, NULL, NULL},
-    {"keys", (getter)get_keys, NULL, NULL, NULL},
-    {"checks", (getter)get_checks, NULL, NULL, NULL},
-    {"created_ns", get_created, NULL, NULL, NULL},
-    {NULL}};
-
-static PyType_Slot operation_slots[] = {{Py_tp_doc, "Operation(delay_ms, *, lock=None)\n--\n\n"},
-                                        {Py_tp_init, operation_init},
-                                        {Py_tp_dealloc, operation_dealloc},
-                                        {Py_tp_traverse, operation_traverse},
-                                        {Py_tp_clear, operation_clear},
-                                        {Py_tp_methods, operation_methods},
-                                        {Py_tp_getset, operation_attributes},
-                                        {0, NULL}};
-
-static PyType_Spec operation_spec = {"purgatory._core.Operation", sizeof(Operation), 0,
-                                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, operation_slots};

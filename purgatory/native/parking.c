@@ -1,104 +1,237 @@
-/* Parking: the type with both flows, which a purgatory derives from. */
+/* The flows try_complete_else_watch and check_and_complete (_purgatory/parking.py). */
 
-static int parking_init(Parking *self, PyObject *args, PyObject *kwargs)
+/* The turn of a thread that parks an operation. */
+typedef struct {
+    int is_taken;
+    int is_parked; /* the thread has taken the step to PARKED */
+} ParkingTurn;
+
+/* Watch under the keys after the first, until the operation has an outcome. The tuple is not visible to other code. */
+static int watch_others(Parking *self, Operation *op, PyObject *keys)
 {
-    static char *names[] = {"name", "shards", "timer", "observers", "capacity", "keep_context", NULL};
-    PyObject *name, *shards, *timer, *observers, *capacity;
-    int keep_context = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOO!O|p", names, &name, &shards, &timer, core.observer_methods,
-                                     &observers, &capacity, &keep_context))
-        return -1;
-    PyObject *admitted = PySet_New(NULL);
-    Py_ssize_t count = admitted == NULL ? -1 : PyObject_Size(shards);
-    if (count <= 0 || self->count > 0) {
-        if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "shards must be Shards, given once");
-        Py_XDECREF(admitted);
-        return -1;
+    Py_ssize_t number = PyTuple_GET_SIZE(keys) - 1;
+    if (op->further == NULL) {
+        op->further = PyMem_New(Link, number);
+        if (op->further == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        memset(op->further, 0, (size_t)number * sizeof(Link));
     }
-    Py_XSETREF(self->name, Py_NewRef(name));
-    Py_XSETREF(self->shards, Py_NewRef(shards));
-    Py_XSETREF(self->timer, Py_NewRef(timer));
-    Py_XSETREF(self->observers, Py_NewRef(observers));
-    Py_XSETREF(self->capacity, Py_NewRef(capacity));
-    Py_XSETREF(self->admitted, admitted);
-    self->count = count;
-    self->keep_context = (char)keep_context;
-    self->native_timer = timer != Py_None && core.timer->is_native(timer);
+    for (Py_ssize_t i = 0; i < number && state_of(op) == ARRIVING; i++) {
+        PyObject *key = PyTuple_GET_ITEM(keys, i + 1);
+        Shard *shard = shard_of(self, key);
+        __atomic_store_n(&op->further_count, (int)(i + 1), __ATOMIC_RELEASE);
+        int failed = shard == NULL || watch(shard, key, op, &op->further[i]);
+        if (shard == NULL)
+            reject_unhashable(keys);
+        if (failed)
+            return -1;
+    }
     return 0;
 }
 
-static int parking_traverse(Parking *self, visitproc visit, void *arg)
+/* Add the operation to the timer. 0, or -1 with an error. */
+static int add_to_timer(Parking *self, Operation *op)
 {
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->name);
-    Py_VISIT(self->shards);
-    for (Py_ssize_t i = 0; self->by_number != NULL && i < self->count; i++)
-        Py_VISIT((PyObject *)self->by_number[i]);
-    Py_VISIT(self->timer);
-    Py_VISIT(self->observers);
-    Py_VISIT(self->capacity);
-    Py_VISIT(self->admitted);
-    return 0;
+    if (self->native_timer)
+        return core.timer->add(self->timer, &op->entry);
+    if (self->timer == Py_None) {
+        int noted = core.timer->note(&op->entry);
+        if (noted)
+            return noted < 0 ? -1 : 0;
+        return done_call(PyObject_CallOneArg(core.set_deadline, (PyObject *)op));
+    }
+    return done_call(PyObject_CallMethodOneArg(self->timer, core.str_add, (PyObject *)op));
 }
 
-static int parking_clear(Parking *self)
+/* Watch the operation under its keys, as long as it is arriving. 0, or -1 with an error. */
+static int watch_all(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys)
 {
-    Py_CLEAR(self->shards);
-    Py_CLEAR(self->timer);
-    Py_CLEAR(self->observers);
-    Py_CLEAR(self->capacity);
-    memset(self->seen, 0, sizeof self->seen);
-    Py_CLEAR(self->admitted);
-    Shard **by_number = self->by_number;
-    Py_ssize_t count = self->count;
-    self->by_number = NULL;
-    self->count = 0;
-    for (Py_ssize_t i = 0; by_number != NULL && i < count; i++)
-        Py_XDECREF(by_number[i]);
-    PyMem_Free(by_number);
-    return 0;
+    if (self->keep_context) { /* before another thread can find the operation */
+        PyObject *context = PyContext_CopyCurrent();
+        if (context == NULL)
+            return -1;
+        __atomic_store_n(&op->context, context, __ATOMIC_RELEASE);
+    }
+    return watch(home_shard, key, op, &op->first) || (keys != NULL && watch_others(self, op, keys)) ? -1 : 0;
 }
 
-static void parking_dealloc(Parking *self)
+/* Cancel an operation because the purgatory is closed, and raise PurgatoryClosed, unless it has an outcome. 0, or -1
+ * with an error. */
+static int cancel_when_closed(Parking *self, Operation *op)
 {
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    parking_clear(self);
-    Py_CLEAR(self->name);
-    type->tp_free(self);
-    Py_DECREF(type);
+    int ours = truth_of_call(PyObject_CallMethodNoArgs((PyObject *)op, core.str_cancel));
+    if (ours > 0)
+        raise_made(PyObject_CallOneArg(core.closed_error, self->name));
+    return ours == 0 ? 0 : -1;
 }
 
-static PyMemberDef parking_members[] = {
-    {"_name", Py_T_OBJECT_EX, offsetof(Parking, name), READONLY, NULL},
-    {"_shards", Py_T_OBJECT_EX, offsetof(Parking, shards), READONLY, NULL},
-    {"_timer", Py_T_OBJECT_EX, offsetof(Parking, timer), READONLY, NULL},
-    {"_observers", Py_T_OBJECT_EX, offsetof(Parking, observers), READONLY, NULL},
-    {"_capacity", Py_T_OBJECT_EX, offsetof(Parking, capacity), READONLY, NULL},
-    {"_admitted", Py_T_OBJECT_EX, offsetof(Parking, admitted), READONLY, NULL},
-    {"_closed", Py_T_BOOL, offsetof(Parking, closed), 0, NULL},
-    {NULL}};
+/* Add the operation to the timer, and take the step to parked. 0, or -1 with an error. */
+static int start_waiting(Parking *self, Operation *op, ParkingTurn *turn)
+{
+    if (!add_to_timer(self, op)) {
+        int parked = op_finish_parking(op);
+        turn->is_parked = parked > 0;
+        return parked < 0 ? -1 : 0;
+    }
+    if (!PyErr_ExceptionMatches(core.timer_closed))
+        return -1;
+    if (is_closed(self)) { /* a shutdown closed the timer, and did not find the operation */
+        PyErr_Clear();
+        return cancel_when_closed(self, op);
+    }
+    return -1;
+}
 
-static PyMethodDef parking_methods[] = {
-    {"try_complete_else_watch", (PyCFunction)(void (*)(void))parking_park, METH_FASTCALL | METH_KEYWORDS,
-     "try_complete_else_watch($self, /, operation, watch_keys)\n--\n\n"},
-    {"watching", (PyCFunction)(void (*)(void))parking_watching, METH_FASTCALL | METH_KEYWORDS,
-     "watching($self, /, key)\n--\n\n"},
-    {"check_and_complete", (PyCFunction)(void (*)(void))parking_check, METH_FASTCALL | METH_KEYWORDS,
-     "check_and_complete($self, /, key, limit=None)\n--\n\n"},
-    {"check_and_complete_all", (PyCFunction)(void (*)(void))parking_check_all, METH_FASTCALL | METH_KEYWORDS,
-     "check_and_complete_all($self, /, keys, limit=None)\n--\n\n"},
-    {NULL}};
+/* Park the operation with the user's lock held: 1 if a check here completed it, 0, or -1 with an error. `keys` is NULL
+ * if there is only one key. */
+static int park(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys,
+                ParkingTurn *turn)
+{
+    while (!op_arrive(op, home_shard)) {
+        if (op->home_shard != NULL)
+            return raise_made(PyObject_CallOneArg(core.already_parked, (PyObject *)op)), -1;
+        if (state_of(op) > PARKED) /* it had completed before */
+            return 0;
+        if (done_call(PyObject_CallOneArg(core.reject_own_hook, (PyObject *)op))
+            || done_call(PyObject_CallOneArg(core.sleep, core.retry_sleep_s))) /* another thread checks it */
+            return -1;
+    }
+    turn->is_taken = 1;
+    int completed = op_check_now(op, key, keys);
+    if (completed < 0 || state_of(op) != ARRIVING)
+        return completed;
+    if (self->capacity != Py_None) {
+        int found = truth_of_call(PyObject_CallFunctionObjArgs(core.find_place, self->capacity, op, NULL));
+        if (found != 1)
+            return found;
+    }
+    int failed = watch_all(self, op, home_shard, key, keys);
+    if (!failed && state_of(op) == ARRIVING) {
+        completed = op_check_now(op, key, keys);
+        failed = completed < 0 || (state_of(op) == ARRIVING && start_waiting(self, op, turn));
+    }
+    if (state_of(op) != PARKED) {
+        PyObject *deferred = NULL;
+        Kept kept = keep_error();
+        op_remove(op, &deferred);
+        set_again(kept);
+        failed |= raise_deferred(deferred);
+    }
+    if (!failed && turn->is_parked && is_closed(self))
+        failed = cancel_when_closed(self, op);
+    return failed ? -1 : completed;
+}
 
-static PyType_Slot parking_slots[] = {{Py_tp_new, PyType_GenericNew},
-                                      {Py_tp_init, parking_init},
-                                      {Py_tp_dealloc, parking_dealloc},
-                                      {Py_tp_traverse, parking_traverse},
-                                      {Py_tp_clear, parking_clear},
-                                      {Py_tp_members, parking_members},
-                                      {Py_tp_methods, parking_methods},
-                                      {0, NULL}};
+/* After an error, which stays set, the operation must not stay parked. */
+static void cancel_after_error(Operation *op)
+{
+    PyObject *deferred = NULL;
+    Kept kept = keep_error();
+    if (done_call(PyObject_CallMethodNoArgs((PyObject *)op, core.str_cancel)))
+        PyErr_WriteUnraisable((PyObject *)op);
+    op_remove(op, &deferred);
+    Py_XDECREF(deferred);
+    set_again(kept);
+}
 
-static PyType_Spec parking_spec = {"purgatory._core.Parking", sizeof(Parking), 0,
-                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, parking_slots};
+/* Park the operation, and repeat a check that came meanwhile: 1 if this call completed it, 0, or -1 with an error. */
+static int try_complete_else_watch(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys)
+{
+    if (op->lock != NULL && take_lock(op, 1) < 0)
+        return -1;
+    ParkingTurn turn = {0, 0};
+    int completed = park(self, op, home_shard, key, keys, &turn);
+    if (op->lock != NULL)
+        completed = release_lock(op, completed);
+    if (completed >= 0 && op->home_shard == NULL)
+        return 0; /* it had completed before it was parked */
+    if (completed >= 0 && state_of(op) != IMMEDIATE && any(&((ObserverMethods *)self->observers)->any_parked)
+        && notify(op, 0))
+        completed = -1;
+    if (completed >= 0 && flag_of(&op->recheck) && state_of(op) == PARKED && check_as_defined(op) < 0)
+        completed = -1; /* a check came while this thread had the turn */
+    if (completed < 0 && turn.is_taken)
+        cancel_after_error(op);
+    if (op->has_new_delay)
+        drop_new_delay(op);
+    return completed;
+}
+
+static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
+{
+    static const char *const wanted[] = {"operation", "watch_keys", NULL};
+    PyObject *found[2];
+    if (each_argument(args, number, names, "try_complete_else_watch(operation, watch_keys)", wanted, 2, found)
+        || is_uninitialized(self))
+        return NULL;
+    PyObject *given = found[0], *keys = found[1];
+    int known = is_admitted(self, Py_TYPE(given)), is_special = 0;
+    if (known < 0 || (!known && (is_special = admit(self, given)) < 0))
+        return NULL;
+
+    /* Each key once: the only one, or a new tuple. */
+    PyObject *key = only_key(keys);
+    int is_only_key = key != NULL;
+    keys = is_only_key ? Py_NewRef(keys) : each_once(keys);
+    if (keys == NULL)
+        return NULL;
+    if (!is_only_key) {
+        key = Py_NewRef(PyTuple_GET_ITEM(keys, 0));
+        is_only_key = PyTuple_GET_SIZE(keys) == 1;
+    }
+    int completed = -1;
+    Shard *home_shard = shard_of(self, key);
+    if (home_shard == NULL)
+        reject_unhashable(keys);
+    else if (!reject(self, given)) {
+        ((Operation *)given)->is_special = (unsigned char)is_special;
+        completed
+            = try_complete_else_watch(self, (Operation *)given, home_shard, key, is_only_key ? NULL : keys);
+    }
+    Py_DECREF(key);
+    Py_DECREF(keys);
+    return completed < 0 ? NULL : PyBool_FromLong(completed);
+}
+
+static PyObject *parking_check(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
+{
+    static const char *const wanted[] = {"key", "limit", NULL};
+    PyObject *given[2];
+    if (each_argument(args, number, names, "check_and_complete(key, limit=None)", wanted, 1, given)
+        || is_uninitialized(self))
+        return NULL;
+    PyObject *key = given[0];
+    Py_ssize_t limit = number_of_limit(given[1]), completed = 0;
+    if (limit < 0)
+        return NULL;
+    Watchers *watchers = watchers_of(self, key);
+    if (watchers == NULL && PyErr_Occurred())
+        return NULL;
+    int failed = watchers != NULL && check_watchers(watchers, limit, NULL, &completed);
+    if (failed) {
+        Kept kept = keep_error();
+        PyObject *keys = PyTuple_Pack(1, key);
+        set_again(kept);
+        if (keys != NULL)
+            hand_over(self, keys, limit, completed);
+        Py_XDECREF(keys);
+    }
+    Py_XDECREF(watchers);
+    return number_completed(self, failed ? -1 : completed);
+}
+
+static PyObject *parking_watching(Parking *self, PyObject *const *args, Py_ssize_t given, PyObject *names)
+{
+    static const char *const wanted[] = {"key", NULL};
+    PyObject *key;
+    if (each_argument(args, given, names, "watching(key)", wanted, 1, &key) || is_uninitialized(self))
+        return NULL;
+    Watchers *watchers = watchers_of(self, key);
+    if (watchers == NULL)
+        return PyErr_Occurred() ? NULL : PyLong_FromLong(0);
+    Py_ssize_t number = watchers_length(watchers);
+    Py_DECREF(watchers);
+    return PyLong_FromSsize_t(number);
+}

@@ -1,8 +1,8 @@
 /* FuturesWait and ThresholdWait (purgatory/_ready_made): operations whose try_complete is in C.
  *
  * Neither calls Python if it examines only objects of the standard library and of this package. Their on_complete stays
- * in Python: it calls the user's code, and the watchdog for slow hooks looks for its frame. Objects that they own are
- * replaced in a critical section, and used through a new reference. */
+ * in Python, because it calls the user's code. Objects that they own are replaced in a critical section, and used
+ * through a new reference. */
 
 typedef struct {
     Operation op;
@@ -118,7 +118,7 @@ static int are_done(FuturesWait *self)
 static int futures_check(Operation *op)
 {
     int done = are_done((FuturesWait *)op);
-    return done > 0 ? force(op) : done;
+    return done > 0 ? op_end(op, FORCED) : done;
 }
 
 static PyObject *futures_try(FuturesWait *self, PyObject *Py_UNUSED(none))
@@ -224,7 +224,7 @@ static int is_reached(ThresholdWait *self)
 static int threshold_check(Operation *op)
 {
     int reached = is_reached((ThresholdWait *)op);
-    return reached > 0 ? force(op) : reached;
+    return reached > 0 ? op_end(op, FORCED) : reached;
 }
 
 static PyObject *threshold_try(ThresholdWait *self, PyObject *Py_UNUSED(none))

@@ -108,11 +108,6 @@ static PyObject *shard_counts(Shard *self, PyObject *Py_UNUSED(none))
                          outcomes[4], outcomes[5], outcomes[6], outcomes[7]);
 }
 
-static PyObject *shard_completing(Shard *self, PyObject *Py_UNUSED(none))
-{
-    return PyLong_FromSsize_t(__atomic_load_n(&self->completing, __ATOMIC_ACQUIRE));
-}
-
 static PyObject *shard_entries(Shard *self, PyObject *Py_UNUSED(none))
 {
     lock_shard(self);
@@ -183,6 +178,7 @@ static PyMemberDef shard_members[] = {
     {"retrier", Py_T_OBJECT_EX, offsetof(Shard, retrier), READONLY, NULL},
     {"capacity", Py_T_OBJECT_EX, offsetof(Shard, capacity), READONLY, NULL},
     {"timer", Py_T_OBJECT_EX, offsetof(Shard, timer), READONLY, NULL},
+    {"completing", T_PYSSIZET, offsetof(Shard, completing), READONLY, NULL},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Shard, weakrefs), READONLY, NULL},
     {NULL}};
 
@@ -191,7 +187,6 @@ static PyMethodDef shard_methods[] = {
     {"counts", (PyCFunction)shard_counts, METH_NOARGS, NULL},
     {"stop_completing", (PyCFunction)shard_stop_completing, METH_O, NULL},
     {"entries", (PyCFunction)shard_entries, METH_NOARGS, NULL},
-    {"completing", (PyCFunction)shard_completing, METH_NOARGS, NULL},
     {NULL}};
 
 static PyType_Slot shard_slots[] = {{Py_tp_init, shard_init},

@@ -110,5 +110,5 @@ class Edition:
             unparked = getattr(module, "UNPARKED", None)
             if unparked is not None:
                 unparked.lock, unparked.key_lock = threads.Lock(), threads.Lock()
-                unparked.completions.clear()
+                unparked.completing = 0
         return SimpleNamespace(purgatory=self.purgatory, timer=self.timer)

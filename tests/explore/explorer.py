@@ -37,7 +37,7 @@ from tests.explore.points import READ, WRITE, commute
 from tests.explore.scheduler import Scheduler
 
 #: Modules that hold locks made at import, or nothing that threads share and change.
-UNTRACED = ("log.py", "live.py", "errors.py", "_check.py", "snapshot.py", "_cli.py", "watchdog.py")
+UNTRACED = ("log.py", "live.py", "errors.py", "_check.py", "snapshot.py", "_cli.py", "watchdog.py", "_running.py")
 
 #: Those of them that look at nothing that threads share, either.
 HARMLESS = ("log.py", "errors.py", "_check.py")
@@ -354,7 +354,7 @@ class World:
             assert purgatory.watched == wanted, f"{purgatory.watched} entries watched, {wanted} wanted"
             assert purgatory.snapshot().keys == len({key for o in still for key in o.wants}), "an idle key was kept"
         unparked = self.core.purgatory._operations.operation.UNPARKED
-        assert not unparked.completions, "an answer of one that was never parked was never out"
+        assert not unparked.completing, "an answer of one that was never parked was never out"
         for timer in self.timers:
             if not timer.is_closed:
                 self.core.timer.check_invariants(timer)

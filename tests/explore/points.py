@@ -28,7 +28,8 @@ FIELDS = _words(
 #: Fields that change, and are touched with a lock held, or whose value decides nothing (a count that is shown). Steps
 #: between two switches. A class's slot is in one of these three lists, and a test says so.
 GUARDED = _words(
-    "extended _op_checks checks rejected forgotten _until_recount _reschedules handed_over total _executor restarts "
+    "extended completing is_counted _op_checks checks rejected forgotten _until_recount _reschedules handed_over total "
+    "_executor restarts "
     "heartbeat_ns _observers _left _tasks fired failed reached late_sum_ns late_max_ns late_ns"
 )
 #: Fields that are never set again. Their objects may change, by the calls below.
@@ -37,7 +38,7 @@ FIXED = _words(
     "_task_delay_ms _dispatcher _errors _idle_keys _inside _interval _known _lock _made _make _max_pending _missed "
     "_name _noted _observers _occupied _on_error _on_restart _origin_ns _start_ns _own_executor _own_timer "
     "_retrier _shards _tick_ns _timer _waiting _wheel __weakref__ by_key "
-    "_op_lock error hooks is_reported key_lock completions capacity clock end "
+    "_op_lock error hooks is_reported key_lock capacity clock end "
     "find first idle_keys key outcomes level limit lock name observers reach retrier shard slots span taken timer "
     "requeue inner levels moving tick_ms wheel_size"
 )

@@ -8,6 +8,7 @@
  *     bucket.c         TimerTaskList: a bucket, a linked list of entries through the entries themselves
  *     spread.c         spread: a slice of a coarse bucket moves into finer ones
  *     quick_timer.c    SystemTimer.add and put_off for a task whose bucket is there already
+ *     running.c        which calls of tasks and hooks run now
  *     batch.c          Tally, Batch: due tasks are claimed and run
  *
  * timer/_core.h says which struct owns what. Rare cases are left to Python: a new bucket, a delay that is not an int,
@@ -29,6 +30,7 @@
 #include "timer/native/bucket.c"
 #include "timer/native/spread.c"
 #include "timer/native/quick_timer.c"
+#include "timer/native/running.c"
 #include "timer/native/batch.c"
 
 /* ---------------------------------------------------------------- for other C */
@@ -59,7 +61,8 @@ static int capsule_put_off(PyObject *timer, TimerEntry *entry, PyObject *delay_m
 
 static TimerCore for_others = {
     .version = TIMER_CORE_VERSION, .entry_size = sizeof(TimerEntry), .init = entry_init_delay, .is_native = is_native,
-    .add = capsule_add, .put_off = capsule_put_off, .withdraw = withdraw, .note = note_deadline};
+    .add = capsule_add, .put_off = capsule_put_off, .withdraw = withdraw, .note = note_deadline,
+    .begin = begin, .end = end};
 
 /* ---------------------------------------------------------------- the module */
 
@@ -77,7 +80,7 @@ static int make_core(void)
                           {&core.str_clock, "clock"}, {&core.str_contain, "contain"}, {&core.str_end, "end"},
                           {&core.str_next_slice, "_next_slice"}, {&core.str_put_off, "put_off"},
                           {&core.str_put_off_slowly, "_put_off_slowly"}, {&core.str_requeue, "requeue"},
-                          {&core.str_run, "run"}, {&core.str_slots, "slots"}, {&core.str_span, "span"}};
+                          {&core.str_run, "run"}, {&core.str_slot, "timer._core.slot"}, {&core.str_slots, "slots"}, {&core.str_span, "span"}};
     core.system_clock = imported("time", "monotonic_ns");
     core.partial = core.system_clock == NULL ? NULL : imported("functools", "partial");
     if (core.partial == NULL || make_names(names, sizeof names / sizeof *names))
@@ -118,6 +121,10 @@ static PyMethodDef functions[] = {
     {"spread", spread, METH_VARARGS,
      "spread($module, tasks, start, source, due, slots, span, origin_ns, tick_ns, hand, /)\n--\n\n"},
     {"take_docs", take_docs, METH_VARARGS, NULL},
+    {"call", (PyCFunction)(void (*)(void))recorded_call, METH_FASTCALL, NULL},
+    {"calls", running_calls, METH_NOARGS, NULL},
+    {"wake_at_next_call", wake_at_next_call, METH_O, NULL},
+    {"name_threads_by", name_threads_by, METH_O, NULL},
     {NULL}};
 
 static PyModuleDef_Slot module_slots[] = MODULE_SLOTS(fill);

@@ -102,7 +102,7 @@ static struct {
     PyObject *huge_times;   /* {address of an entry: (delay_ms, deadline_ns, moved_ns)} */
     PyObject *partial;      /* functools.partial */
     PyObject *str_add, *str_add_slowly, *str_begin, *str_clock, *str_contain, *str_end, *str_next_slice, *str_put_off,
-        *str_put_off_slowly, *str_requeue, *str_run, *str_slots, *str_span;
+        *str_put_off_slowly, *str_requeue, *str_run, *str_slot, *str_slots, *str_span;
 } core;
 
 /* ---------------------------------------------------------------- locks, where there is no global one */

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 
 from purgatory import ThresholdPurgatory
-from purgatory._threads.watchdog import frames_may_be_read
+from tests.support import HAS_GLOBAL_LOCK
 from tests.unit.faults import test_process
 
 BESIDE = """
@@ -63,7 +63,7 @@ def run(program):
 
 
 global_lock = pytest.mark.skipif(
-    not frames_may_be_read(),
+    not HAS_GLOBAL_LOCK,
     reason="without a global lock a fork copies lists and dicts whose own locks are held, and nobody can free those",
 )
 

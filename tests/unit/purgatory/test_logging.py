@@ -16,7 +16,6 @@ import structlog
 from purgatory import ActionQueue, DelayedOperationPurgatory, PurgatoryFull, on_start
 from purgatory import __file__ as LIBRARY
 from purgatory._events.log import Log, Throttle
-from purgatory._threads.watchdog import frames_may_be_read
 from tests.support import Waiting
 from timer import ManualClock
 
@@ -263,22 +262,11 @@ def serve():
 
 
 def output(program):
-    """The output of a program of its own: standard output and standard error.
-
-    Without a global lock each logs once that slow hooks are not detected. That line has a test of its own.
-    """
+    """The output of a program of its own: standard output and standard error."""
     done = subprocess.run(
         [sys.executable, "-c", SERVICE + program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
     )
-    texts = [
-        "".join(line for line in text.splitlines(keepends=True) if "watchdog_unavailable" not in line)
-        for text in (done.stdout, done.stderr)
-    ]
-    if not frames_may_be_read():
-        assert 1 == (done.stdout + done.stderr).count("watchdog_unavailable")
-        return texts
-    assert texts == [done.stdout, done.stderr]
-    return texts
+    return [done.stdout, done.stderr]
 
 
 def test_program_that_configures_nothing_sees_errors_on_standard_error_only():

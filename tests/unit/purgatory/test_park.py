@@ -427,6 +427,16 @@ def test_operation_that_parks_itself_is_refused(purgatory, lock):
     assert 1 == purgatory.parked
 
 
+def test_lambda_that_parks_its_own_operation_is_rejected(purgatory):
+    """An operation whose ``try_complete`` is a lambda is recognized in it as one with a method is."""
+    kind = type("Short", (Waiting,), {"try_complete": lambda self: purgatory.try_complete_else_watch(self, ["k"])})
+    operation = kind()
+    assert not in_thread(operation.maybe_try_complete)
+
+    assert (None, 0) == (operation.outcome, purgatory.parked)
+    operation.force_complete()
+
+
 def test_operation_that_its_timer_has_no_room_for_is_cancelled():
     """A timer that is full rejects an operation, which is then in no key, and cancelled."""
     timer = MockTimer(max_pending=1)

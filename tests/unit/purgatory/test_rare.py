@@ -179,7 +179,7 @@ def can_be_had(lock):
 
 def is_free(operation):
     """Whether no thread has the operation's turn."""
-    return not operation._op_is_held if COMPILED else operation._op_turn is None or operation.outcome is not None
+    return operation._op_turn is None or operation.outcome is not None
 
 
 def is_entering(frame):

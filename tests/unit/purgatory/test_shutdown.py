@@ -166,6 +166,19 @@ def test_shutdown_in_a_hook_of_the_drain(hook):
     assert 0 == purgatory.parked
 
 
+def test_shutdown_in_a_lambda_does_not_wait_for_it():
+    """A hook is found by its record, so a shutdown that is called in a lambda does not wait for that call."""
+    kind = type("Short", (Waiting,), {"on_complete": lambda self: self.reports.append(purgatory.shutdown())})
+    purgatory = DelayedOperationPurgatory("test")
+    operation = kind()
+    operation.reports = []
+    purgatory.try_complete_else_watch(operation, ["k"])
+    in_thread(operation.force_complete)
+
+    (report,) = operation.reports
+    assert (False, 0) == (report.timed_out, report.running)
+
+
 def test_later_call_gives_the_report_of_the_outermost_shutdown():
     """A hook's own shutdown during another one does not replace its report."""
     purgatory = DelayedOperationPurgatory("test")

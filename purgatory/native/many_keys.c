@@ -1,46 +1,65 @@
-/* check_and_complete and check_and_complete_all. */
+/* Checks of many keys, and checks with a limit (_purgatory/many_keys.py). On purpose, both flows take the operations of
+ * a key here, in chunks, so that other threads run in between. */
 
-/* The operations of one key that a check has taken so far, in order of arrival. Owns a reference to each. */
+enum { CHUNK = 2048 }; /* How many operations are taken in one step, at the most. */
+
+/* The operations of one key that a check has taken and that still waited afterwards, and then its last chunk, in order
+ * of arrival. Owns a reference to each. */
 typedef struct {
     Operation *few[FEW], **all;
-    Py_ssize_t room, count;
-} Listed;
+    Py_ssize_t room, count, begin; /* begin: of the last chunk */
+} Taken;
 
 /* Make room for `more` operations. 0, or -1 with an error. */
-static int make_room(Listed *listed, Py_ssize_t more)
+static int make_room(Taken *taken, Py_ssize_t more)
 {
-    Operation **known = listed->all == listed->few ? NULL : listed->all, **larger = known;
-    if (PyMem_Resize(larger, Operation *, listed->count + more) == NULL) {
+    Operation **known = taken->all == taken->few ? NULL : taken->all, **larger = known;
+    Py_ssize_t room = taken->count + (more > taken->count ? more : taken->count); /* at least twice as much */
+    if (PyMem_Resize(larger, Operation *, room) == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     if (known == NULL)
-        memcpy(larger, listed->few, sizeof listed->few);
-    listed->all = larger;
-    listed->room = listed->count + more;
+        memcpy(larger, taken->few, sizeof taken->few);
+    taken->all = larger;
+    taken->room = room;
     return 0;
+}
+
+/* Forget those of the last chunk that no longer wait under the key. */
+static void drop_ended(Watchers *watchers, Taken *taken)
+{
+    Operation *ended[CHUNK];
+    Py_ssize_t kept = taken->begin, dropped = 0;
+    lock_shard(watchers->shard);
+    for (Py_ssize_t i = taken->begin; i < taken->count; i++)
+        if (link_in(watchers, taken->all[i]) != NULL)
+            taken->all[kept++] = taken->all[i];
+        else
+            ended[dropped++] = taken->all[i];
+    unlock_shard(watchers->shard);
+    taken->count = taken->begin = kept;
+    while (dropped > 0)
+        Py_DECREF(ended[--dropped]);
 }
 
 /* Take up to `most` further operations: how many, or -1 with an error. They follow the last one taken that is still in
  * the list: new operations are added at its end, so all after that one are new, and all before it were taken. */
-static Py_ssize_t take_further(Watchers *watchers, Listed *listed, Py_ssize_t most)
+static Py_ssize_t take_further(Watchers *watchers, Taken *taken, Py_ssize_t most)
 {
-    for (Py_ssize_t taken = 0;;) {
-        Link *link = NULL;
-        lock_shard(watchers->shard);
-        for (Py_ssize_t last = listed->count; last > 0 && link == NULL; last--)
-            link = link_in(watchers, listed->all[last - 1]);
-        link = link == NULL ? watchers->head : link->after;
-        for (; link != NULL && taken < most && listed->count < listed->room; link = link->after, taken++)
-            listed->all[listed->count++] = (Operation *)Py_NewRef(link->operation);
-        Py_ssize_t rest = watchers->count - listed->count; /* an estimate: some of those listed were removed */
-        unlock_shard(watchers->shard);
-        if (link == NULL || taken == most)
-            return taken;
-        rest = rest < FEW ? FEW : rest;
-        if (make_room(listed, rest < most - taken ? rest : most - taken))
-            return -1;
-    }
+    Py_ssize_t waiting = watchers_length(watchers);
+    most = most < waiting ? most : waiting;
+    if (taken->room - taken->count < most && make_room(taken, most))
+        return -1;
+    Link *link = NULL;
+    lock_shard(watchers->shard);
+    for (Py_ssize_t last = taken->count; last > 0 && link == NULL; last--)
+        link = link_in(watchers, taken->all[last - 1]);
+    link = link == NULL ? watchers->head : link->after;
+    for (; link != NULL && taken->count - taken->begin < most; link = link->after)
+        taken->all[taken->count++] = (Operation *)Py_NewRef(link->operation);
+    unlock_shard(watchers->shard);
+    return taken->count - taken->begin;
 }
 
 /* A set of addresses: the watchers and the operations that a check of many keys has met. */
@@ -93,36 +112,40 @@ static int is_to_be_checked(Operation *op, Met *met)
     return met == NULL || __atomic_load_n(&op->further_count, __ATOMIC_ACQUIRE) == 0 ? 1 : is_first_time(met, op);
 }
 
+/* Check an operation, unless it has an outcome or `met` has it already, and count it if that completed it. `met` is NULL
+ * for a check of one key. 0, or -1 with an error. */
+static int check_one(Operation *op, Met *met, Py_ssize_t *completed)
+{
+    int checks = is_to_be_checked(op, met);
+    int done = checks > 0 ? check_as_defined(op) : checks;
+    *completed += done > 0 || (checks > 0 && done < 0 && state_of(op) == SATISFIED); /* a hook may have raised */
+    return done < 0 ? -1 : 0;
+}
+
 /* Check the operations under a key until `*completed`, the number of completed ones, has reached the limit. 0, or -1
- * with an error. Without a limit these are the operations that are there now. With a limit they are taken in chunks,
- * each as long as all before it. Operations in `met` are skipped. `met` is NULL for a check of one key. */
+ * with an error. These are about as many as there are at the start. With a limit, each chunk is as long as all before
+ * it. */
 static int check_watchers(Watchers *watchers, Py_ssize_t limit, Met *met, Py_ssize_t *completed)
 {
-    Listed listed;
-    listed.all = listed.few;
-    listed.room = FEW;
-    listed.count = 0;
-    Py_ssize_t at = 0, most = limit == PY_SSIZE_T_MAX ? limit : FEW;
+    Taken taken = {.all = taken.few, .room = FEW};
+    Py_ssize_t left = watchers_length(watchers), most = limit == PY_SSIZE_T_MAX ? CHUNK : FEW, further;
     int failed = 0;
-    while (*completed < limit && !failed) {
-        if (at == listed.count) {
-            Py_ssize_t further = at > 0 && limit == PY_SSIZE_T_MAX ? 0 : take_further(watchers, &listed, most);
-            failed = further < 0;
-            if (further <= 0)
-                break;
-            most = listed.count;
-        }
-        Operation *op = listed.all[at++];
-        int done = is_to_be_checked(op, met);
-        int checks = done > 0;
-        done = checks ? check_as_defined(op) : done;
-        failed = done < 0;
-        *completed += done > 0 || (checks && failed && state_of(op) == SATISFIED); /* a hook may have raised */
+    while (!failed && left > 0 && *completed < limit) {
+        further = take_further(watchers, &taken, most);
+        failed = further < 0;
+        if (further <= 0)
+            break;
+        for (Py_ssize_t at = taken.begin; at < taken.count && !failed && *completed < limit; at++)
+            failed = check_one(taken.all[at], met, completed);
+        left = limit == PY_SSIZE_T_MAX ? left - further : left;
+        most = limit == PY_SSIZE_T_MAX || 2 * most > CHUNK ? CHUNK : 2 * most;
+        if (left > 0 && !failed)
+            drop_ended(watchers, &taken);
     }
-    for (Py_ssize_t i = 0; i < listed.count; i++)
-        Py_DECREF(listed.all[i]);
-    if (listed.all != listed.few)
-        PyMem_Free(listed.all);
+    for (Py_ssize_t i = 0; i < taken.count; i++)
+        Py_DECREF(taken.all[i]);
+    if (taken.all != taken.few)
+        PyMem_Free(taken.all);
     return failed ? -1 : 0;
 }
 
@@ -161,47 +184,6 @@ static PyObject *number_completed(Parking *self, Py_ssize_t completed)
         || (completed == 0 && is_closed(self) && done_call(PyObject_CallOneArg(core.checked_when_closed, self->name))))
         return NULL;
     return PyLong_FromSsize_t(completed);
-}
-
-static PyObject *parking_check(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
-{
-    static const char *const wanted[] = {"key", "limit", NULL};
-    PyObject *given[2];
-    if (each_argument(args, number, names, "check_and_complete(key, limit=None)", wanted, 1, given)
-        || is_uninitialized(self))
-        return NULL;
-    PyObject *key = given[0];
-    Py_ssize_t limit = number_of_limit(given[1]), completed = 0;
-    if (limit < 0)
-        return NULL;
-    Watchers *watchers = watchers_of(self, key);
-    if (watchers == NULL && PyErr_Occurred())
-        return NULL;
-    int failed = watchers != NULL && check_watchers(watchers, limit, NULL, &completed);
-    if (failed) {
-        Kept kept = keep_error();
-        PyObject *keys = PyTuple_Pack(1, key);
-        set_again(kept);
-        if (keys != NULL)
-            hand_over(self, keys, limit, completed);
-        Py_XDECREF(keys);
-    }
-    Py_XDECREF(watchers);
-    return number_completed(self, failed ? -1 : completed);
-}
-
-static PyObject *parking_watching(Parking *self, PyObject *const *args, Py_ssize_t given, PyObject *names)
-{
-    static const char *const wanted[] = {"key", NULL};
-    PyObject *key;
-    if (each_argument(args, given, names, "watching(key)", wanted, 1, &key) || is_uninitialized(self))
-        return NULL;
-    Watchers *watchers = watchers_of(self, key);
-    if (watchers == NULL)
-        return PyErr_Occurred() ? NULL : PyLong_FromLong(0);
-    Py_ssize_t number = watchers_length(watchers);
-    Py_DECREF(watchers);
-    return PyLong_FromSsize_t(number);
 }
 
 /* The watchers of the keys, each once, in order. Returns how many there are, or -1 with an error. */

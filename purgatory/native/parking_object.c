@@ -1,0 +1,104 @@
+/* Parking: the type with both flows, which a purgatory derives from. */
+
+static int parking_init(Parking *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"name", "shards", "timer", "observers", "capacity", "keep_context", NULL};
+    PyObject *name, *shards, *timer, *observers, *capacity;
+    int keep_context = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOO!O|p", names, &name, &shards, &timer, core.observer_methods,
+                                     &observers, &capacity, &keep_context))
+        return -1;
+    PyObject *admitted = PySet_New(NULL);
+    Py_ssize_t count = admitted == NULL ? -1 : PyObject_Size(shards);
+    if (count <= 0 || self->count > 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "shards must be Shards, given once");
+        Py_XDECREF(admitted);
+        return -1;
+    }
+    Py_XSETREF(self->name, Py_NewRef(name));
+    Py_XSETREF(self->shards, Py_NewRef(shards));
+    Py_XSETREF(self->timer, Py_NewRef(timer));
+    Py_XSETREF(self->observers, Py_NewRef(observers));
+    Py_XSETREF(self->capacity, Py_NewRef(capacity));
+    Py_XSETREF(self->admitted, admitted);
+    self->count = count;
+    self->keep_context = (char)keep_context;
+    self->native_timer = timer != Py_None && core.timer->is_native(timer);
+    return 0;
+}
+
+static int parking_traverse(Parking *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->name);
+    Py_VISIT(self->shards);
+    for (Py_ssize_t i = 0; self->by_number != NULL && i < self->count; i++)
+        Py_VISIT((PyObject *)self->by_number[i]);
+    Py_VISIT(self->timer);
+    Py_VISIT(self->observers);
+    Py_VISIT(self->capacity);
+    Py_VISIT(self->admitted);
+    return 0;
+}
+
+static int parking_clear(Parking *self)
+{
+    Py_CLEAR(self->shards);
+    Py_CLEAR(self->timer);
+    Py_CLEAR(self->observers);
+    Py_CLEAR(self->capacity);
+    memset(self->seen, 0, sizeof self->seen);
+    Py_CLEAR(self->admitted);
+    Shard **by_number = self->by_number;
+    Py_ssize_t count = self->count;
+    self->by_number = NULL;
+    self->count = 0;
+    for (Py_ssize_t i = 0; by_number != NULL && i < count; i++)
+        Py_XDECREF(by_number[i]);
+    PyMem_Free(by_number);
+    return 0;
+}
+
+static void parking_dealloc(Parking *self)
+{
+    PyTypeObject *type = Py_TYPE(self);
+    PyObject_GC_UnTrack(self);
+    parking_clear(self);
+    Py_CLEAR(self->name);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+static PyMemberDef parking_members[] = {
+    {"_name", Py_T_OBJECT_EX, offsetof(Parking, name), READONLY, NULL},
+    {"_shards", Py_T_OBJECT_EX, offsetof(Parking, shards), READONLY, NULL},
+    {"_timer", Py_T_OBJECT_EX, offsetof(Parking, timer), READONLY, NULL},
+    {"_observers", Py_T_OBJECT_EX, offsetof(Parking, observers), READONLY, NULL},
+    {"_capacity", Py_T_OBJECT_EX, offsetof(Parking, capacity), READONLY, NULL},
+    {"_admitted", Py_T_OBJECT_EX, offsetof(Parking, admitted), READONLY, NULL},
+    {"_closed", Py_T_BOOL, offsetof(Parking, closed), 0, NULL},
+    {NULL}};
+
+static PyMethodDef parking_methods[] = {
+    {"try_complete_else_watch", (PyCFunction)(void (*)(void))parking_park, METH_FASTCALL | METH_KEYWORDS,
+     "try_complete_else_watch($self, /, operation, watch_keys)\n--\n\n"},
+    {"watching", (PyCFunction)(void (*)(void))parking_watching, METH_FASTCALL | METH_KEYWORDS,
+     "watching($self, /, key)\n--\n\n"},
+    {"check_and_complete", (PyCFunction)(void (*)(void))parking_check, METH_FASTCALL | METH_KEYWORDS,
+     "check_and_complete($self, /, key, limit=None)\n--\n\n"},
+    {"check_and_complete_all", (PyCFunction)(void (*)(void))parking_check_all, METH_FASTCALL | METH_KEYWORDS,
+     "check_and_complete_all($self, /, keys, limit=None)\n--\n\n"},
+    {NULL}};
+
+static PyType_Slot parking_slots[] = {{Py_tp_new, PyType_GenericNew},
+                                      {Py_tp_init, parking_init},
+                                      {Py_tp_dealloc, parking_dealloc},
+                                      {Py_tp_traverse, parking_traverse},
+                                      {Py_tp_clear, parking_clear},
+                                      {Py_tp_members, parking_members},
+                                      {Py_tp_methods, parking_methods},
+                                      {0, NULL}};
+
+static PyType_Spec parking_spec = {"purgatory._core.Parking", sizeof(Parking), 0,
+                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, parking_slots};

@@ -1,0 +1,28 @@
+/* The lock that an operation shares with its user (_operations/user_lock.py). */
+
+/* Take the user's lock, and wait for it if `wait` is true: 1, 0 if it is taken, or -1 with an error. */
+static int take_lock(Operation *op, int wait)
+{
+    PyObject *given[2] = {op->lock, wait ? Py_True : Py_False};
+    PyObject *answer = PyObject_VectorcallMethod(core.str_acquire, given, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    int taken = truth_of_call(Py_XNewRef(answer));
+    if (taken == 0 && wait) {
+        raise_made(PyObject_CallFunctionObjArgs(core.lock_not_taken, op, answer, NULL));
+        taken = -1;
+    }
+    Py_XDECREF(answer);
+    return taken;
+}
+
+/* Release the user's lock, and return `answer`, or -1 with the error that the release raised. An error that is set
+ * stays set. */
+static int release_lock(Operation *op, int answer)
+{
+    Kept kept = keep_error();
+    if (done_call(PyObject_CallMethodNoArgs(op->lock, core.str_release))) {
+        drop_kept(kept);
+        return -1;
+    }
+    set_again(kept);
+    return answer;
+}
