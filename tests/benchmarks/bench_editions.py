@@ -133,7 +133,7 @@ def cycles(*, rounds: int = 15, scale: float = 1.0) -> Table:
         cases,
         rounds=rounds,
         scale=scale,
-        note="reach, native: 1.15x the baseline, three keys 1.8x; Python: 7x, three keys 10x",
+        note="reach, native: 1.05x the baseline, three keys 1.15x",
         slug="editions-cycle",
     )
 
@@ -154,7 +154,7 @@ def rotations(
                 cases,
                 rounds=rounds,
                 scale=scale,
-                note="reach: 1.3x the cost with a thousand",
+                note="reach, native: 1.25x the cost with a thousand",
                 slug=f"editions-rotation-{edition.lower()}",
             )
         )
@@ -173,7 +173,7 @@ def timers(*, outstanding: int = OUTSTANDING, rounds: int = 15, scale: float = 1
         cases,
         rounds=rounds,
         scale=scale,
-        note="reach, native: 1.5x the least, an eighth of asyncio's; Python: two thirds of asyncio's",
+        note="reach, native: 1.5x the least, a ninth of asyncio's",
         slug="editions-timer",
     )
 

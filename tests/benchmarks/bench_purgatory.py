@@ -303,7 +303,7 @@ def cycle_beside_peers(*, rounds: int = 15, scale: float = 1.0) -> Table:
         cases,
         rounds=rounds,
         scale=scale,
-        note="reach: the baseline 0.87x the native implementation's time or more, 0.14x the pure implementation's",
+        note="reach: the baseline 0.95x the native implementation's time or more",
         slug="cycle-peers",
     )
 

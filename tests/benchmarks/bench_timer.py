@@ -187,7 +187,7 @@ def add_cancel(*, outstanding: int = OUTSTANDING, varied: bool = False, rounds: 
         cases,
         rounds=rounds,
         scale=scale,
-        note="reach: asyncio call_later 8x the native timer's time or more, 1.5x the pure implementation's",
+        note="reach: asyncio call_later 9x the native timer's time or more",
         slug=f"timer-peers-{'varied' if varied else 'one'}",
     )
 
