@@ -22,8 +22,16 @@ if TYPE_CHECKING:
 #: How many milliseconds a driver waits at a time, if the timer does not define ``advance_until`` and ``wake``.
 POLL_MS = 200
 
-#: Before CPython 3.13, ``Thread.join`` raises one of these in one of two threads that wait for a thread when it ends.
+#: Before CPython 3.13, ``Thread.join`` and ``Thread.is_alive`` raise one of these if two threads ask just when it ends.
 JOIN_ERRORS = (AssertionError, RuntimeError)
+
+
+def is_alive(thread: threading.Thread) -> bool:
+    """Whether a thread has not ended. Never raises, unlike ``thread.is_alive()``: see :data:`JOIN_ERRORS`."""
+    try:
+        return thread.is_alive()
+    except JOIN_ERRORS:
+        return False
 
 
 class Submits(Protocol):

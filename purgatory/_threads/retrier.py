@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from purgatory._events.log import log, throttle
 from timer import TimerTask
-from timer._base import JOIN_ERRORS
+from timer._base import JOIN_ERRORS, is_alive
 
 if TYPE_CHECKING:
     from timer import Timer
@@ -48,7 +48,7 @@ class Retrier(TimerTask):
             if self._stopped:
                 return
             self._missed[operation] = self._missed.get(operation, 0) + 1
-            if self._thread is not None and self._thread.is_alive():
+            if self._thread is not None and is_alive(self._thread):
                 self._changed.notify_all()
                 return
             # Assigned before start(): if start() is interrupted, stop() still finds the thread.

@@ -16,6 +16,7 @@ import attrs
 import purgatory
 from purgatory._purgatory.take_snapshot import driver_of
 from purgatory.console._peek import Peek, describe
+from timer._base import is_alive
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -173,7 +174,7 @@ class Sampler:
             if driver is None
             else {
                 "thread": driver.thread.name,
-                "alive": driver.thread.is_alive(),
+                "alive": is_alive(driver.thread),
                 "heartbeat_ms": (time.monotonic_ns() - driver.heartbeat_ns) / 1e6,
                 "restarts": driver.restarts,
             },

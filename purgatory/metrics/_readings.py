@@ -14,6 +14,7 @@ import attrs
 
 from purgatory.metrics._histograms import Observed
 from timer import NS_PER_MS
+from timer._base import is_alive
 
 if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory
@@ -169,7 +170,7 @@ def read_timer(timer: Timer, driver: Driver | None) -> Reading | None:
         ("timer_batch_age_seconds", None): 0.0 if since_ns is None else max(0, timer.now_ns() - since_ns) / _NS,
     }
     if driver is not None:
-        values["reaper_threads", None] = float(driver.thread.is_alive())
+        values["reaper_threads", None] = float(is_alive(driver.thread))
         values["reaper_heartbeat_age_seconds", None] = max(0, time.monotonic_ns() - driver.heartbeat_ns) / _NS
         values["reaper_restarts", None] = driver.restarts
     return values, {("expiry_lateness_seconds", None): (statistics.late_ns, statistics.late_sum_ns)}

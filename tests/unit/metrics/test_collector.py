@@ -12,6 +12,7 @@ from purgatory import DelayedOperationPurgatory, InvalidSetting, PurgatoryFull
 from purgatory.metrics import _collector, register, unregister
 from tests.support import PATIENCE_S, Waiting, eventually
 from timer import ManualClock, MockTimer, SystemTimer, SystemTimerReaper
+from timer._base import JOIN_ERRORS
 
 
 def value(registry, name, **labels):
@@ -105,6 +106,21 @@ def test_reaper_is_seen(registry):
         assert 0 == value(registry, "reaper_restarts_total", timer="fetch")
         assert 0 <= value(registry, "reaper_heartbeat_age_seconds", timer="fetch") < 60
         assert 0 == value(registry, "timer_overdue_seconds", timer="fetch")
+
+
+@pytest.mark.parametrize("error", JOIN_ERRORS)
+def test_reaper_that_ends_during_a_scrape_is_counted_as_ended(registry, monkeypatch, error):
+    """Before CPython 3.13, ``Thread.is_alive`` raises if another thread asks just when the reaper ends."""
+
+    def is_alive():
+        raise error
+
+    register(registry)
+    with DelayedOperationPurgatory("fetch") as purgatory:
+        with monkeypatch.context() as patch:
+            patch.setattr(purgatory.driver.thread, "is_alive", is_alive)
+            assert 0 == value(registry, "reaper_threads", timer="fetch")
+        assert 1 == value(registry, "reaper_threads", timer="fetch")
 
 
 def test_overdue_bucket_shows(registry):
