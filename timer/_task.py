@@ -80,7 +80,6 @@ class TimerTaskList(dict["TimerTask", None]):
     def take(self, task: TimerTask, source: TimerTaskList, deadline_ns: int | None = None, /) -> bool:
         """Move a task from ``source``, with a new deadline if one is given. Returns False if it is not there."""
         if task._task_bucket is not source:
-            source.pop(task, None)  # it is still there if a second __init__ has reset it
             return False
         del source[task]
         if deadline_ns is not None:
@@ -116,9 +115,12 @@ class TimerTaskEntry:
     _task_allows_readd: ClassVar[bool] = True
 
     def __init__(self, delay_ms: int = 0) -> None:
+        whole_ms = delay_ms if type(delay_ms) is int else checked_delay_ms(delay_ms)
+        if getattr(self, "_task_bucket", None) is not None:
+            return  # a second __init__ of a pending task changes nothing
         self._task_bucket: TimerTaskList | None = None
         self._task_deadline_ns = 0
-        self._task_delay_ms = delay_ms if type(delay_ms) is int else checked_delay_ms(delay_ms)
+        self._task_delay_ms = whole_ms
         self._task_rescheduled_by_ns = 0
 
     @property

@@ -41,9 +41,7 @@ class Watchers(dict[Any, None]):
 
     def with_first_key_here(self, operations: list[Any]) -> list[Any]:
         """Those of ``operations`` that wait, and have their first key here."""
-        # After a second __init__ an operation has no watches.
-        waiting = [each for each in operations if each._op_state <= PARKED and each._op_watches]
-        return [each for each in waiting if each._op_watches[0] is self]
+        return [each for each in operations if each._op_state <= PARKED and each._op_watches[0] is self]
 
     def head(self, most: int) -> list[Any]:
         """The first ``most`` operations in order of arrival."""

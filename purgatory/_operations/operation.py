@@ -162,7 +162,11 @@ class DelayedOperation(TimerTask, abc.ABC):
     _task_allows_readd = False  # only extend() reschedules an operation
 
     def __init__(self, delay_ms: int, *, lock: LockLike | None = None) -> None:
+        if getattr(self, "_op_home_shard", UNPARKED) is not UNPARKED:
+            return  # a second __init__ of an operation that was parked changes nothing
         super().__init__(delay_ms)
+        if hasattr(self, "_op_home_shard"):
+            return  # a second __init__ before that changes the delay only
         if lock is not None:
             check_lock(lock)
         self._op_lock = lock

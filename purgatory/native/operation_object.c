@@ -18,6 +18,8 @@ static int operation_init(Operation *self, PyObject *args, PyObject *kwargs)
     else if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$O:__init__", names, &delay_ms, &lock))
         return -1;
     int is_first = self->entry.delay_ms == TIMER_UNSET;
+    if (__atomic_load_n(&self->home_shard, __ATOMIC_ACQUIRE) != NULL)
+        return 0; /* a second __init__ of an operation that was parked changes nothing */
     if (core.timer->init(&self->entry, delay_ms))
         return -1;
     if (is_first && lock != Py_None) { /* a second __init__ keeps the lock, which a thread may hold */

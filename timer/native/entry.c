@@ -166,11 +166,14 @@ static PyObject *whole_delay(PyObject *delay_ms)
     return python("timer._task", "checked_delay_ms", delay_ms);
 }
 
+/* A second __init__ of a pending task changes nothing. */
 static int entry_init_delay(TimerEntry *self, PyObject *delay_ms)
 {
-    int overflow = 0;
+    int overflow = 0, is_pending = peek_bucket(self) != NULL;
     int64_t delay = PyLong_CheckExact(delay_ms) ? PyLong_AsLongLongAndOverflow(delay_ms, &overflow) : INT64_MAX;
     if (!overflow && delay <= MOST_MS && delay >= -MOST_MS) {
+        if (is_pending)
+            return 0;
         if (peek(&self->delay_ms) != TIMER_HUGE) {
             poke(&self->deadline_ns, 0);
             poke(&self->moved_ns, 0);
@@ -180,7 +183,7 @@ static int entry_init_delay(TimerEntry *self, PyObject *delay_ms)
     }
     PyObject *whole = whole_delay(delay_ms);
     PyObject *none = PyLong_FromLong(0);
-    int failed = whole == NULL || none == NULL ? -1 : set_times(self, whole, none, none);
+    int failed = whole == NULL || none == NULL ? -1 : is_pending ? 0 : set_times(self, whole, none, none);
     Py_XDECREF(whole);
     Py_XDECREF(none);
     return failed;

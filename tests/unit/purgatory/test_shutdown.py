@@ -474,14 +474,28 @@ def test_shutdowns_of_a_hook_and_of_another_thread_do_not_wait_for_each_other(mo
     assert 30_000 > report.elapsed_ms
 
 
-def test_a_second_init_of_a_parked_operation_does_not_end_a_shutdown_early(mock_timer):
-    """An operation that has forgotten its keys is left out, and the others are settled."""
-    purgatory = DelayedOperationPurgatory("test", timer=mock_timer)
+@pytest.mark.parametrize("timer_enabled", [True, False])
+def test_a_second_init_of_a_parked_operation_changes_nothing(mock_timer, timer_enabled):
+    """An operation that is initialized again while it is parked is settled by a shutdown, which does not wait."""
+    purgatory = DelayedOperationPurgatory("test", timer=mock_timer, timer_enabled=timer_enabled)
     operation, other = park(purgatory, "k"), park(purgatory, "k")
-    DelayedOperation.__init__(operation, 60_000)
+    before = operation.keys, operation.delay_ms, operation.deadline_ns, operation.created_ns
+    DelayedOperation.__init__(operation, 1)
+    assert before == (operation.keys, operation.delay_ms, operation.deadline_ns, operation.created_ns)
     report = purgatory.shutdown("cancel", timeout_ms=0)
 
-    assert other in report.cancelled
+    assert {operation, other} == set(report.cancelled)
+    assert not report.timed_out
+
+
+def test_a_second_init_keeps_an_outcome():
+    """An operation that is initialized again after it has completed has still completed, and completes once."""
+    operation = Waiting()
+    assert operation.force_complete()
+    DelayedOperation.__init__(operation, 1)
+
+    assert operation.is_completed
+    assert not operation.force_complete()
 
 
 # -- hooks that hang

@@ -177,13 +177,20 @@ def test_next_tick_is_known_without_walking():
     assert 20 * len(wheel.levels) > len(wheel.buckets())
 
 
-def test_a_second_init_of_a_pending_task_stops_no_other_task(timer, clock):
-    """A task that has forgotten its bucket does not keep the bucket moving for ever."""
-    task, other = Ping(8), Ping(7)
+@pytest.mark.parametrize("delay_ms", [8, 2**80])
+def test_a_second_init_of_a_pending_task_changes_nothing(timer, clock, delay_ms):
+    """A task that is initialized again while it is pending keeps its place and its deadline, and runs then."""
+    task, other = Ping(4_000), Ping(7)  # in a coarse bucket, which is moved
     timer.add(task)
     timer.add(other)
-    TimerTask.__init__(task, 8)
-    clock.advance(20)
+    before = task.delay_ms, task.deadline_ns, task.added_ns
+    TimerTask.__init__(task, delay_ms)
+    assert before == (task.delay_ms, task.deadline_ns, task.added_ns)
+    clock.advance(3_999)
+    timer.advance_clock(0)
+    assert (True, False) == (other.ran.is_set(), task.ran.is_set())
+    clock.advance(1)
     timer.advance_clock(0)
 
-    assert other.ran.is_set()
+    assert task.ran.is_set()
+    assert not task.is_pending
