@@ -19,7 +19,7 @@ import threading
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
-from purgatory._events.outcome import OUTCOMES
+from purgatory._events.outcome import CANCELLED, EXPIRED, OUTCOMES
 from purgatory._keys.watchers import Watchers
 from purgatory._support.edition import CORE
 
@@ -38,12 +38,13 @@ class Shard:
         find: returns the watchers of a key, or None.
         parked, extended: how many operations were parked with their first key here, and how often one was extended.
         checks, outcomes: the checks of those that have an outcome, and their number by outcome.
+        normal_ends: by outcome, how many of these ended in a way that their type calls normal.
         completing: how many operations are between their outcome and the end of their hooks.
     """
 
     __slots__ = (
         *("__weakref__", "by_key", "capacity", "checks", "completing", "extended", "find", "idle_keys"),
-        *("key_lock", "lock", "observers", "outcomes", "parked", "retrier", "timer"),
+        *("key_lock", "lock", "normal_ends", "observers", "outcomes", "parked", "retrier", "timer"),
     )
 
     def __init__(
@@ -62,6 +63,7 @@ class Shard:
         self.extended = 0
         self.checks = 0
         self.outcomes = [0] * len(OUTCOMES)
+        self.normal_ends = [0] * len(OUTCOMES)
         self.completing = 0
         self.observers = observers
         self.idle_keys = idle_keys
@@ -104,12 +106,12 @@ class Shard:
             return is_removed
 
     def counts(self) -> tuple[int, ...]:
-        """The numbers of parked operations, extensions, checks and outcomes at one moment."""
-        outcomes = [0] * len(self.outcomes)
+        """The numbers of parked operations, extensions, checks, outcomes and normal ends at one moment."""
+        outcomes, normal_ends = [0] * len(OUTCOMES), [0] * len(OUTCOMES)
         with self.lock:
             parked, extended, checks = self.parked, self.extended, self.checks
-            outcomes[:] = self.outcomes
-        return parked, extended, checks, *outcomes
+            outcomes[:], normal_ends[:] = self.outcomes, self.normal_ends
+        return parked, extended, checks, *outcomes, normal_ends[EXPIRED], normal_ends[CANCELLED]
 
     def entries(self) -> int:
         # Kept as a number in C. Such a number beside the dicts would be wrong after an interrupt.

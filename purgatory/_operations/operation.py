@@ -49,9 +49,9 @@ tokens. It passes an unfinished check to the retrier, and runs the pending hooks
 from __future__ import annotations
 
 import abc
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from contextvars import Context
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import attrs
 
@@ -72,6 +72,7 @@ from purgatory._keys.idle_keys import IdleKeys
 from purgatory._keys.shard import Shard
 from purgatory._operations.subclasses import (
     check_names,
+    check_normal_ends,
     described,
     not_initialized,
     reject_coroutine,
@@ -138,7 +139,7 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     Raises:
         timer.DelayTypeError, timer.DelayValueError: the delay is not a finite number.
-        InvalidSetting: the lock has no ``acquire`` or no ``release``.
+        InvalidSetting: the lock has no ``acquire`` or no ``release``, or the subclass has wrong ``normal_ends``.
         ReservedName: the subclass, or an assignment, uses a reserved name.
     """
 
@@ -158,6 +159,11 @@ class DelayedOperation(TimerTask, abc.ABC):
         "_op_turn",
         "_op_watches",
     )
+
+    #: The ends that are normal for this type: ``Outcome.EXPIRED``, ``Outcome.CANCELLED``, or both. Metrics, alerts, the
+    #: console, the journal and its reports do not count them as failures. That a long poll expires, or that a lease is
+    #: cancelled, is no failure. Subclasses inherit it.
+    normal_ends: ClassVar[Collection[Outcome]] = frozenset()
 
     _task_allows_readd = False  # only extend() reschedules an operation
 
@@ -183,6 +189,7 @@ class DelayedOperation(TimerTask, abc.ABC):
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         check_names(cls, DelayedOperation)
+        check_normal_ends(cls)
 
     def __repr__(self) -> str:
         return described(self)
@@ -438,6 +445,7 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     def _op_decide(self, outcome: int, completion: Completion) -> int | None:
         """The step to an outcome. Returns the state before it, or None if the step was not taken."""
+        is_normal = outcome in (EXPIRED, CANCELLED) and OUTCOMES[outcome] in type(self).normal_ends
         while True:
             home_shard = self._op_home_shard
             with home_shard.lock:
@@ -452,6 +460,7 @@ class DelayedOperation(TimerTask, abc.ABC):
                     home_shard.parked += 1  # count it as parked, although parking has not finished
                 self._op_state = outcome
                 home_shard.outcomes[outcome] += 1
+                home_shard.normal_ends[outcome] += is_normal
                 home_shard.checks += self._op_checks
                 home_shard.completing += 1
                 completion.is_counted = True
@@ -517,11 +526,13 @@ if not TYPE_CHECKING and CORE is not None:
         __slots__ = ()
         _task_allows_readd = False
         __repr__ = _pure.__repr__
+        normal_ends = _pure.normal_ends
         try_complete = _pure.try_complete
 
         def __init_subclass__(cls, **kwargs: Any) -> None:
             super().__init_subclass__(**kwargs)
             check_names(cls, DelayedOperation)
+            check_normal_ends(cls)
 
 
 reserve(DelayedOperation)

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from functools import partial
 from types import CoroutineType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from purgatory._events.log import log
-from purgatory._events.outcome import PARKED
-from purgatory._support.errors import InvalidOperation, ReservedName
+from purgatory._events.outcome import PARKED, Outcome
+from purgatory._support.errors import InvalidOperation, InvalidSetting, ReservedName
 from purgatory._support.label import label
 
 if TYPE_CHECKING:
     from purgatory._operations.operation import DelayedOperation
+    from purgatory._operations.operation_type import OperationT
 
 #: The public properties of an operation.
 PROPERTIES: Final = (
@@ -23,6 +25,9 @@ PROPERTIES: Final = (
 )
 #: What a subclass must not redefine. The timer calls ``run`` at the deadline.
 RESERVED: Final = (*PROPERTIES, "run")
+
+#: The ends that a type may call normal. Every other end is one anyway.
+_CAN_BE_NORMAL: Final = (Outcome.EXPIRED, Outcome.CANCELLED)
 
 _STATES: Final = ("new", "being parked", "parked")
 _KEYS_SHOWN: Final = 3
@@ -38,6 +43,47 @@ def check_names(cls: type, base: type) -> None:
         for name in vars(kind):
             if name in RESERVED or name.startswith(("_op_", "_task_")):
                 raise ReservedName(kind, name, RESERVED)
+
+
+def check_normal_ends(cls: Any) -> None:
+    """Check the ``normal_ends`` of a class, its own or inherited, and freeze them.
+
+    Raises:
+        InvalidSetting: they are not a collection of ``Outcome.EXPIRED`` and ``Outcome.CANCELLED``.
+    """
+    ends = cls.normal_ends
+    frozen = frozen_ends(f"{cls.__qualname__}.normal_ends", ends)
+    if frozen is not ends:
+        cls.normal_ends = frozen
+
+
+def frozen_ends(setting: str, ends: object) -> frozenset[Outcome]:
+    """The ends as a frozen set.
+
+    Raises:
+        InvalidSetting: ``setting`` is not a collection of ``Outcome.EXPIRED`` and ``Outcome.CANCELLED``.
+    """
+    if not isinstance(ends, Collection) or any(end not in _CAN_BE_NORMAL for end in ends):
+        hint = f"write {{{ends}}}" if isinstance(ends, Outcome) else "write {Outcome.EXPIRED}"
+        raise InvalidSetting(setting, ends, "a collection of Outcome.EXPIRED and Outcome.CANCELLED", hint)
+    return frozenset(ends)
+
+
+@functools.lru_cache(maxsize=256)
+def variant(kind: type[OperationT], normal_ends: frozenset[Outcome], name: str) -> type[OperationT]:
+    """A type as ``kind``, with other normal ends, under a name: the same one each time."""
+    members = {"__slots__": (), "__doc__": kind.__doc__, "__module__": kind.__module__, "normal_ends": normal_ends}
+    return type(name, (kind,), members)
+
+
+def with_normal_ends(kind: type[OperationT], normal_ends: Collection[Outcome]) -> type[OperationT]:
+    """``kind`` itself, or a type of the same name with these normal ends.
+
+    Raises:
+        InvalidSetting: the ends cannot be normal.
+    """
+    ends = frozen_ends("normal_ends", normal_ends)
+    return variant(kind, ends, kind.__name__) if ends else kind
 
 
 def reserve(cls: type) -> None:

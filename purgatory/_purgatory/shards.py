@@ -78,10 +78,10 @@ class Shards:
         return sum(shard.completing for shard in self)
 
     def totals(self) -> Totals:
-        sums = [0] * (3 + len(OUTCOMES))
+        sums = [0] * (3 + len(OUTCOMES) + 2)
         for shard in self:
             sums = [total + number for total, number in zip(sums, shard.counts(), strict=True)]
-        parked, extended, checks, *outcomes = sums
+        parked, extended, checks, *outcomes, expired_normally, cancelled_normally = sums
         return Totals(
             parked=parked,
             immediate=outcomes[IMMEDIATE],
@@ -91,6 +91,8 @@ class Shards:
             forced=outcomes[FORCED],
             checks=checks,
             extended=extended,
+            expired_normally=expired_normally,
+            cancelled_normally=cancelled_normally,
         )
 
     def _number(self, key: Hashable) -> int:

@@ -18,6 +18,8 @@ class Totals:
         parked: those that were not completed at once.
         checks: calls of ``try_complete``, counted when the operation gets its outcome.
         extended: how often ``extend`` moved a deadline.
+        expired_normally: the part of ``expired`` whose type names the expiry in ``normal_ends``.
+        cancelled_normally: the part of ``cancelled`` whose type names the cancellation there.
     """
 
     parked: int
@@ -28,6 +30,8 @@ class Totals:
     forced: int
     checks: int
     extended: int = 0
+    expired_normally: int = 0
+    cancelled_normally: int = 0
 
     @property
     def started(self) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import itertools
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Generic
 
 from purgatory._operations.operation import DelayedOperation, Operation
+from purgatory._operations.subclasses import with_normal_ends
 from purgatory._purgatory.purgatory import DelayedOperationPurgatory
 from purgatory._support.edition import CORE, native_class
 from purgatory._support.errors import InvalidSetting
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     from purgatory._events.observers import Observer
+    from purgatory._events.outcome import Outcome
     from purgatory._purgatory.shutdown import Drain
     from purgatory._purgatory.snapshot import PurgatorySnapshot, ShutdownReport
     from timer import Submits, Timer
@@ -91,9 +93,11 @@ class DelayedFuturePurgatory(ShutsDown):
         max_parked: reject further sets with ``PurgatoryFull`` while this many wait.
         observers: are notified of each set that is parked, and of its outcome.
         executor: any object with ``submit``. Its owner closes it. The default is one thread, ``<name>-executor``.
+        normal_ends: the ends that are no failure of its sets, such as ``{Outcome.EXPIRED}``. See
+            ``DelayedOperation.normal_ends``.
     """
 
-    __slots__ = ("__weakref__", "_executor", "_own_executor", "_purgatory", "_serial")
+    __slots__ = ("__weakref__", "_executor", "_operation", "_own_executor", "_purgatory", "_serial")
 
     def __init__(
         self,
@@ -105,7 +109,9 @@ class DelayedFuturePurgatory(ShutsDown):
         max_parked: int | None = None,
         observers: Iterable[Observer] = (),
         executor: Submits | None = None,
+        normal_ends: Collection[Outcome] = (),
     ) -> None:
+        self._operation = with_normal_ends(DelayedFuture, normal_ends)
         self._purgatory: DelayedOperationPurgatory[DelayedFuture[Any]] = DelayedOperationPurgatory(
             name,
             timer=timer,
@@ -150,7 +156,7 @@ class DelayedFuturePurgatory(ShutsDown):
         for future in futures:
             if not isinstance(future, Future):
                 raise InvalidSetting("futures", future, "concurrent.futures.Future objects")
-        operation = DelayedFuture(timeout_ms, futures, callback)
+        operation = self._operation(timeout_ms, futures, callback)
         key = next(self._serial)
         if not self._purgatory.try_complete_else_watch(operation, [key]):
             self._check_when_done(operation, key)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from purgatory._events.outcome import Outcome
 from purgatory._operations.operation import DelayedOperation
+from purgatory._operations.subclasses import with_normal_ends
 from purgatory._purgatory.purgatory import DelayedOperationPurgatory
 from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, check_int
 from purgatory._support.errors import WaitDrained
@@ -65,6 +66,8 @@ class ThresholdPurgatory(Numbers, ShutsDown):
         value: the first value of the number without a key. None: it has no value yet.
         reaper_enabled: drive the timer from a thread. If False, call ``purgatory.advance_clock``.
         shards: how many shards the watch lists are split in. Use more for many keys and threads.
+        normal_ends: the ends that are no failure of its waits, such as ``{Outcome.EXPIRED}``. See
+            ``DelayedOperation.normal_ends``.
 
     >>> with ThresholdPurgatory("high-watermarks", shards=64) as watermarks:
     ...     third = watermarks.wait(3, timeout_ms=5_000, key=("orders", 0))
@@ -76,7 +79,7 @@ class ThresholdPurgatory(Numbers, ShutsDown):
     4
     """
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "_waiter")
 
     _purgatory: DelayedOperationPurgatory[ThresholdWaiter]
 
@@ -88,7 +91,9 @@ class ThresholdPurgatory(Numbers, ShutsDown):
         value: int | None = None,
         reaper_enabled: bool = True,
         shards: int = 1,
+        normal_ends: Collection[Outcome] = (),
     ) -> None:
+        self._waiter = with_normal_ends(ThresholdWaiter, normal_ends)
         if value is not None:
             check_int("value", value)
         super().__init__(
@@ -110,7 +115,7 @@ class ThresholdPurgatory(Numbers, ShutsDown):
         check_int("threshold", threshold)
         checked_delay_ms(timeout_ms)  # before a number is made for the key
         number = self._number(key)
-        waiter = ThresholdWaiter(threshold, timeout_ms, number)
+        waiter = self._waiter(threshold, timeout_ms, number)
         future: Future[int] = Future()
         waiter.future = future
         number.park(threshold, partial(self._purgatory.try_complete_else_watch, waiter))

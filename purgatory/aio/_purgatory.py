@@ -16,7 +16,7 @@ cancellation is never swallowed (as ``asyncio.wait_for`` once did). No other tas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Generic, TypeVar, cast
 
 from purgatory import (
@@ -36,7 +36,7 @@ from purgatory.aio._shutdown import AsyncShutdown
 from purgatory.aio._signals import forget
 from purgatory.aio._timer import LoopTimer
 from purgatory.aio._waiters import Waiters
-from purgatory.aio._waits import result_of, taking, until
+from purgatory.aio._waits import NO_ENDS, result_of, taking, until
 from timer import Timer
 
 if TYPE_CHECKING:
@@ -169,7 +169,13 @@ class AsyncPurgatory(Generic[OperationT]):
         return self._waiters.start(operation, keys)
 
     async def wait_for(
-        self, predicate: Callable[[], object], *, keys: Sequence[Hashable], timeout_ms: int, name: str | None = None
+        self,
+        predicate: Callable[[], object],
+        *,
+        keys: Sequence[Hashable],
+        timeout_ms: int,
+        name: str | None = None,
+        normal_ends: Collection[Outcome] = NO_ENDS,
     ) -> Outcome:
         """Wait until ``predicate()`` is true or the time is up. It is called now, and at every check of a key.
 
@@ -179,6 +185,9 @@ class AsyncPurgatory(Generic[OperationT]):
             timeout_ms: how long to wait.
             name: the name of the operation's type in logs, metrics, spans and the journal, instead of ``Until``. Use
                 few different names, because each makes a type.
+            normal_ends: the ends that are no failure of this wait, such as ``{Outcome.EXPIRED}``. See
+                ``DelayedOperation.normal_ends``. Waits of one name should have the same. Without a name, the type is
+                called after them: ``UntilOrExpired``.
 
         Returns:
             ``IMMEDIATE`` or ``SATISFIED`` if the predicate is true, ``EXPIRED`` if the time was up first, and
@@ -186,11 +195,12 @@ class AsyncPurgatory(Generic[OperationT]):
             the others are false: ``if await purgatory.wait_for(...)``.
 
         Raises:
-            InvalidSetting: the predicate cannot be called, or it is a coroutine function, or the name is not a text.
+            InvalidSetting: the predicate cannot be called, or it is a coroutine function, the name is not a ``str``, or
+                an end cannot be normal.
             Exception: what the predicate raises. That ends the wait.
             PurgatoryError: as :meth:`park`.
         """
-        wait = until(predicate, timeout_ms, name)
+        wait = until(predicate, timeout_ms, name, normal_ends)
         waiters = self._waiters
         if waiters.wait(wait, keys):
             del keys  # as in park
@@ -212,6 +222,7 @@ class AsyncPurgatory(Generic[OperationT]):
         timeout_ms: int,
         give_back: Callable[[ResultT], object] | None = None,
         name: str | None = None,
+        normal_ends: Collection[Outcome] = NO_ENDS,
     ) -> ResultT:
         """Wait until ``find()`` returns something other than None, and return that.
 
@@ -225,6 +236,7 @@ class AsyncPurgatory(Generic[OperationT]):
             give_back: is called with a result that was found and cannot be delivered, because the task was cancelled.
                 Put the result back in it, and check its key.
             name: as in :meth:`wait_for`, instead of ``Taking``.
+            normal_ends: as in :meth:`wait_for`.
 
         Raises:
             TimeoutError: the time was up first.
@@ -234,7 +246,7 @@ class AsyncPurgatory(Generic[OperationT]):
             Exception: what ``find`` raises. That ends the wait.
             PurgatoryError: as :meth:`park`.
         """
-        wait = taking(find, give_back, timeout_ms, name)
+        wait = taking(find, give_back, timeout_ms, name, normal_ends)
         waiters = self._waiters
         if waiters.wait(wait, keys):
             try:

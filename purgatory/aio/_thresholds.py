@@ -8,11 +8,12 @@ operations wake their tasks as those of ``wait_for`` do.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from purgatory import DelayedOperation, Outcome, PurgatoryClosed, WaitCancelled
+from purgatory._operations.subclasses import with_normal_ends
 from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, check_int
 from purgatory._ready_made.thresholds import error_of
 from purgatory.aio._purgatory import AsyncPurgatory
@@ -50,6 +51,8 @@ class AsyncThresholdPurgatory(Numbers):
         timer: expires the waits. The default is a :class:`~purgatory.aio.LoopTimer` of the purgatory's own.
         value: the first value of the number without a key. None: it has no value yet.
         max_parked: reject further waits with ``PurgatoryFull`` while this many tasks wait.
+        normal_ends: the ends that are no failure of its waits, such as ``{Outcome.EXPIRED}``. See
+            ``DelayedOperation.normal_ends``.
 
     >>> async def main() -> None:
     ...     async with AsyncThresholdPurgatory("high-watermark") as watermark:
@@ -60,13 +63,20 @@ class AsyncThresholdPurgatory(Numbers):
     0 1 4
     """
 
-    __slots__ = ("__weakref__", "_waiters")
+    __slots__ = ("__weakref__", "_waiter", "_waiters")
 
     _purgatory: AsyncPurgatory[DelayedOperation]
 
     def __init__(
-        self, name: str, *, timer: Timer | None = None, value: int | None = None, max_parked: int | None = None
+        self,
+        name: str,
+        *,
+        timer: Timer | None = None,
+        value: int | None = None,
+        max_parked: int | None = None,
+        normal_ends: Collection[Outcome] = (),
     ) -> None:
+        self._waiter = with_normal_ends(AwaitedThreshold, normal_ends)
         if value is not None:
             check_int("value", value)
         super().__init__(AsyncPurgatory(name, timer=timer, max_parked=max_parked), value)
@@ -90,7 +100,7 @@ class AsyncThresholdPurgatory(Numbers):
         if number.error is None and number.value is not None and number.value >= threshold:
             self._waiters.here()  # a purgatory that is closed, or another loop's, answers nothing
             return number.value
-        wait: Any = AwaitedThreshold(threshold, timeout_ms, number)
+        wait: Any = self._waiter(threshold, timeout_ms, number)
         if number.park(threshold, partial(self._waiters.wait, wait)):
             try:
                 await wait.future

@@ -10,13 +10,13 @@ The future holds no result. The task reads the outcome from the operation.
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from threading import get_ident
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from purgatory import DelayedOperation, InvalidSetting, Outcome, PurgatoryClosed, WaitCancelled
+from purgatory._operations.subclasses import frozen_ends, variant
 
 if TYPE_CHECKING:
     from purgatory.aio._mailbox import Mailbox
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 WaitT = TypeVar("WaitT", bound="Wait")
+
+#: No end is normal. It is compared by identity, because an ``Outcome`` that is passed by mistake may be false.
+NO_ENDS: Final[frozenset[Outcome]] = frozenset()
 
 
 class Wakes:
@@ -138,15 +141,17 @@ class Taking(Wait, Generic[ResultT]):
             self.returned(result)
 
 
-def until(predicate: Callable[[], object], timeout_ms: int, name: str | None) -> Until:
+def until(
+    predicate: Callable[[], object], timeout_ms: int, name: str | None, normal_ends: Collection[Outcome]
+) -> Until:
     """The operation of ``wait_for``.
 
     Raises:
-        InvalidSetting: the predicate cannot be called.
+        InvalidSetting: the predicate cannot be called, or name or normal ends are wrong.
     """
     if not callable(predicate):
         raise InvalidSetting("predicate", predicate, "a plain function of no arguments")
-    wait = Until(timeout_ms) if name is None else _named(Until, name)(timeout_ms)
+    wait = (Until if name is None and normal_ends is NO_ENDS else _told(Until, name, normal_ends))(timeout_ms)
     wait.predicate = predicate
     return wait
 
@@ -156,17 +161,19 @@ def taking(
     give_back: Callable[[ResultT], object] | None,
     timeout_ms: int,
     name: str | None,
+    normal_ends: Collection[Outcome],
 ) -> Taking[ResultT]:
     """The operation of ``wait_for_result``.
 
     Raises:
-        InvalidSetting: ``find`` or ``give_back`` cannot be called.
+        InvalidSetting: ``find`` or ``give_back`` cannot be called, or name or normal ends are wrong.
     """
     if not callable(find):
         raise InvalidSetting("find", find, "a plain function of no arguments")
     if give_back is not None and not callable(give_back):
         raise InvalidSetting("give_back", give_back, "a function of one argument, or None")
-    wait: Taking[ResultT] = Taking(timeout_ms) if name is None else _named(Taking, name)(timeout_ms)
+    is_plain = name is None and normal_ends is NO_ENDS
+    wait: Taking[ResultT] = (Taking if is_plain else _told(Taking, name, normal_ends))(timeout_ms)
     wait.find = find
     wait.returned = give_back
     wait.found = []
@@ -189,20 +196,22 @@ def result_of(wait: Taking[ResultT], purgatory: AsyncPurgatory[Any], keys: Seque
     raise TimeoutError(f"purgatory {purgatory.name!r} found nothing under {shown} within {wait.delay_ms} ms")
 
 
-def _named(kind: type[WaitT], name: str) -> type[WaitT]:
-    """The type of a wait with a name of its own, by which logs, metrics, spans and the journal show it.
+def _told(kind: type[WaitT], name: str | None, normal_ends: Collection[Outcome]) -> type[WaitT]:
+    """The type of a wait with a name and normal ends of its own. Logs, metrics, spans and the journal show the name.
+
+    Waits without a name are called after their normal ends, such as ``UntilOrExpired``. So one name has one meaning.
 
     Raises:
-        InvalidSetting: the name is not a ``str``, or it is empty.
+        InvalidSetting: the name is not a ``str``, or it is empty, or the ends cannot be normal.
     """
-    if not isinstance(name, str) or not name:
+    ends = frozen_ends("normal_ends", normal_ends)
+    if name is None:
+        if not ends:
+            return kind
+        name = "Or".join([kind.__name__, *sorted(end.value.capitalize() for end in ends)])
+    elif not isinstance(name, str) or not name:
         raise InvalidSetting("name", name, "a str that is not empty")
-    return _type_named(kind, name)
-
-
-@functools.lru_cache(maxsize=256)
-def _type_named(kind: type[WaitT], name: str) -> type[WaitT]:
-    return type(name, (kind,), {"__slots__": (), "__doc__": kind.__doc__})
+    return variant(kind, ends, name)
 
 
 def _wake(future: asyncio.Future[Any]) -> None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from timer import Driver, Timer, TimerStatistics
 
 OUTCOMES: Final = ("immediate", "satisfied", "expired", "cancelled", "forced")
+#: The ends that a type may call normal, and the field of the totals that counts those.
+_NORMAL: Final = {"expired": "expired_normally", "cancelled": "cancelled_normally"}
 #: Over how long lateness is judged, and how far apart its counts are kept.
 _WINDOW_S: Final = 60.0
 _SPACING_S: Final = 5.0
@@ -49,15 +51,18 @@ class _Member:
         self.when = time.monotonic()
         self.totals = member.totals()
         self.rates = dict.fromkeys(OUTCOMES, 0.0)
+        self.normal_rates = dict.fromkeys(_NORMAL, 0.0)
 
     def update(self, totals: Totals, now: float) -> None:
         """Work out what happened per second since the last look."""
         passed = now - self.when
         if passed >= _SHORTEST_S:
-            self.rates = {
-                name: max(0.0, (getattr(totals, name) - getattr(self.totals, name)) / passed) for name in OUTCOMES
-            }
+            self.rates = {name: self._rate(totals, name, passed) for name in OUTCOMES}
+            self.normal_rates = {name: self._rate(totals, field, passed) for name, field in _NORMAL.items()}
             self.totals, self.when = totals, now
+
+    def _rate(self, totals: Totals, field: str, passed: float) -> float:
+        return max(0.0, float(getattr(totals, field) - getattr(self.totals, field)) / passed)
 
 
 class Sampler:
@@ -142,8 +147,9 @@ class Sampler:
         return {
             "parked": _parked(totals),
             "capacity": live.capacity,
-            "totals": {name: getattr(totals, name) for name in (*OUTCOMES, "started", "checks")},
+            "totals": {name: getattr(totals, name) for name in (*OUTCOMES, "started", "checks", *_NORMAL.values())},
             "rates": member.rates,
+            "normal_rates": member.normal_rates,
             "keys": seen.keys,
             "visited": seen.visited,
             "sampled": seen.visited < seen.keys,

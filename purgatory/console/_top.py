@@ -102,11 +102,22 @@ def _purgatories(purgatories: Iterable[Json], history: Mapping[str, Sequence[flo
             f"{seen['parked']:,}{limit}",
             *curve,
             f"{seen['keys']:,}",
-            *(f"{seen['rates'][outcome]:,.0f}" for outcome in OUTCOMES),
+            *(_rate(seen, outcome, narrow=narrow) for outcome in OUTCOMES),
             _count(seen["rejected"]),
             _count(seen["errors"]),
         )
     return table
+
+
+def _rate(seen: Json, outcome: str, *, narrow: bool) -> Text:
+    """How many per second end that way. Those that their type calls normal are grey, or counted beside the others."""
+    rate, normal = seen["rates"][outcome], seen.get("normal_rates", {}).get(outcome, 0.0)
+    text = f"{rate:,.0f}"
+    if not round(normal):
+        return Text(text)
+    if round(rate - normal) and not narrow:
+        text += f" ({normal:,.0f} normal)"
+    return Text(text, "" if round(rate - normal) else "bright_black")
 
 
 def _timer(timer: Json) -> Panel:

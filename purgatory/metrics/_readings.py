@@ -79,6 +79,12 @@ FAMILIES: Final = (
         "Operations that left, by outcome. Cancelled operations left uncompleted.",
         by_outcome=True,
     ),
+    _of_purgatory(
+        "operations_failed",
+        Kind.COUNTER,
+        "Operations that expired or were cancelled, by outcome, without those whose type calls that end normal.",
+        by_outcome=True,
+    ),
     _of_purgatory("operations_rejected", Kind.COUNTER, "Operations rejected because the purgatory was full."),
     _of_purgatory("checks", Kind.COUNTER, "Calls of try_complete, counted when the operation leaves."),
     _of_purgatory("callback_errors", Kind.COUNTER, "Exceptions raised by hooks and observers. The log has each kind."),
@@ -143,6 +149,8 @@ def read_purgatory(
     }
     for outcome in ("immediate", "satisfied", "expired", "cancelled", "forced"):
         values["operations_completed", outcome] = getattr(totals, outcome)
+    values["operations_failed", "expired"] = totals.expired - totals.expired_normally
+    values["operations_failed", "cancelled"] = totals.cancelled - totals.cancelled_normally
     if purgatory.capacity is not None:
         values["capacity_operations", None] = purgatory.capacity
     observed: dict[Series, Observed] = {}

@@ -272,9 +272,31 @@ static int op_end(Operation *op, int outcome)
     return raise_deferred(deferred) ? -1 : 1;
 }
 
+/* Whether the type of the operation calls this end normal. */
+static int is_normal_end(Operation *op, int outcome)
+{
+    if (outcome != EXPIRED && outcome != CANCELLED)
+        return 0;
+    Kept kept = keep_error();
+    PyObject *ends = PyObject_GetAttr((PyObject *)Py_TYPE(op), core.str_normal_ends), *each = NULL;
+    PyObject *named = ends == NULL || !PyFrozenSet_CheckExact(ends) || PySet_GET_SIZE(ends) == 0
+        ? NULL : PyObject_GetIter(ends);
+    int found = 0;
+    while (named != NULL && (each = PyIter_Next(named)) != NULL) {
+        found |= each == PyTuple_GET_ITEM(core.outcomes, outcome);
+        Py_DECREF(each);
+    }
+    Py_XDECREF(named);
+    Py_XDECREF(ends);
+    PyErr_Clear(); /* without memory, or with a metaclass that raises, the end counts as any other */
+    set_again(kept);
+    return found;
+}
+
 /* The step to an outcome: the state before it, or -1 if the step was not taken. */
 static int op_decide(Operation *op, int outcome)
 {
+    int is_normal = is_normal_end(op, outcome);
     lock_operation(op);
     int before = op->state;
     if (before > PARKED || (outcome == CANCELLED && before == NEW)) {
@@ -289,6 +311,7 @@ static int op_decide(Operation *op, int outcome)
     lock_shard(home_shard);
     home_shard->parked += !is_forced && before == ARRIVING; /* although parking has not finished */
     home_shard->outcomes[outcome]++;
+    home_shard->normal_ends[outcome] += is_normal;
     home_shard->checks += checks_of(op);
     home_shard->completing++;
     unlock_shard(home_shard);

@@ -21,8 +21,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import AsyncIterator, Callable, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import AsyncIterator, Callable, Collection, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from starlette.exceptions import HTTPException
 
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
 ResultT = TypeVar("ResultT")
+
+#: The time of a poll is up: its client asks again, so this is no failure.
+NORMAL_ENDS: Final = frozenset({Outcome.EXPIRED})
 
 
 class Unavailable(HTTPException):
@@ -93,15 +96,18 @@ class LongPolls(Generic[OperationT]):
         keys: Sequence[Hashable],
         timeout_ms: int,
         name: str | None = None,
+        normal_ends: Collection[Outcome] = NORMAL_ENDS,
     ) -> Outcome:
         """Wait until ``predicate()`` holds, the time is up, or the client hangs up. See ``AsyncPurgatory.wait_for``.
+
+        An expiry counts as a normal end, unless ``normal_ends`` says otherwise. If it is a failure, pass ``()``.
 
         Raises:
             HungUp: the client has gone.
             Unavailable: the server is stopping, or the purgatory is full.
             Exception: what the predicate raises, and what ``AsyncPurgatory.wait_for`` raises for wrong arguments.
         """
-        wait = until(predicate, self.delay_ms(timeout_ms), name)
+        wait = until(predicate, self.delay_ms(timeout_ms), name, normal_ends)
         future, listener = self._begin(wait, keys), None
         if future is not None:
             listener = listen(request, wait)
@@ -123,8 +129,11 @@ class LongPolls(Generic[OperationT]):
         timeout_ms: int,
         give_back: Callable[[ResultT], object] | None = None,
         name: str | None = None,
+        normal_ends: Collection[Outcome] = NORMAL_ENDS,
     ) -> ResultT:
         """Wait until ``find()`` returns something, and return that. See ``AsyncPurgatory.wait_for_result``.
+
+        An expiry counts as a normal end, as in :meth:`wait_for`.
 
         With ``give_back``, a hang-up that this process can know of wins over the result, which is given back. That
         takes a few turns of the loop. A connection that breaks later still loses the result: a client that must not
@@ -136,7 +145,7 @@ class LongPolls(Generic[OperationT]):
             Unavailable: the server is stopping, or the purgatory is full.
             Exception: as ``AsyncPurgatory.wait_for_result``.
         """
-        wait = taking(find, give_back, self.delay_ms(timeout_ms), name)
+        wait = taking(find, give_back, self.delay_ms(timeout_ms), name, normal_ends)
         try:
             future, listener = self._begin(wait, keys), None
             if future is not None or give_back is not None:

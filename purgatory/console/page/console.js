@@ -101,7 +101,8 @@ function show() {
 }
 
 function tiles() {
-  const parked = total(({ parked }) => parked), leaving = total(rate), expired = total(({ rates }) => rates.expired);
+  const parked = total(({ parked }) => parked), leaving = total(rate);
+  const expired = total(({ rates, normal_rates }) => Math.max(0, rates.expired - normal_rates.expired)); // without normal ends
   const keys = total(({ keys }) => keys), share = leaving ? expired / leaving : 0;
   figure($("t-parked"), number(parked));
   say($("t-parked-more"), `under ${number(keys)} keys in ${state.purgatories.length} ${state.purgatories.length === 1 ? "purgatory" : "purgatories"}`);
@@ -194,7 +195,8 @@ function lists(current) {
 }
 
 function totals(current) {
-  const facts = [["started", current.totals.started], ...OUTCOMES.map((outcome) => [outcome, current.totals[outcome]]), ["checks", current.totals.checks],
+  const facts = [["started", current.totals.started], ...OUTCOMES.map((outcome) => [outcome, current.totals[outcome]]),
+    ["expired, normal", current.totals.expired_normally], ["cancelled, normal", current.totals.cancelled_normally], ["checks", current.totals.checks],
     ["rejected", current.rejected, "bad"], ["callback errors", current.errors, "bad"], ["idle keys", current.idle_keys]];
   fill($("totals"), facts, () => make("div", {}, make("dt"), make("dd")), (fact, [name, value, mood]) => {
     say(fact.children[0], name);

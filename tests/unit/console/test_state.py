@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from purgatory import DelayedOperationPurgatory
+from purgatory import DelayedOperationPurgatory, Outcome
 from purgatory.console import _state
 from purgatory.console._state import Sampler
 from tests.support import Waiting
@@ -90,3 +90,19 @@ def test_few_counts_are_kept_and_a_timer_that_is_gone_is_forgotten(clock):
     del timer
     gc.collect()
     assert 0 == len(sampler._late)
+
+
+def test_normal_ends_are_counted_apart(clock):
+    """The state has the normal ends, in total and per second, beside all ends."""
+    timer, poll = MockTimer(), type("Poll", (Waiting,), {"normal_ends": {Outcome.EXPIRED}})
+    with DelayedOperationPurgatory("fetch", timer=timer) as purgatory:
+        sampler = Sampler()
+        sampler.look()
+        for kind in (Waiting, poll, poll, poll):
+            purgatory.try_complete_else_watch(kind(5), ["k"])
+        timer.advance_clock(5)
+        clock.s = 2
+        (seen,) = sampler.look()["purgatories"]
+
+    assert (4, 3, 0) == tuple(seen["totals"][name] for name in ("expired", "expired_normally", "cancelled_normally"))
+    assert (2.0, {"expired": 1.5, "cancelled": 0.0}) == (seen["rates"]["expired"], seen["normal_rates"])

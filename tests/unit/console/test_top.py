@@ -6,7 +6,7 @@ import types
 import pytest
 
 from purgatory import DelayedOperationPurgatory
-from purgatory.console import cli, serve
+from purgatory.console import _top, cli, serve
 from tests.support import Waiting
 
 
@@ -140,3 +140,24 @@ def test_a_long_type_leaves_room_for_the_keys(console, capsys, monkeypatch):
     shown = capsys.readouterr().out
     assert 2 == shown.count("waiting longest under")
     assert "orders-of-the-region-3" in shown
+
+
+@pytest.mark.parametrize(
+    ("expired", "normal", "narrow", "text", "style"),
+    [
+        (12.0, 0.0, False, "12", ""),
+        (12.0, 12.0, False, "12", "bright_black"),
+        (12.0, 9.0, False, "12 (9 normal)", ""),
+        (12.0, 9.0, True, "12", ""),
+    ],
+)
+def test_normal_ends_are_grey(expired, normal, narrow, text, style):
+    """Ends that are all normal are grey. Of others, a wide terminal shows how many are normal."""
+    shown = _top._rate({"rates": {"expired": expired}, "normal_rates": {"expired": normal}}, "expired", narrow=narrow)
+
+    assert (text, style) == (shown.plain, str(shown.style))
+
+
+def test_console_of_an_earlier_version_has_no_normal_ends():
+    """A state without ``normal_rates`` is shown as before."""
+    assert "12" == _top._rate({"rates": {"expired": 12.0}}, "expired", narrow=False).plain

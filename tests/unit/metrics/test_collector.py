@@ -8,7 +8,7 @@ import pytest
 from prometheus_client import Counter, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from purgatory import DelayedOperationPurgatory, InvalidSetting, PurgatoryFull
+from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, PurgatoryFull
 from purgatory.metrics import _collector, register, unregister
 from tests.support import PATIENCE_S, Waiting, eventually
 from timer import ManualClock, MockTimer, SystemTimer, SystemTimerReaper
@@ -404,3 +404,19 @@ def test_names_that_become_one_label_are_added_up(registry, monkeypatch):
 
         assert 2 == value(registry, "parked_operations", purgatory=names[1])
         assert 4 == value(registry, "slow_callbacks_total", purgatory=names[1])
+
+
+def test_normal_ends_are_no_failures(registry, mock_timer):
+    """``operations_failed`` has the expired and the cancelled operations, without those that ended normally."""
+    register(registry)
+    poll = type("Poll", (Waiting,), {"normal_ends": {Outcome.EXPIRED}})
+    with DelayedOperationPurgatory("fetch", timer=mock_timer) as fetch:
+        for kind in (Waiting, poll, poll):
+            fetch.try_complete_else_watch(kind(50), ["k"])
+            fetch.try_complete_else_watch(kind(500), ["gone"])
+        fetch.cancel_for_key("gone")
+        mock_timer.advance_clock(50)
+
+        for outcome, completed, failed in (("expired", 3, 1), ("cancelled", 3, 3)):
+            assert completed == value(registry, "operations_completed_total", purgatory="fetch", outcome=outcome)
+            assert failed == value(registry, "operations_failed_total", purgatory="fetch", outcome=outcome)

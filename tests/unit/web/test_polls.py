@@ -466,3 +466,17 @@ async def test_metrics_are_a_route():
         answer = await client.get("/metrics")
     assert 200 == answer.status_code
     assert "# HELP purgatory_parked_operations" in answer.text
+
+
+@on_loop
+async def test_poll_that_expires_ends_normally():
+    """The time of a poll is up without anything being wrong. A wait that must be answered passes ``()``."""
+    async with AsyncPurgatory("test") as purgatory:
+        polls, request = LongPolls(purgatory), Client().request
+        options = {"keys": ["k"], "timeout_ms": 1}
+        assert Outcome.EXPIRED is await polls.wait_for(request, lambda: False, **options)
+        with pytest.raises(TimeoutError):
+            await polls.wait_for_result(request, lambda: None, **options)
+        assert (2, 2) == (purgatory.totals().expired, purgatory.totals().expired_normally)
+        await polls.wait_for(request, lambda: False, normal_ends=(), **options)
+        assert (3, 2) == (purgatory.totals().expired, purgatory.totals().expired_normally)

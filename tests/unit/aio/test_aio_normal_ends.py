@@ -1,0 +1,101 @@
+"""Waits that say which ends are normal, on both kinds of asyncio's purgatory."""
+
+import asyncio
+
+import pytest
+
+from purgatory import InvalidSetting, Outcome
+from purgatory.aio import AsyncPurgatory, AsyncThresholdPurgatory
+from tests.support.loops import until
+from timer import MockTimer
+
+EXPIRED = frozenset({Outcome.EXPIRED})
+
+
+def wait(purgatory, **options):
+    return purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=1, **options)
+
+
+def test_wait_takes_normal_ends(run, opened):
+    """An expiry counts as normal if the wait says so, and as a failure if it does not."""
+
+    async def main():
+        async with opened() as purgatory:
+            assert Outcome.EXPIRED is await wait(purgatory)
+            assert Outcome.EXPIRED is await wait(purgatory, normal_ends={Outcome.EXPIRED})
+            with pytest.raises(TimeoutError):
+                await purgatory.wait_for_result(lambda: None, keys=["k"], timeout_ms=1, normal_ends=[Outcome.EXPIRED])
+            totals = purgatory.totals()
+            assert (3, 2) == (totals.expired, totals.expired_normally)
+
+    run(main)
+
+
+def test_type_of_a_wait_is_named_after_its_normal_ends(run, opened):
+    """Waits without a name whose normal ends differ have types of different names. A name that is given stays."""
+
+    async def main():
+        async with opened() as purgatory:
+            ends = [(), EXPIRED, {Outcome.EXPIRED, Outcome.CANCELLED}]
+            tasks = [
+                asyncio.create_task(purgatory.wait_for(bool, keys=["k"], timeout_ms=60_000, normal_ends=each))
+                for each in ends
+            ]
+            named = purgatory.wait_for(bool, keys=["k"], timeout_ms=60_000, name="poll", normal_ends=EXPIRED)
+            tasks.append(asyncio.create_task(named))
+            await until(lambda: 4 == purgatory.waiting)
+            kinds = {type(operation) for operation in purgatory.operations()}
+            purgatory.cancel_for_key("k")
+            await asyncio.gather(*tasks)
+            assert {
+                "Until": frozenset(),
+                "UntilOrExpired": EXPIRED,
+                "UntilOrCancelledOrExpired": frozenset(ends[2]),
+                "poll": EXPIRED,
+            } == {kind.__qualname__: kind.normal_ends for kind in kinds}
+
+    run(main)
+
+
+def test_wrong_normal_ends_of_a_wait_are_rejected(run, opened):
+    """The error names the argument, and nothing is parked."""
+
+    async def main():
+        async with opened() as purgatory:
+            for wrong in ("expired", Outcome.EXPIRED, {Outcome.FORCED}, 1):
+                with pytest.raises(InvalidSetting, match="normal_ends must be a collection of"):
+                    await wait(purgatory, normal_ends=wrong)
+            assert 0 == purgatory.totals().started
+
+    run(main)
+
+
+def test_awaited_thresholds_take_normal_ends():
+    """``AsyncThresholdPurgatory`` says for all of its waits which ends are normal."""
+
+    async def main():
+        timer = MockTimer()
+        async with AsyncThresholdPurgatory("t", timer=timer, normal_ends=EXPIRED) as thresholds:
+            late = asyncio.create_task(thresholds.wait(3, 5))
+            await until(lambda: thresholds.num_waiting)
+            timer.advance_clock(5)
+            with pytest.raises(TimeoutError):
+                await late
+            totals = thresholds.purgatory.totals()
+            assert (1, 1) == (totals.expired, totals.expired_normally)
+
+    asyncio.run(main())
+
+
+def test_many_waits_share_a_type():
+    """Waits that say the same have one type: it is made once."""
+
+    async def main():
+        async with AsyncPurgatory("p") as purgatory:
+            tasks = [asyncio.create_task(wait(purgatory, normal_ends=[Outcome.EXPIRED])) for _ in range(3)]
+            await asyncio.sleep(0)
+            kinds = {type(operation) for operation in purgatory.operations()}
+            await asyncio.gather(*tasks)
+            assert 1 == len(kinds)
+
+    asyncio.run(main())
