@@ -43,9 +43,8 @@ def begin(number: int, task: TimerTaskEntry, hook: str) -> None:
             _wakes.pop()()
 
 
-def end(number: int) -> None:
-    """Remove the record of a call. No effect if the call was not recorded."""
-    _calls.pop(number, None)
+#: ``end(number, None)`` removes the record of a call, if there is one. One call of C, which no interrupt divides.
+end = _calls.pop
 
 
 def call(task: TimerTaskEntry, hook: str, function: Callable[..., T], /, *args: Any) -> T:
@@ -55,7 +54,7 @@ def call(task: TimerTaskEntry, hook: str, function: Callable[..., T], /, *args: 
         begin(number, task, hook)
         return function(*args)
     finally:
-        end(number)
+        end(number, None)
 
 
 def calls() -> list[Call]:
@@ -75,7 +74,7 @@ class _Child:
         me = threading.get_ident()
         for thread, _, _, number in calls():
             if thread != me:
-                end(number)
+                end(number, None)
 
 
 _child: Final = _Child()

@@ -486,7 +486,7 @@ class DelayedOperation(TimerTask, abc.ABC):
                 completion.error = stop
                 raise
             finally:
-                end(number)
+                end(number, None)
         if home_shard.observers.finished and not completion.is_reported:
             completion.is_reported = True
             outcome = OUTCOMES[self._op_state]

@@ -1,6 +1,7 @@
 /* The native implementation of the purgatory's hot types: purgatory._core.
  *
- * The Python module of the same name defines what each type does. The files here, in the order in which this one
+ * The Python module of the same name defines what each type does, and tells the same steps under the same names (a test
+ * compares them). The files here, in the order in which this one
  * includes them:
  *
  *     core.h             the structs, the objects that all parts share, their locks
@@ -190,7 +191,7 @@ static int fill(PyObject *module)
 
 static PyMethodDef functions[] = {
     {"bind", bind, METH_O, NULL},
-    {"visit", (PyCFunction)(void (*)(void))visit_watchers, METH_FASTCALL, NULL},
+    {"visit", (PyCFunction)(void (*)(void))visit, METH_FASTCALL, NULL},
     {NULL}};
 
 static PyModuleDef_Slot module_slots[] = MODULE_SLOTS(fill);

@@ -18,7 +18,7 @@ static int is_plain(PyObject *key)
 /* Forget the key if no operation is under it: 1, 0, or -1 with an error. The thread that closes the watchers removes
  * them from the dict. Open watchers are in the dict. A thread that finds closed ones tries again until they are
  * removed. */
-static int forget(Watchers *self)
+static int remove_if_empty(Watchers *self)
 {
     if (!close_if_empty(self))
         return 0;
@@ -74,8 +74,63 @@ static Watchers *first_of_queue(IdleKeys *self)
     return oldest;
 }
 
+static int forget_oldest(IdleKeys *self);
+
+static int is_over(IdleKeys *self)
+{
+    lock_idle(self);
+    int over = self->noted > self->limit;
+    unlock_idle(self);
+    return over;
+}
+
+/* Note a key that has no operation any more. The caller has set the mark. 0, or -1 with an error. */
+static int note(IdleKeys *self, Watchers *watchers)
+{
+    if (!put_behind(self, watchers))
+        return 0;
+    return forget_oldest(self) < 0 || (is_over(self) && forget_oldest(self) < 0) ? -1 : 0;
+}
+
+static PyObject *idle_note(IdleKeys *self, PyObject *given)
+{
+    if (!Py_IS_TYPE(given, core.watchers)) {
+        PyErr_SetString(PyExc_TypeError, "watchers must be a Watchers");
+        return NULL;
+    }
+    Watchers *watchers = (Watchers *)given;
+    if (mark_idle(watchers) && note(self, watchers))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *purge(IdleKeys *self, PyObject *Py_UNUSED(none))
+{
+    Py_ssize_t forgotten = 0;
+    lock_idle(self);
+    Py_ssize_t noted = self->noted;
+    unlock_idle(self);
+    for (; noted > 0; noted--) {
+        int was = forget_oldest(self);
+        if (was < 0)
+            return NULL;
+        forgotten += was;
+    }
+    return PyLong_FromSsize_t(forgotten);
+}
+
+static PyObject *after_fork(IdleKeys *self, PyObject *Py_UNUSED(none))
+{
+#ifdef Py_GIL_DISABLED
+    self->mutex = (PyMutex){0};
+#else
+    (void)self;
+#endif
+    Py_RETURN_NONE;
+}
+
 /* Examine the key that was noted first: 1 if it was forgotten, 0, or -1 with an error. */
-static int examine_oldest(IdleKeys *self)
+static int forget_oldest(IdleKeys *self)
 {
     lock_idle(self);
     Watchers *oldest = first_of_queue(self);
@@ -91,7 +146,7 @@ static int examine_oldest(IdleKeys *self)
     oldest->idle = 0;
     int is_empty = oldest->count == 0;
     unlock_shard(oldest->shard);
-    int forgotten = is_empty ? forget(oldest) : 0;
+    int forgotten = is_empty ? remove_if_empty(oldest) : 0;
     if (forgotten > 0) {
         lock_idle(self);
         self->forgotten++;
@@ -114,49 +169,6 @@ static int examine_oldest(IdleKeys *self)
         unlock_idle(self);
     }
     return forgotten;
-}
-
-static int is_over(IdleKeys *self)
-{
-    lock_idle(self);
-    int over = self->noted > self->limit;
-    unlock_idle(self);
-    return over;
-}
-
-/* Note a key that has no operation any more. The caller has set the mark. 0, or -1 with an error. */
-static int note(IdleKeys *self, Watchers *watchers)
-{
-    if (!put_behind(self, watchers))
-        return 0;
-    return examine_oldest(self) < 0 || (is_over(self) && examine_oldest(self) < 0) ? -1 : 0;
-}
-
-static PyObject *idle_note(IdleKeys *self, PyObject *given)
-{
-    if (!Py_IS_TYPE(given, core.watchers)) {
-        PyErr_SetString(PyExc_TypeError, "watchers must be a Watchers");
-        return NULL;
-    }
-    Watchers *watchers = (Watchers *)given;
-    if (mark_idle(watchers) && note(self, watchers))
-        return NULL;
-    Py_RETURN_NONE;
-}
-
-static PyObject *idle_purge(IdleKeys *self, PyObject *Py_UNUSED(none))
-{
-    Py_ssize_t forgotten = 0;
-    lock_idle(self);
-    Py_ssize_t noted = self->noted;
-    unlock_idle(self);
-    for (; noted > 0; noted--) {
-        int was = examine_oldest(self);
-        if (was < 0)
-            return NULL;
-        forgotten += was;
-    }
-    return PyLong_FromSsize_t(forgotten);
 }
 
 static PyObject *idle_get(IdleKeys *self, void *which)
@@ -215,20 +227,10 @@ static void idle_dealloc(IdleKeys *self)
     Py_DECREF(type);
 }
 
-static PyObject *idle_after_fork(IdleKeys *self, PyObject *Py_UNUSED(none))
-{
-#ifdef Py_GIL_DISABLED
-    self->mutex = (PyMutex){0};
-#else
-    (void)self;
-#endif
-    Py_RETURN_NONE;
-}
-
 static PyMethodDef idle_methods[] = {
     {"note", (PyCFunction)idle_note, METH_O, "note($self, watchers, /)\n--\n\n"},
-    {"after_fork", (PyCFunction)idle_after_fork, METH_NOARGS, NULL},
-    {"purge", (PyCFunction)idle_purge, METH_NOARGS, "purge($self, /)\n--\n\n"},
+    {"after_fork", (PyCFunction)after_fork, METH_NOARGS, NULL},
+    {"purge", (PyCFunction)purge, METH_NOARGS, "purge($self, /)\n--\n\n"},
     {NULL}};
 
 static PyGetSetDef idle_attributes[] = {

@@ -74,6 +74,23 @@ static int check_as_defined(Operation *op)
         PyObject_VectorcallMethod(core.str_maybe_try_complete, &self, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL));
 }
 
+/* Expire: complete the operation and run on_expiration. -1 with an error. */
+static int run(Operation *op)
+{
+    if (!flag_of(&op->overdue))
+        set_flag(&op->overdue, TIME_IS_UP);
+    return check_as_defined(op);
+}
+
+/* 0, or -1 with an error if a subclass forgot super().__init__(). */
+static int op_check_initialized(Operation *op)
+{
+    if (__atomic_load_n(&op->entry.delay_ms, __ATOMIC_RELAXED) != TIMER_UNSET)
+        return 0;
+    raise_uninitialized(Py_TYPE(op), "delay_ms");
+    return -1;
+}
+
 /* Take the turn, or keep it if another thread asked for a check meanwhile: 1, or 0 if there is nothing to do. */
 static int op_take_turn(Operation *op, int has_turn)
 {
@@ -155,6 +172,15 @@ static int op_retry(Operation *op)
     }
     set_again(kept);
     return 0;
+}
+
+/* The same as run(), for a shutdown. -1 with an error. */
+static int op_expire_for_shutdown(Operation *op)
+{
+    if (!flag_of(&op->overdue))
+        set_flag(&op->overdue, DRAINED);
+    core.timer->withdraw(&op->entry);
+    return check_as_defined(op);
 }
 
 /* ---------------------------------------------------------------- parking: see parking.c */

@@ -1,14 +1,5 @@
 /* Operation (_operations/operation.py): the methods and attributes that Python sees. The steps are in operation.c. */
 
-/* 0, or -1 with an error if a subclass forgot super().__init__(). */
-static int check_initialized(Operation *op)
-{
-    if (__atomic_load_n(&op->entry.delay_ms, __ATOMIC_RELAXED) != TIMER_UNSET)
-        return 0;
-    raise_uninitialized(Py_TYPE(op), "delay_ms");
-    return -1;
-}
-
 static int operation_init(Operation *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"delay_ms", "lock", NULL};
@@ -32,43 +23,33 @@ static int operation_init(Operation *self, PyObject *args, PyObject *kwargs)
 
 static PyObject *operation_force(Operation *self, PyObject *Py_UNUSED(none))
 {
-    int forced = check_initialized(self) ? -1 : op_end(self, FORCED);
+    int forced = op_check_initialized(self) ? -1 : op_end(self, FORCED);
     return forced < 0 ? NULL : PyBool_FromLong(forced);
 }
 
 static PyObject *operation_maybe(Operation *self, PyObject *Py_UNUSED(none))
 {
-    int completed = check_initialized(self) ? -1 : maybe_try_complete(self);
+    int completed = op_check_initialized(self) ? -1 : maybe_try_complete(self);
     return completed < 0 ? NULL : PyBool_FromLong(completed);
-}
-
-/* Expire, for this reason unless there is one already. 0, or -1 with an error. */
-static int expire(Operation *self, int why)
-{
-    if (!flag_of(&self->overdue))
-        set_flag(&self->overdue, why);
-    if (why == DRAINED)
-        core.timer->withdraw(&self->entry);
-    return check_as_defined(self) < 0 ? -1 : 0;
 }
 
 static PyObject *operation_run(Operation *self, PyObject *Py_UNUSED(none))
 {
-    if (check_initialized(self) || expire(self, TIME_IS_UP))
+    if (op_check_initialized(self) || run(self) < 0)
         return NULL;
     Py_RETURN_NONE;
 }
 
-static PyObject *op_expire_for_shutdown(Operation *self, PyObject *Py_UNUSED(none))
+static PyObject *operation_expire_for_shutdown(Operation *self, PyObject *Py_UNUSED(none))
 {
-    if (check_initialized(self) || expire(self, DRAINED))
+    if (op_check_initialized(self) || op_expire_for_shutdown(self) < 0)
         return NULL;
     Py_RETURN_NONE;
 }
 
 static PyObject *operation_cancel(Operation *self, PyObject *Py_UNUSED(none))
 {
-    int cancelled = check_initialized(self) ? -1 : op_end(self, CANCELLED);
+    int cancelled = op_check_initialized(self) ? -1 : op_end(self, CANCELLED);
     return cancelled < 0 ? NULL : PyBool_FromLong(cancelled);
 }
 
@@ -80,7 +61,7 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
         return NULL;
     Shard *home_shard = home_of(self);
     int moved = 0;
-    if (check_initialized(self))
+    if (op_check_initialized(self))
         return NULL;
     /* While it is being parked, the parking thread applies the new deadline: see op_finish_parking(). */
     if (state_of(self) == ARRIVING && home_shard->timer != NULL && home_shard->timer != Py_None) {
@@ -145,11 +126,11 @@ static PyObject *operation_undefined(PyObject *Py_UNUSED(self), PyObject *Py_UNU
 
 static PyObject *get_state(Operation *self, void *Py_UNUSED(none))
 {
-    return check_initialized(self) ? NULL : PyLong_FromLong(state_of(self));
+    return op_check_initialized(self) ? NULL : PyLong_FromLong(state_of(self));
 }
 static PyObject *get_checks(Operation *self, void *Py_UNUSED(none))
 {
-    return check_initialized(self) ? NULL : PyLong_FromLong(checks_of(self));
+    return op_check_initialized(self) ? NULL : PyLong_FromLong(checks_of(self));
 }
 static PyObject *get_recheck(Operation *self, void *Py_UNUSED(none))
 {
@@ -165,18 +146,18 @@ static PyObject *get_turn(Operation *self, void *Py_UNUSED(none))
 }
 static PyObject *get_completed(Operation *self, void *Py_UNUSED(none))
 {
-    if (check_initialized(self))
+    if (op_check_initialized(self))
         return NULL;
     int state = state_of(self);
     return PyBool_FromLong(state > PARKED && state != CANCELLED);
 }
 static PyObject *get_outcome(Operation *self, void *Py_UNUSED(none))
 {
-    return check_initialized(self) ? NULL : Py_NewRef(PyTuple_GET_ITEM(core.outcomes, state_of(self)));
+    return op_check_initialized(self) ? NULL : Py_NewRef(PyTuple_GET_ITEM(core.outcomes, state_of(self)));
 }
 static PyObject *get_drained(Operation *self, void *Py_UNUSED(none))
 {
-    if (check_initialized(self))
+    if (op_check_initialized(self))
         return NULL;
     return PyBool_FromLong(state_of(self) == EXPIRED && flag_of(&self->overdue) == DRAINED);
 }
@@ -188,7 +169,7 @@ static PyObject *get_home_shard(Operation *self, void *Py_UNUSED(none))
 /* The watchers that it is or was under, or their keys. */
 static PyObject *links_of(Operation *self, int keys)
 {
-    if (check_initialized(self))
+    if (op_check_initialized(self))
         return NULL;
     int room = 1 + __atomic_load_n(&self->further_count, __ATOMIC_ACQUIRE);
     PyObject *found = PyList_New(room);
@@ -253,7 +234,7 @@ static PyMethodDef operation_methods[] = {
     {"force_complete", (PyCFunction)operation_force, METH_NOARGS, "force_complete($self, /)\n--\n\n"},
     {"maybe_try_complete", (PyCFunction)operation_maybe, METH_NOARGS, "maybe_try_complete($self, /)\n--\n\n"},
     {"run", (PyCFunction)operation_run, METH_NOARGS, "run($self, /)\n--\n\n"},
-    {"_op_expire_for_shutdown", (PyCFunction)op_expire_for_shutdown, METH_NOARGS, NULL},
+    {"_op_expire_for_shutdown", (PyCFunction)operation_expire_for_shutdown, METH_NOARGS, NULL},
     {"_op_retry", (PyCFunction)operation_retry, METH_NOARGS, NULL},
     {"_op_after_fork", (PyCFunction)operation_after_fork, METH_NOARGS, NULL},
     {"cancel", (PyCFunction)operation_cancel, METH_NOARGS, "cancel($self, /)\n--\n\n"},

@@ -6,6 +6,8 @@ typedef struct {
     int is_parked; /* the thread has taken the step to PARKED */
 } ParkingTurn;
 
+static int park(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys, ParkingTurn *turn);
+
 /* Watch under the keys after the first, until the operation has an outcome. The tuple is not visible to other code. */
 static int watch_others(Parking *self, Operation *op, PyObject *keys)
 {
@@ -84,6 +86,41 @@ static int start_waiting(Parking *self, Operation *op, ParkingTurn *turn)
     return -1;
 }
 
+/* After an error, which stays set, the operation must not stay parked. */
+static void cancel_after_error(Operation *op)
+{
+    PyObject *deferred = NULL;
+    Kept kept = keep_error();
+    if (done_call(PyObject_CallMethodNoArgs((PyObject *)op, core.str_cancel)))
+        PyErr_WriteUnraisable((PyObject *)op);
+    op_remove(op, &deferred);
+    Py_XDECREF(deferred);
+    set_again(kept);
+}
+
+/* Park the operation, and repeat a check that came meanwhile: 1 if this call completed it, 0, or -1 with an error. */
+static int try_complete_else_watch(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys)
+{
+    if (op->lock != NULL && take_lock(op, 1) < 0)
+        return -1;
+    ParkingTurn turn = {0, 0};
+    int completed = park(self, op, home_shard, key, keys, &turn);
+    if (op->lock != NULL)
+        completed = release_lock(op, completed);
+    if (completed >= 0 && op->home_shard == NULL)
+        return 0; /* it had completed before it was parked */
+    if (completed >= 0 && state_of(op) != IMMEDIATE && any(&((ObserverMethods *)self->observers)->any_parked)
+        && notify(op, 0))
+        completed = -1;
+    if (completed >= 0 && flag_of(&op->recheck) && state_of(op) == PARKED && check_as_defined(op) < 0)
+        completed = -1; /* a check came while this thread had the turn */
+    if (completed < 0 && turn.is_taken)
+        cancel_after_error(op);
+    if (op->has_new_delay)
+        drop_new_delay(op);
+    return completed;
+}
+
 /* Park the operation with the user's lock held: 1 if a check here completed it, 0, or -1 with an error. `keys` is NULL
  * if there is only one key. */
 static int park(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys,
@@ -124,78 +161,21 @@ static int park(Parking *self, Operation *op, Shard *home_shard, PyObject *key, 
     return failed ? -1 : completed;
 }
 
-/* After an error, which stays set, the operation must not stay parked. */
-static void cancel_after_error(Operation *op)
+static PyObject *watching(Parking *self, PyObject *const *args, Py_ssize_t given, PyObject *names)
 {
-    PyObject *deferred = NULL;
-    Kept kept = keep_error();
-    if (done_call(PyObject_CallMethodNoArgs((PyObject *)op, core.str_cancel)))
-        PyErr_WriteUnraisable((PyObject *)op);
-    op_remove(op, &deferred);
-    Py_XDECREF(deferred);
-    set_again(kept);
+    static const char *const wanted[] = {"key", NULL};
+    PyObject *key;
+    if (each_argument(args, given, names, "watching(key)", wanted, 1, &key) || is_uninitialized(self))
+        return NULL;
+    Watchers *watchers = watchers_of(self, key);
+    if (watchers == NULL)
+        return PyErr_Occurred() ? NULL : PyLong_FromLong(0);
+    Py_ssize_t number = watchers_length(watchers);
+    Py_DECREF(watchers);
+    return PyLong_FromSsize_t(number);
 }
 
-/* Park the operation, and repeat a check that came meanwhile: 1 if this call completed it, 0, or -1 with an error. */
-static int try_complete_else_watch(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys)
-{
-    if (op->lock != NULL && take_lock(op, 1) < 0)
-        return -1;
-    ParkingTurn turn = {0, 0};
-    int completed = park(self, op, home_shard, key, keys, &turn);
-    if (op->lock != NULL)
-        completed = release_lock(op, completed);
-    if (completed >= 0 && op->home_shard == NULL)
-        return 0; /* it had completed before it was parked */
-    if (completed >= 0 && state_of(op) != IMMEDIATE && any(&((ObserverMethods *)self->observers)->any_parked)
-        && notify(op, 0))
-        completed = -1;
-    if (completed >= 0 && flag_of(&op->recheck) && state_of(op) == PARKED && check_as_defined(op) < 0)
-        completed = -1; /* a check came while this thread had the turn */
-    if (completed < 0 && turn.is_taken)
-        cancel_after_error(op);
-    if (op->has_new_delay)
-        drop_new_delay(op);
-    return completed;
-}
-
-static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
-{
-    static const char *const wanted[] = {"operation", "watch_keys", NULL};
-    PyObject *found[2];
-    if (each_argument(args, number, names, "try_complete_else_watch(operation, watch_keys)", wanted, 2, found)
-        || is_uninitialized(self))
-        return NULL;
-    PyObject *given = found[0], *keys = found[1];
-    int known = is_admitted(self, Py_TYPE(given)), is_special = 0;
-    if (known < 0 || (!known && (is_special = admit(self, given)) < 0))
-        return NULL;
-
-    /* Each key once: the only one, or a new tuple. */
-    PyObject *key = only_key(keys);
-    int is_only_key = key != NULL;
-    keys = is_only_key ? Py_NewRef(keys) : each_once(keys);
-    if (keys == NULL)
-        return NULL;
-    if (!is_only_key) {
-        key = Py_NewRef(PyTuple_GET_ITEM(keys, 0));
-        is_only_key = PyTuple_GET_SIZE(keys) == 1;
-    }
-    int completed = -1;
-    Shard *home_shard = shard_of(self, key);
-    if (home_shard == NULL)
-        reject_unhashable(keys);
-    else if (!reject(self, given)) {
-        ((Operation *)given)->is_special = (unsigned char)is_special;
-        completed
-            = try_complete_else_watch(self, (Operation *)given, home_shard, key, is_only_key ? NULL : keys);
-    }
-    Py_DECREF(key);
-    Py_DECREF(keys);
-    return completed < 0 ? NULL : PyBool_FromLong(completed);
-}
-
-static PyObject *parking_check(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
+static PyObject *check_and_complete(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
 {
     static const char *const wanted[] = {"key", "limit", NULL};
     PyObject *given[2];
@@ -222,16 +202,41 @@ static PyObject *parking_check(Parking *self, PyObject *const *args, Py_ssize_t 
     return number_completed(self, failed ? -1 : completed);
 }
 
-static PyObject *parking_watching(Parking *self, PyObject *const *args, Py_ssize_t given, PyObject *names)
+static PyObject *check_and_complete_all(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
 {
-    static const char *const wanted[] = {"key", NULL};
-    PyObject *key;
-    if (each_argument(args, given, names, "watching(key)", wanted, 1, &key) || is_uninitialized(self))
+    static const char *const wanted[] = {"keys", "limit", NULL};
+    PyObject *given[2];
+    if (each_argument(args, number, names, "check_and_complete_all(keys, limit=None)", wanted, 1, given)
+        || is_uninitialized(self))
         return NULL;
-    Watchers *watchers = watchers_of(self, key);
-    if (watchers == NULL)
-        return PyErr_Occurred() ? NULL : PyLong_FromLong(0);
-    Py_ssize_t number = watchers_length(watchers);
-    Py_DECREF(watchers);
-    return PyLong_FromSsize_t(number);
+    Py_ssize_t limit = number_of_limit(given[1]), completed = 0, count = -1;
+    if (limit < 0)
+        return NULL;
+    PyObject *keys = given[0];
+    if (PyTuple_CheckExact(keys) || PyList_CheckExact(keys))
+        keys = PySequence_Tuple(keys);
+    else
+        keys = PyObject_CallOneArg(core.checked_keys, keys);
+    Met met = {.slots = met.few, .size = 4 * FEW};
+    Watchers *few[FEW], **found = few;
+    if (keys != NULL && PyTuple_GET_SIZE(keys) > FEW)
+        found = PyMem_New(Watchers *, PyTuple_GET_SIZE(keys));
+    if (found == NULL)
+        PyErr_NoMemory();
+    else if (keys != NULL)
+        count = watchers_of_all(self, keys, found, &met);
+    int failed = count < 0;
+    for (Py_ssize_t i = 0; i < count && !failed && completed < limit; i++) {
+        failed = check_watchers(found[i], limit, &met, &completed);
+        if (failed)
+            hand_over(self, keys, limit, completed);
+    }
+    for (Py_ssize_t i = 0; i < count; i++)
+        Py_DECREF(found[i]);
+    if (found != few)
+        PyMem_Free(found);
+    if (met.slots != met.few)
+        PyMem_Free(met.slots);
+    Py_XDECREF(keys);
+    return number_completed(self, failed ? -1 : completed);
 }

@@ -70,6 +70,43 @@ static void parking_dealloc(Parking *self)
     Py_DECREF(type);
 }
 
+/* try_complete_else_watch(operation, watch_keys) */
+static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
+{
+    static const char *const wanted[] = {"operation", "watch_keys", NULL};
+    PyObject *found[2];
+    if (each_argument(args, number, names, "try_complete_else_watch(operation, watch_keys)", wanted, 2, found)
+        || is_uninitialized(self))
+        return NULL;
+    PyObject *given = found[0], *keys = found[1];
+    int known = is_admitted(self, Py_TYPE(given)), is_special = 0;
+    if (known < 0 || (!known && (is_special = admit(self, given)) < 0))
+        return NULL;
+
+    /* Each key once: the only one, or a new tuple. */
+    PyObject *key = only_key(keys);
+    int is_only_key = key != NULL;
+    keys = is_only_key ? Py_NewRef(keys) : each_once(keys);
+    if (keys == NULL)
+        return NULL;
+    if (!is_only_key) {
+        key = Py_NewRef(PyTuple_GET_ITEM(keys, 0));
+        is_only_key = PyTuple_GET_SIZE(keys) == 1;
+    }
+    int completed = -1;
+    Shard *home_shard = shard_of(self, key);
+    if (home_shard == NULL)
+        reject_unhashable(keys);
+    else if (!reject(self, given)) {
+        ((Operation *)given)->is_special = (unsigned char)is_special;
+        completed
+            = try_complete_else_watch(self, (Operation *)given, home_shard, key, is_only_key ? NULL : keys);
+    }
+    Py_DECREF(key);
+    Py_DECREF(keys);
+    return completed < 0 ? NULL : PyBool_FromLong(completed);
+}
+
 static PyMemberDef parking_members[] = {
     {"_name", Py_T_OBJECT_EX, offsetof(Parking, name), READONLY, NULL},
     {"_shards", Py_T_OBJECT_EX, offsetof(Parking, shards), READONLY, NULL},
@@ -83,11 +120,11 @@ static PyMemberDef parking_members[] = {
 static PyMethodDef parking_methods[] = {
     {"try_complete_else_watch", (PyCFunction)(void (*)(void))parking_park, METH_FASTCALL | METH_KEYWORDS,
      "try_complete_else_watch($self, /, operation, watch_keys)\n--\n\n"},
-    {"watching", (PyCFunction)(void (*)(void))parking_watching, METH_FASTCALL | METH_KEYWORDS,
+    {"watching", (PyCFunction)(void (*)(void))watching, METH_FASTCALL | METH_KEYWORDS,
      "watching($self, /, key)\n--\n\n"},
-    {"check_and_complete", (PyCFunction)(void (*)(void))parking_check, METH_FASTCALL | METH_KEYWORDS,
+    {"check_and_complete", (PyCFunction)(void (*)(void))check_and_complete, METH_FASTCALL | METH_KEYWORDS,
      "check_and_complete($self, /, key, limit=None)\n--\n\n"},
-    {"check_and_complete_all", (PyCFunction)(void (*)(void))parking_check_all, METH_FASTCALL | METH_KEYWORDS,
+    {"check_and_complete_all", (PyCFunction)(void (*)(void))check_and_complete_all, METH_FASTCALL | METH_KEYWORDS,
      "check_and_complete_all($self, /, keys, limit=None)\n--\n\n"},
     {NULL}};
 

@@ -38,7 +38,7 @@ static int add_size(PyObject *list, Py_ssize_t size, PyObject *key)
 }
 
 /* visit(chunk, least) -> (keys in use, since when the oldest operation is parked or None, [(size, key), ...]) */
-static PyObject *visit_watchers(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t number)
+static PyObject *visit(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t number)
 {
     Py_ssize_t least = number == 2 && PyList_CheckExact(args[0]) ? PyLong_AsSsize_t(args[1]) : -1, in_use = 0;
     if (least < 0) {

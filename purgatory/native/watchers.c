@@ -121,6 +121,18 @@ static PyObject *watchers_operations(Watchers *self, PyObject *Py_UNUSED(none))
     return list_of(self, NULL, PY_SSIZE_T_MAX);
 }
 
+static PyObject *watchers_with_first_key_here(Watchers *self, PyObject *operations)
+{
+    PyObject *list = PyList_New(0);
+    for (Py_ssize_t i = 0; list != NULL && PyList_CheckExact(operations) && i < PyList_GET_SIZE(operations); i++) {
+        Operation *op = (Operation *)PyList_GET_ITEM(operations, i);
+        if (IS_OPERATION((PyObject *)op) && state_of(op) <= PARKED &&
+            __atomic_load_n(&op->first.under, __ATOMIC_RELAXED) == self && PyList_Append(list, (PyObject *)op))
+            Py_CLEAR(list);
+    }
+    return list;
+}
+
 static PyObject *watchers_head(Watchers *self, PyObject *most)
 {
     Py_ssize_t number = PyNumber_AsSsize_t(most, PyExc_OverflowError);
@@ -140,18 +152,6 @@ static PyObject *watchers_after(Watchers *self, PyObject *const *args, Py_ssize_
     }
     PyObject *list = list_of(self, args[0], most);
     return list == NULL && !PyErr_Occurred() ? Py_NewRef(Py_None) : list;
-}
-
-static PyObject *watchers_with_first_key_here(Watchers *self, PyObject *operations)
-{
-    PyObject *list = PyList_New(0);
-    for (Py_ssize_t i = 0; list != NULL && PyList_CheckExact(operations) && i < PyList_GET_SIZE(operations); i++) {
-        Operation *op = (Operation *)PyList_GET_ITEM(operations, i);
-        if (IS_OPERATION((PyObject *)op) && state_of(op) <= PARKED &&
-            __atomic_load_n(&op->first.under, __ATOMIC_RELAXED) == self && PyList_Append(list, (PyObject *)op))
-            Py_CLEAR(list);
-    }
-    return list;
 }
 
 static PyObject *watchers_iter(Watchers *self)

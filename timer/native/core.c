@@ -6,10 +6,10 @@
  *     core.h           the structs, the objects that all parts share, their locks
  *     entry.c          TimerTaskEntry: a task's delay, deadline and place in a list
  *     bucket.c         TimerTaskList: a bucket, a linked list of entries through the entries themselves
- *     spread.c         spread: a slice of a coarse bucket moves into finer ones
- *     quick_timer.c    SystemTimer.add and put_off for a task whose bucket is there already
+ *     wheel.c          spread: a slice of a coarse bucket moves into finer ones
+ *     timer.c          SystemTimer.add and put_off for a task whose bucket is there already
  *     running.c        which calls of tasks and hooks run now
- *     batch.c          Tally, Batch: due tasks are claimed and run
+ *     dispatch.c       Tally, Batch: due tasks are claimed and run
  *
  * timer/_core.h says which struct owns what. Rare cases are left to Python: a new bucket, a delay that is not an int,
  * times beyond 64 bits, a full or closed timer, a task that raises.
@@ -28,10 +28,10 @@
 
 #include "timer/native/entry.c"
 #include "timer/native/bucket.c"
-#include "timer/native/spread.c"
-#include "timer/native/quick_timer.c"
+#include "timer/native/wheel.c"
+#include "timer/native/timer.c"
 #include "timer/native/running.c"
-#include "timer/native/batch.c"
+#include "timer/native/dispatch.c"
 
 /* ---------------------------------------------------------------- for other C */
 
@@ -53,10 +53,10 @@ static int is_native(PyObject *timer)
     return same;
 }
 
-static int capsule_add(PyObject *timer, TimerEntry *entry) { return add_task((QuickTimer *)timer, entry); }
+static int capsule_add(PyObject *timer, TimerEntry *entry) { return add((QuickTimer *)timer, entry); }
 static int capsule_put_off(PyObject *timer, TimerEntry *entry, PyObject *delay_ms)
 {
-    return put_off_task((QuickTimer *)timer, entry, delay_ms);
+    return put_off((QuickTimer *)timer, entry, delay_ms);
 }
 
 static TimerCore for_others = {
@@ -121,8 +121,8 @@ static PyMethodDef functions[] = {
     {"spread", spread, METH_VARARGS,
      "spread($module, tasks, start, source, due, slots, span, origin_ns, tick_ns, hand, /)\n--\n\n"},
     {"take_docs", take_docs, METH_VARARGS, NULL},
-    {"call", (PyCFunction)(void (*)(void))recorded_call, METH_FASTCALL, NULL},
-    {"calls", running_calls, METH_NOARGS, NULL},
+    {"call", (PyCFunction)(void (*)(void))call, METH_FASTCALL, NULL},
+    {"calls", calls, METH_NOARGS, NULL},
     {"wake_at_next_call", wake_at_next_call, METH_O, NULL},
     {"name_threads_by", name_threads_by, METH_O, NULL},
     {NULL}};

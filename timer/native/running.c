@@ -167,7 +167,7 @@ static void end(Py_ssize_t place)
 }
 
 /* call(task, hook, function, *args) -> function(*args) */
-static PyObject *recorded_call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t number)
+static PyObject *call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t number)
 {
     if (number < 3 || !PyObject_TypeCheck(args[0], core.entry)) {
         PyErr_SetString(PyExc_TypeError, "call(task, hook, function, *args) takes a task, a str and a function");
@@ -206,7 +206,7 @@ static int by_number(const void *one, const void *other)
 }
 
 /* calls() -> [(thread, task, hook, number), ...] */
-static PyObject *running_calls(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+static PyObject *calls(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     Py_ssize_t room = 1, count;
     lock_mutex(&slots.mutex);
@@ -230,10 +230,10 @@ static PyObject *running_calls(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(
     qsort(found, (size_t)count, sizeof *found, by_number);
     PyObject *list = PyList_New(0);
     for (Py_ssize_t i = 0; i < count; i++) { /* takes over the references */
-        PyObject *call = Py_BuildValue("(kNNL)", found[i].thread, found[i].task, found[i].hook, found[i].number);
-        if (call == NULL || list == NULL || PyList_Append(list, call))
+        PyObject *each = Py_BuildValue("(kNNL)", found[i].thread, found[i].task, found[i].hook, found[i].number);
+        if (each == NULL || list == NULL || PyList_Append(list, each))
             Py_CLEAR(list);
-        Py_XDECREF(call);
+        Py_XDECREF(each);
     }
     PyMem_Free(found);
     return list;

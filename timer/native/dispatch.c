@@ -212,7 +212,7 @@ static int run_task(Batch *self, TimerEntry *task, Tally *tally, int64_t late_ns
 }
 
 /* Claim and run up to `most` tasks. 0, or -1 with an error. */
-static int run_tasks(Batch *self, Tally *tally, Py_ssize_t most)
+static int run(Batch *self, Tally *tally, Py_ssize_t most)
 {
     int failed = 0;
     while (!failed && self->next < self->count && tally->reached < most) {
@@ -279,7 +279,7 @@ static PyObject *batch_run(Batch *self, PyObject *const *args, Py_ssize_t count,
     PyObject *thread_id = tally == NULL ? NULL : PyObject_CallMethodNoArgs(self->dispatcher, core.str_begin);
     int failed = thread_id == NULL || number_of_most(given, &most) || (self->tasks == NULL && gather(self)) ? -1 : 0;
     if (!failed)
-        failed = run_tasks(self, tally, most);
+        failed = run(self, tally, most);
     int more = !failed && tally->reached == most;
     if (failed)
         requeue(self);

@@ -138,7 +138,7 @@ static int note_deadline(TimerEntry *task)
 }
 
 /* Add a task. 0, or -1 with an error. */
-static int add_task(QuickTimer *self, TimerEntry *task)
+static int add(QuickTimer *self, TimerEntry *task)
 {
     int64_t deadline_ns;
     if (self->levels == NULL) {
@@ -194,7 +194,7 @@ static PyObject *quick_add(QuickTimer *self, PyObject *const *args, Py_ssize_t c
     else if (each_argument(args, count, names, "add(task)", wanted, 1, &object))
         return NULL;
     TimerEntry *task = as_entry(object);
-    if (task == NULL || add_task(self, task))
+    if (task == NULL || add(self, task))
         return NULL;
     Py_RETURN_NONE;
 }
@@ -215,7 +215,7 @@ static int move_quickly(QuickTimer *self, TimerEntry *task, int64_t deadline_ns)
 }
 
 /* Reschedule a task. 1 or 0, or -1 with an error. */
-static int put_off_task(QuickTimer *self, TimerEntry *task, PyObject *delay_ms)
+static int put_off(QuickTimer *self, TimerEntry *task, PyObject *delay_ms)
 {
     int64_t delay, deadline_ns;
     PyObject *whole = whole_delay(delay_ms);
@@ -242,7 +242,7 @@ static PyObject *quick_put_off(QuickTimer *self, PyObject *const *args, Py_ssize
     if (each_argument(args, count, names, "put_off(task, delay_ms)", wanted, 2, found))
         return NULL;
     TimerEntry *task = as_entry(found[0]);
-    int answer = task == NULL ? -1 : put_off_task(self, task, found[1]);
+    int answer = task == NULL ? -1 : put_off(self, task, found[1]);
     return answer < 0 ? NULL : PyBool_FromLong(answer);
 }
 
