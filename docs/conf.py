@@ -18,7 +18,8 @@ author = "The purgatory maintainers"
 copyright = "the purgatory maintainers. Apache-2.0, without warranty"
 release = version = installed("delayed-operation-purgatory")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "public_names"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions += ["public_names", "guarantees"]  # of docs/_extensions
 # Links to the standard library need its inventory from the network. A build that has none goes without.
 if os.environ.get("DOCS_INTERSPHINX") == "1":
     extensions.append("sphinx.ext.intersphinx")

@@ -147,6 +147,7 @@ def test_everything_at_once(locks):
 
 
 @pytest.mark.parametrize("locks", LOCKS)
+@pytest.mark.guarantee("no check is lost")
 def test_no_check_is_lost(locks):
     """An event followed by a check completes the operation without its timeout, whatever others hold meanwhile."""
     with DelayedOperationPurgatory("events", shards=2, purge_interval=10) as purgatory:
@@ -225,6 +226,7 @@ def test_last_of_many_attempts_completes(locks):
         assert {1} == {operation.completed for operation in operations}
 
 
+@pytest.mark.guarantee("exactly once")
 def test_one_winner():
     """Of all threads that complete, expire or cancel one operation at the same moment, exactly one succeeds."""
     with DelayedOperationPurgatory("winners", timer_enabled=False) as purgatory:

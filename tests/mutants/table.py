@@ -630,6 +630,13 @@ MUTANTS = (
         T_PARK + "test_full_purgatory_refuses",
     ),
     Mutant(
+        "an operation that a full timer rejects is cancelled",
+        PARKING,
+        "            if turn.is_parked or operation._op_turn is turn:",
+        "            if turn.is_parked:",
+        T_PARK + "test_full_timer_takes_the_operation_out_again",
+    ),
+    Mutant(
         "an operation that leaves makes room",
         OPERATION,
         "            home_shard.capacity.taken.pop(self, None)",

@@ -425,6 +425,7 @@ def test_stuck_operation_whose_lock_raises_does_not_stop_the_others(run, opened)
     run(main)
 
 
+@pytest.mark.guarantee("shutdown")
 def test_interrupt_while_stuck_operations_are_checked_is_raised(run):
     """An interrupt ends the round of checks after a shutdown. The next round checks the operations that are left."""
 

@@ -138,6 +138,7 @@ def test_on_complete_may_park_and_check(purgatory, key):
     assert ["complete"] == made[0].history
 
 
+@pytest.mark.guarantee("no hook runs with a lock of the library held")
 def test_on_complete_may_cancel_force_purge_and_look_in(purgatory):
     """Every public method may be called from a hook."""
     others = [parked(purgatory) for _ in range(3)]
@@ -157,6 +158,7 @@ def test_on_complete_may_cancel_force_purge_and_look_in(purgatory):
     assert [Outcome.CANCELLED, Outcome.FORCED, Outcome.CANCELLED] == [other.outcome for other in others]
 
 
+@pytest.mark.guarantee("no hook runs with a lock of the library held")
 def test_shutting_down_from_a_hook_ends(no_threads_left):
     """A hook on the timer's thread shuts the purgatory down while the main thread does: neither waits forever."""
     purgatory = DelayedOperationPurgatory("faults")
@@ -204,6 +206,7 @@ def test_a_chain_of_completions_may_be_as_deep_as_the_stack(purgatory):
 
 
 @pytest.mark.parametrize("above", range(8))
+@pytest.mark.guarantee("stack exhaustion")
 def test_a_chain_deeper_than_the_stack_completes_each_at_most_once(purgatory, above):
     """Where the interpreter gives up with ``RecursionError``, it is contained. Nothing completes twice or hangs.
 

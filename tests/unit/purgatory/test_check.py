@@ -95,6 +95,7 @@ def test_who_left_during_a_check_is_not_asked(purgatory):
     assert 1 == Group.asked
 
 
+@pytest.mark.guarantee("hooks that raise")
 def test_operation_that_raises_does_not_stop_the_others(purgatory):
     """A check goes on to the next operation when one raises, and so does a check of other keys."""
 
@@ -112,6 +113,7 @@ def test_operation_that_raises_does_not_stop_the_others(purgatory):
     assert {"try_complete": 2} == purgatory.snapshot().callback_errors
 
 
+@pytest.mark.guarantee("an interrupted check is repeated")
 def test_interrupted_check_is_made_up_for_the_others(purgatory):
     """Those under the key that an interrupted check had not come to yet get their check all the same."""
 
@@ -177,6 +179,7 @@ def test_slow_checks_of_many_threads_lose_nothing():
 # -- cancel_for_key
 
 
+@pytest.mark.guarantee("cancelled operations are yours")
 def test_cancel_for_key_returns_the_operations(purgatory, mock_timer):
     """The operations come back uncompleted and in order of arrival, out of every key and of the timer."""
     operations = [park(purgatory, "a", "b"), park(purgatory, "b"), park(purgatory, "b", "c")]
@@ -190,6 +193,7 @@ def test_cancel_for_key_returns_the_operations(purgatory, mock_timer):
     assert 1 == purgatory.watched
 
 
+@pytest.mark.guarantee("cancelled operations are yours")
 def test_cancelled_operations_run_no_hook(purgatory, mock_timer):
     """No hook of a cancelled operation runs any more, by check, expiry or force."""
     operation = park(purgatory, "a", "b", delay_ms=5)
@@ -426,6 +430,7 @@ def test_check_with_a_limit_passes_each_once_while_others_leave(purgatory, seed)
 # -- a check of many keys
 
 
+@pytest.mark.guarantee("an interrupted check is repeated")
 def test_check_that_is_always_interrupted_stops_no_other(purgatory):
     """An operation whose check raises an interrupt each time does not keep those behind it from being checked."""
 
@@ -498,6 +503,7 @@ def test_bad_argument_of_a_check_of_many_keys_checks_nothing(purgatory, limit):
     assert not operation.is_completed
 
 
+@pytest.mark.guarantee("an interrupted check is repeated")
 def test_interrupted_check_of_many_keys_is_repeated(purgatory):
     """After an interrupt the retrier makes the checks of all keys that are still owed."""
 
@@ -515,6 +521,7 @@ def test_interrupted_check_of_many_keys_is_repeated(purgatory):
 
 
 @pytest.mark.parametrize("check", ["check_and_complete", "check_and_complete_all"])
+@pytest.mark.guarantee("an interrupted check is repeated")
 def test_interrupted_check_with_a_limit_is_ended_by_the_retrier(purgatory, check):
     """A check that is interrupted in a hook is made to its end, and completes as many as its limit says."""
 

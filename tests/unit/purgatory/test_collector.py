@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(not hasattr(gc, "freeze"), reason="this interpre
 
 @pytest.fixture(autouse=True)
 def undisturbed():
-    """No automatic collection, and nothing is frozen afterwards."""
+    """No automatic collection. Nothing of a test is frozen afterwards, but what was there before any."""
     gc.collect()
     gc.disable()
     try:
@@ -21,6 +21,8 @@ def undisturbed():
     finally:
         gc.unfreeze()
         gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 def test_frozen_operations_complete_and_are_freed(purgatory):

@@ -53,6 +53,7 @@ def test_finished_operation_is_not_kept_alive_by_a_quiet_key(purgatory, leave):
 
 
 @pytest.mark.parametrize("leave", [satisfy, expire, force, cancel, cancel_key], ids=lambda f: f.__name__)
+@pytest.mark.guarantee("nothing is left behind")
 def test_finished_operation_is_under_no_key(purgatory, leave):
     """The thread that completes an operation removes it from all its keys, at once."""
     leave(purgatory, park(purgatory, "busy", "quiet", delay_ms=500))
@@ -106,6 +107,7 @@ def test_keys_are_forgotten_by_themselves(mock_timer):
     assert [*range(1, 11), *[10] * 90] == idle
 
 
+@pytest.mark.guarantee("nothing is left behind")
 def test_purge_interval_of_zero_keeps_nothing(mock_timer):
     """With an interval of zero a key is forgotten as soon as it is idle."""
     with DelayedOperationPurgatory("test", timer=mock_timer, purge_interval=0) as purgatory:
@@ -134,6 +136,7 @@ def test_as_many_keys_may_be_idle_as_are_in_use(mock_timer):
         assert 600 > purgatory.snapshot().idle_keys
 
 
+@pytest.mark.guarantee("nothing is left behind")
 def test_one_call_forgets_at_most_two_keys(mock_timer):
     """A thread whose key falls idle beyond the limit looks at two others, and goes on with its own work."""
     with DelayedOperationPurgatory("test", timer=mock_timer, purge_interval=1_000) as purgatory:

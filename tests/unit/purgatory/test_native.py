@@ -394,6 +394,7 @@ def test_overridden_check_counts_when_two_threads_bring_the_first_of_a_type(purg
     parked.append(Own(60_000))
     purgatory.try_complete_else_watch(parked[0], ["key"])
     purgatory.check_and_complete("key")
+    purgatory.shutdown("cancel")  # they would never expire
     assert {*parked} == {*called}
     assert 2 == len(parked)
 
@@ -412,6 +413,7 @@ def test_lock_of_an_operation_is_taken_once(purgatory):
 
     operation = Small(lock=Lock())
     purgatory.try_complete_else_watch(operation, ["key"])
+    purgatory.shutdown("cancel")  # the lock is free for nothing else
     assert [True, "release"] == calls
     assert 2 == operation.checks  # the parking thread's two
 

@@ -115,6 +115,7 @@ def test_refused_operation_is_not_told(mock_timer, notes):
         assert 1 == len(notes.seen)
 
 
+@pytest.mark.guarantee("hooks that raise")
 def test_observer_that_raises_is_contained(mock_timer, logs):
     """An error of an observer stops neither the operation nor the other observers. It is counted and logged."""
     failing, good = Notes(fail=True), Notes()

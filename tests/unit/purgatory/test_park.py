@@ -56,6 +56,7 @@ def test_operation_that_cannot_complete_is_parked(purgatory, mock_timer):
     assert [[operation]] * 3 == [purgatory.operations_for_key(key) for key in "abc"]
 
 
+@pytest.mark.guarantee("no check is lost")
 def test_operation_is_checked_twice(purgatory):
     """Before it is watched and after: an event in between is seen by the second check."""
     looks = []
@@ -73,6 +74,7 @@ def test_operation_is_checked_twice(purgatory):
     assert 2 == operation.checks
 
 
+@pytest.mark.guarantee("parking is atomic")
 def test_lock_is_held_in_both_checks(purgatory):
     """No other thread gets the operation's lock during either check of a park."""
     lock = threading.RLock()
@@ -84,6 +86,7 @@ def test_lock_is_held_in_both_checks(purgatory):
     assert not held(lock)
 
 
+@pytest.mark.guarantee("parking is atomic")
 def test_lock_is_held_between_the_checks(purgatory):
     """A check that comes while the operation is being watched doesn't run it. The parker looks again instead."""
     threads = []
@@ -107,6 +110,7 @@ def test_lock_is_held_between_the_checks(purgatory):
     assert ["complete"] == operation.history
 
 
+@pytest.mark.guarantee("no check is lost", "parking is atomic")
 def test_check_missed_while_parking_is_made_up(purgatory):
     """An event whose check can't get the lock of an operation being parked is not lost: the parker looks again."""
 
@@ -129,6 +133,7 @@ def test_check_missed_while_parking_is_made_up(purgatory):
     assert 0 == purgatory.num_delayed
 
 
+@pytest.mark.guarantee("exactly once")
 def test_keys_are_added_until_the_operation_is_complete(purgatory):
     """Once it is complete, an operation is put under no further key."""
     hashed = []
@@ -217,6 +222,7 @@ def test_completed_between_last_check_and_timer():
     timer.shutdown()
 
 
+@pytest.mark.guarantee("parking is atomic")
 def test_forced_between_last_check_and_timer():
     """An operation that another thread forces just before it comes into the timer is taken out of the timer."""
 
@@ -355,6 +361,7 @@ def assert_untouched(purgatory, operation):
         (["a", ("b", [])], UnhashableKey),
     ],
 )
+@pytest.mark.guarantee("a rejected operation is unchanged")
 def test_bad_keys_change_nothing(purgatory, keys, error):
     """No keys, a text for a sequence, an object that is not a sequence, an unhashable key: rejected, and the operation
     untouched.
@@ -497,6 +504,7 @@ def test_parking_twice_changes_nothing(purgatory, mock_timer):
     assert 1 == purgatory.check_and_complete("a")
 
 
+@pytest.mark.guarantee("a rejected operation is unchanged")
 def test_operation_that_was_parked_is_rejected_without_its_lock(purgatory):
     """The second park does not take the user's lock, which another thread may hold for long."""
     asked = []
@@ -670,6 +678,7 @@ def test_interrupt_is_the_callers(purgatory, mock_timer, check, error):
 # -- capacity
 
 
+@pytest.mark.guarantee("a rejected operation is unchanged")
 def test_full_purgatory_refuses(mock_timer):
     """At ``max_parked`` an operation that would have to wait is rejected. Each that leaves makes room for one."""
     with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=2) as purgatory:
@@ -687,6 +696,7 @@ def test_full_purgatory_refuses(mock_timer):
         assert [parked[1], refused] == purgatory.operations_for_key("k")
 
 
+@pytest.mark.guarantee("a rejected operation is unchanged")
 def test_full_purgatory_serves_who_need_not_wait(mock_timer):
     """An operation that can complete at once does, however many are parked."""
     with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
@@ -696,6 +706,7 @@ def test_full_purgatory_serves_who_need_not_wait(mock_timer):
         assert 0 == purgatory.rejected
 
 
+@pytest.mark.guarantee("a rejected operation is unchanged")
 def test_refused_operation_is_as_it_was(mock_timer):
     """Nothing of a rejected operation is in the purgatory, it can't be cancelled, and it may be parked elsewhere."""
     told = []
@@ -774,6 +785,7 @@ def test_every_way_out_makes_room(mock_timer, observers):
         assert 1 == purgatory.parked
 
 
+@pytest.mark.guarantee("a timer of yours may be full")
 def test_full_timer_takes_the_operation_out_again():
     """If the timer rejects the operation, it is not in the purgatory either."""
     timer = SystemTimer(max_pending=1)

@@ -83,6 +83,7 @@ def test_lock_that_raises_costs_no_room(mock_timer, blocking):
             purgatory.try_complete_else_watch(Waiting(), ["k"])
 
 
+@pytest.mark.guarantee("an interrupt loses no operation")
 def test_cancelled_and_interrupted_while_it_is_parked(purgatory):
     """An operation that is cancelled in its second check, which is then interrupted, leaves no entry and no count."""
 
@@ -193,6 +194,7 @@ def is_entering(frame):
 
 
 @cpython_only
+@pytest.mark.guarantee("an interrupt leaves no lock held")
 def test_interrupts_leave_no_lock_held():
     """A signal's exception, wherever it strikes the thread that parks and checks, leaves no lock taken."""
     strikes = unseen = 0
@@ -255,6 +257,7 @@ def test_interrupts_leave_no_lock_held():
     assert strikes > 100, f"{unseen} never came, the others went nowhere"
 
 
+@pytest.mark.guarantee("stack exhaustion")
 def test_chain_of_hooks_deeper_than_any_stack():
     """Operations that each complete the next, with a recursion limit beyond what a stack has room for, are not lost."""
     program = """

@@ -96,6 +96,7 @@ def test_retrier_survives_a_log_handler_that_raises(threaded, monkeypatch):
     assert eventually(lambda: good.is_completed)
 
 
+@pytest.mark.guarantee("shutdown")
 def test_shutdown_ends_the_retrier(threaded):
     """When a shutdown returns, the thread is gone, though it would have waited for more to do."""
     lock = threading.Lock()
@@ -107,6 +108,7 @@ def test_shutdown_ends_the_retrier(threaded):
     assert [] == retriers()
 
 
+@pytest.mark.guarantee("an interrupt leaves no lock held")
 def test_interrupt_at_a_missed_check_leaves_the_retriers_lock_free(threaded):
     """A signal handler may raise right after the lock was taken. No Python code lies between that and its release."""
 

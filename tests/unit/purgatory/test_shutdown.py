@@ -25,6 +25,7 @@ def expire(purgatory, **settings):
     park(purgatory, "k", **settings).extend(1)
 
 
+@pytest.mark.guarantee("shutdown")
 def test_expire_answers_every_operation():
     """By default every parked operation is completed and expired, at once."""
     purgatory = DelayedOperationPurgatory("test")
@@ -44,6 +45,7 @@ def test_expire_answers_every_operation():
     assert (0, 0, 0) == (purgatory.parked, purgatory.watched, purgatory.num_delayed)
 
 
+@pytest.mark.guarantee("cancelled operations are yours")
 def test_cancel_gives_them_back():
     """With ``drain="cancel"`` the operations are the caller's to answer."""
     purgatory = DelayedOperationPurgatory("test")
@@ -90,6 +92,7 @@ def test_wait_ends_when_nothing_is_left():
 
 
 @pytest.mark.parametrize("drain", ["expire", "cancel", "wait"])
+@pytest.mark.guarantee("shutdown")
 def test_closed_purgatory_refuses(drain):
     """After a shutdown a park raises, and the operation is untouched. Checks and the rest find nothing."""
     purgatory = DelayedOperationPurgatory("test")
@@ -120,6 +123,7 @@ def test_check_after_the_shutdown_is_logged(logs):
     ]
 
 
+@pytest.mark.guarantee("shutdown")
 def test_second_call_gives_the_same_report():
     """Calling it again is harmless, by whatever policy and from whatever thread."""
     purgatory = DelayedOperationPurgatory("test")
@@ -231,6 +235,7 @@ def test_shutdown_in_a_hook_of_an_expiry(hook):
 
 
 @pytest.mark.parametrize("own", [True, False])
+@pytest.mark.guarantee("shutdown", "a shutdown may begin while an operation is being parked")
 def test_operation_parked_during_the_shutdown_is_answered(mock_timer, own):
     """An operation on its way in is either settled with the others, or rejected: never left behind."""
     purgatory = DelayedOperationPurgatory("test", timer=None if own else mock_timer)
@@ -261,6 +266,7 @@ def test_operation_whose_lock_is_held_is_waited_for():
     assert ((), 1) == (report.stuck, report.expired)
 
 
+@pytest.mark.guarantee("shutdown")
 def test_operation_whose_lock_is_never_let_go_is_reported():
     """When the patience runs out, the operation that is stuck is named, and the others are settled."""
     lock = threading.Lock()
@@ -273,6 +279,7 @@ def test_operation_whose_lock_is_never_let_go_is_reported():
     assert ["complete", "expire"] == other.history
 
 
+@pytest.mark.guarantee("shutdown")
 def test_stuck_operation_is_expired_by_its_next_check():
     """A stuck operation stays open after its lock is released. A check expires it."""
     lock = threading.Lock()
@@ -313,6 +320,7 @@ def test_own_timer_is_shut_down():
 
 
 @pytest.mark.parametrize("make", [MockTimer, SystemTimer, lambda: SystemTimerReaper("reaper", SystemTimer())])
+@pytest.mark.guarantee("shutdown")
 def test_given_timer_is_left_alone(make):
     """A timer that was given goes on, for the other purgatories that share it."""
     with make() as timer:
@@ -378,6 +386,7 @@ def test_shutdown_is_logged(logs):
     assert ("test", "expire", 1) == (event["purgatory"], event["drain"], event["expired"])
 
 
+@pytest.mark.guarantee("shutdown")
 def test_drained_operation_says_so(mock_timer):
     """A hook can distinguish a shutdown from a deadline. One that completed otherwise was not drained."""
     said = []
@@ -395,6 +404,7 @@ def test_drained_operation_says_so(mock_timer):
     assert [(Outcome.EXPIRED, False), (Outcome.FORCED, False), (Outcome.EXPIRED, True)] == said
 
 
+@pytest.mark.guarantee("shutdown")
 def test_shutdown_returns_when_every_answer_is_out():
     """A hook on the executor of a shared timer has ended when the shutdown returns, and no key holds anybody."""
     with SystemTimerReaper("shared", SystemTimer()) as timer:
@@ -454,6 +464,7 @@ def test_shutdown_waits_for_its_own_hooks_only_and_for_all_of_them(mock_timer):
     assert [1] == seen
 
 
+@pytest.mark.guarantee("shutdown")
 def test_shutdowns_of_a_hook_and_of_another_thread_do_not_wait_for_each_other(mock_timer):
     """A hook shuts the purgatory down while another thread, which waits for hooks to end, does so."""
     purgatory = DelayedOperationPurgatory("test", timer=mock_timer)
@@ -522,6 +533,7 @@ def hang():
     return Hang()
 
 
+@pytest.mark.guarantee("shutdown")
 def test_hook_that_hangs_on_the_timers_thread_does_not_hold_up_the_shutdown(hang):
     """The shutdown reports the hook after its timeout. The threads end after the hook."""
     purgatory = DelayedOperationPurgatory("test")
@@ -603,6 +615,7 @@ def test_shutdown_with_a_lock_that_a_hook_needs_ends_after_its_timeout():
     assert 1 == report.running
 
 
+@pytest.mark.guarantee("shutdown")
 def test_shutdown_waits_for_another_one_until_its_timeout(hang, mock_timer):
     """A hook hangs on the thread of one shutdown. Another shutdown settles the rest after its own timeout."""
     purgatory = DelayedOperationPurgatory("test", timer=mock_timer)

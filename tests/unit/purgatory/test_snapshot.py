@@ -49,6 +49,7 @@ def test_snapshot_tells_what_waits(purgatory, mock_timer):
     assert 1 == snapshot.wheel_occupancy[0]
 
 
+@pytest.mark.guarantee("counters are exact")
 def test_totals_count_every_outcome(purgatory, mock_timer):
     """Every operation that came is counted, and every one that left by how it left."""
     park(purgatory, "k", ready=True)

@@ -90,6 +90,7 @@ class Telling(Observer):
 
 @pytest.mark.parametrize("where", ["on_complete", "on_expiration", "both"])
 @pytest.mark.parametrize("keep_context", [False, True])
+@pytest.mark.guarantee("decided hooks run after an interrupt")
 def test_stopped_expiry_runs_what_is_left(mock_timer, where, keep_context):
     """An expiry whose ``on_complete`` is stopped runs ``on_expiration`` all the same, and stops then."""
     ran = []
@@ -277,6 +278,7 @@ def test_operation_whose_parker_is_interrupted_with_a_place_gives_it_back(mock_t
 
 
 @pytest.mark.interpreted
+@pytest.mark.guarantee("an interrupt loses no operation")
 def test_interrupt_while_an_operation_is_removed_leaves_nothing(mock_timer, monkeypatch):
     """An operation whose removal from its keys is interrupted is under no key, has no place, and is answered."""
     with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
@@ -298,6 +300,7 @@ def test_interrupt_while_an_operation_is_removed_leaves_nothing(mock_timer, monk
 
 
 @pytest.mark.interpreted
+@pytest.mark.guarantee("an interrupt loses no operation")
 def test_interrupt_after_a_refusal_leaves_the_operation_to_its_next_parker(mock_timer, monkeypatch):
     """A thread that is interrupted after PurgatoryFull does not cancel what another thread has parked by then."""
     with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:

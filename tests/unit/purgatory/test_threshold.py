@@ -142,6 +142,7 @@ def test_rise_interrupted_before_its_checks_is_made_up_by_the_next_value(waterma
     assert [6, 6, 6] == [future.result(0) for future in futures]
 
 
+@pytest.mark.guarantee("an interrupt loses no operation")
 def test_interrupted_wait_leaves_its_threshold_reachable(watermark, monkeypatch):
     """An interrupt strikes while a threshold is put in the heap. The next waiter for it is still found."""
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -213,6 +214,7 @@ def test_waiter_on_its_way_in_survives_the_tidying(watermark, monkeypatch):
 
 
 @pytest.mark.parametrize("event", ["maybe_complete", "forget"])
+@pytest.mark.guarantee("no check is lost")
 def test_event_after_a_compaction_is_not_missed(watermark, event):
     """A waiter completes by an event that comes when it is parked, but a compaction has forgotten its threshold."""
     inner, given = watermark._purgatory, {"maybe_complete": 5, "forget": LookupError("deleted")}[event]

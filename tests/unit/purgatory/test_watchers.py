@@ -339,6 +339,7 @@ def test_shards_are_made_by_parking(purgatory):
     assert (1, 1) == (purgatory.watching("k"), purgatory.watched)
 
 
+@pytest.mark.guarantee("exactly once")
 def test_threads_that_need_the_same_shard_get_one():
     """A thread that makes a shard, while another thread has made it, gets the other thread's."""
     made = []

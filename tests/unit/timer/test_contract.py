@@ -233,6 +233,7 @@ def test_running_task_may_add_itself_again(bench, timer):
     assert 0 == timer.size
 
 
+@pytest.mark.guarantee("hooks that raise")
 def test_task_that_raises_stops_no_other(bench, timer):
     """An error of a task is reported with the task, and the others of its batch run."""
 
@@ -422,6 +423,7 @@ def test_cancelling_all_leaves_nothing_to_do(bench, timer):
 # -- putting off
 
 
+@pytest.mark.guarantee("a moved deadline counts")
 def test_task_put_off_runs_by_its_new_deadline(bench, timer):
     """A pending task that is extended runs once, when the new delay has passed from then."""
     task = Ping(400, clock=bench.clock)  # far apart: on a busy machine a pause of 2 ms may last for 100

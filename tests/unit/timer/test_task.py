@@ -19,6 +19,7 @@ def test_whole_delay_is_taken_as_it_is(delay_ms):
 
 
 @pytest.mark.parametrize(("delay_ms", "expected"), [(1.0, 1), (0.1, 1), (2.5, 3), (-0.5, 0), (-1.5, -1)])
+@pytest.mark.guarantee("never early")
 def test_fraction_is_rounded_up(delay_ms, expected):
     """A fraction of a millisecond is rounded up: nothing may run early."""
     assert expected == Ping(delay_ms).delay_ms
@@ -123,6 +124,7 @@ def test_cancel_takes_the_task_out_at_once(mock_timer):
     assert 0 == mock_timer.size
 
 
+@pytest.mark.guarantee("nothing is left behind")
 def test_cancelled_task_is_freed_at_once(mock_timer):
     """Nothing in the timer keeps a cancelled task alive."""
     task = Ping(10_000)

@@ -77,6 +77,7 @@ def test_pending_task_can_be_added_again_to_a_full_timer(clock, most):
 
 @pytest.mark.parametrize("offset_ns", [0, 1, 499_999, 999_999])
 @pytest.mark.parametrize("tick_ms", [1, 10])
+@pytest.mark.guarantee("never early")
 def test_not_a_nanosecond_early(offset_ns, tick_ms):
     """A task added anywhere inside a tick doesn't run a nanosecond before its whole delay has passed."""
     now = [10**9]
@@ -119,6 +120,7 @@ def test_due_exactly_at_a_tick(timer, clock):
     assert [task] == task.log
 
 
+@pytest.mark.guarantee("never early")
 def test_early_wakeup_runs_nothing(clock):
     """A waiter that wakes before its time looks at the clock again, and goes back to sleep."""
     timer = SystemTimer(clock=clock, executor=InlineExecutor())
@@ -241,6 +243,7 @@ def test_task_moved_after_its_bucket_was_handed_over(clock):
     assert [task] == task.log
 
 
+@pytest.mark.guarantee("never early")
 def test_task_put_off_while_its_batch_runs_is_not_run_early(clock):
     """A task that is extended into a coarse bucket isn't run when that bucket is taken out to be emptied, ahead of its
     time.
@@ -389,6 +392,7 @@ def test_unhandled_error_goes_to_the_threads_hook(clock, monkeypatch):
     assert [(OSError, "no disk")] == [(args.exc_type, str(args.exc_value)) for args in reported]
 
 
+@pytest.mark.guarantee("no hook runs with a lock of the library held")
 def test_no_task_runs_with_the_timers_lock_held(timer, clock):
     """A task may use its timer in every way, from other threads too."""
     answers = []
@@ -532,6 +536,7 @@ def test_statistics_are_a_frozen_value(timer, clock):
         statistics.pending = 0
 
 
+@pytest.mark.guarantee("never early")
 def test_lateness_is_measured(timer, clock):
     """Each run is counted by how late it was, in powers of two of nanoseconds. A negative delay is not late."""
     timer.add(Ping(2))

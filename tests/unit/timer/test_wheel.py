@@ -106,6 +106,7 @@ def test_hand_catches_up_after_idling(timer, clock):
     assert (1,) == timer.statistics().occupancy
 
 
+@pytest.mark.guarantee("never early")
 def test_hand_never_passes_a_task(timer, clock):
     """Catching up stops before a bucket that holds something, however late its flush is."""
     late = Ping(50)
