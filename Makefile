@@ -37,17 +37,25 @@ CORE_TESTS := tests/unit/timer tests/unit/purgatory tests/unit/aio tests/unit/fa
 FREE = $(shell $(PY) -c 'import sysconfig; print("1" if sysconfig.get_config_var("Py_GIL_DISABLED") else "")' 2>/dev/null)
 
 # Files of tests run two at a time, by their names, so that those of Spark are not the last. JOBS=0 runs all in one process, for a debugger.
-JOBS ?= 2
-TESTED := -m pytest -ra -n $(JOBS) --dist loadfile --no-loadscope-reorder
+JOBS ?= $(if $(findstring .py,$(NAMED)),0,2)
+TESTED := -m pytest -ra --durations=20 --durations-min=1
+SHARED = -n $(JOBS) --dist loadfile --no-loadscope-reorder
 
-test: $(READY) programs native ## Run every test, and the core's once more on the pure implementation (ARGS="-k wheel" for some)
-	$(if $(FREE),PYTHON_GIL=0) $(PY) $(TESTED) $(if $(FREE),$(CORE_TESTS)) $(ARGS)
-	$(if $(FREE),PYTHON_GIL=0) PURGATORY_PURE=1 $(PY) $(TESTED) $(CORE_TESTS) $(ARGS)
+# The paths in ARGS, and those of the core's tests that they name. A path that names none of them runs on one implementation.
+# pytest exits with 5 if no test is left: those that are named may all be of the native implementation.
+NAMED := $(filter tests/%,$(ARGS))
+OPTIONS := $(filter-out tests/%,$(ARGS))
+INSIDE = $(foreach core,$(CORE_TESTS),$(filter $(core) $(core)/% $(core)::%,$(NAMED)) $(if $(filter $(addsuffix /%,$(NAMED:%/=%)),$(core)),$(core)))
+PURE_TESTS = $(strip $(if $(NAMED),$(INSIDE),$(CORE_TESTS)))
+
+test: $(READY) $(if $(NAMED),,programs) native ## Run every test, and the core's once more on the pure implementation (ARGS="-k wheel" or ARGS=tests/unit/timer for some)
+	$(if $(FREE),PYTHON_GIL=0) $(PY) $(TESTED) $(SHARED) $(if $(CHECKED),-m "not quick") $(or $(NAMED),$(if $(FREE),$(CORE_TESTS))) $(OPTIONS)
+	$(if $(PURE_TESTS),$(if $(FREE),PYTHON_GIL=0) PURGATORY_PURE=1 $(PY) $(TESTED) $(SHARED) $(PURE_TESTS) $(OPTIONS)$(if $(ARGS), || test $$? -eq 5))
 
 test-core: $(CORE) ## Run the tests of timer, core and asyncio on PYTHON=..., both implementations, with the fewest packages
 	$(PY) hatch_build.py || test -z "$(PURGATORY_NATIVE)"
-	$(if $(FREE),PYTHON_GIL=0) $(PY) $(TESTED) $(CORE_TESTS) $(ARGS)
-	$(if $(FREE),PYTHON_GIL=0) PURGATORY_PURE=1 $(PY) $(TESTED) $(CORE_TESTS) $(ARGS)
+	$(if $(FREE),PYTHON_GIL=0) $(PY) $(TESTED) $(SHARED) $(CORE_TESTS) $(ARGS)
+	$(if $(FREE),PYTHON_GIL=0) PURGATORY_PURE=1 $(PY) $(TESTED) $(SHARED) $(CORE_TESTS) $(ARGS)
 
 native: $(READY) ## Compile the native implementation in place, if its sources are newer and there is a C compiler
 	@$(PY) hatch_build.py || test -z "$(PURGATORY_NATIVE)"
@@ -63,7 +71,7 @@ check: $(READY) native ## What to run before a commit: format, lint, types, fast
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
-	$(PY) -m pytest -m "not slow and not spark" tests/unit $(ARGS)
+	$(PY) $(TESTED) $(SHARED) -m quick $(or $(NAMED),tests/unit) $(OPTIONS)
 
 format: $(READY) ## Format the code and fix what the linter can fix
 	$(VENV)/bin/ruff format .

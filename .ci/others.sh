@@ -46,6 +46,7 @@ print("%s %s, %s global lock, purgatory.COMPILED %s, timer.COMPILED %s:" % (plat
     platform.python_version(), "with the" if gil else "no", purgatory.COMPILED, timer.COMPILED))
 sys.exit(sys.argv[1] == "0" and not (purgatory.COMPILED and timer.COMPILED))' "$pure"
         # shellcheck disable=SC2086  # a list of folders
-        PYTHONPATH=. PYTHON_GIL=$gil PURGATORY_PURE=$pure "$venv/bin/python" -m pytest -q -p no:cacheprovider $tests </dev/null
+        PYTHONPATH=. PYTHON_GIL=$gil PURGATORY_PURE=$pure "$venv/bin/python" -m pytest -q -p no:cacheprovider \
+            -n 2 --dist loadfile --durations=20 --durations-min=1 $tests </dev/null
     done
 done

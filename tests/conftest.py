@@ -1,6 +1,8 @@
+import gc
 import math
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import hypothesis
@@ -13,6 +15,8 @@ from purgatory._events.log import throttle
 from tests.support import eventually
 from timer import MockTimer
 
+UNITS = Path(__file__).parent / "unit"
+
 #: The library's own fixtures for tests: ``purgatories``.
 pytest_plugins = ["purgatory.testing"]
 
@@ -21,12 +25,25 @@ hypothesis.settings.register_profile("patient", deadline=None, suppress_health_c
 hypothesis.settings.load_profile("patient")
 
 
+def pytest_itemcollected(item):
+    """Mark the tests of `make check`: the quick ones of the units."""
+    if UNITS in item.path.parents and not any(item.iter_markers("slow")) and not any(item.iter_markers("spark")):
+        item.add_marker("quick")
+
+
 def pytest_collection_modifyitems(config, items):
     """Leave out what only the other implementation lets one do."""
     other = "interpreted" if purgatory.COMPILED or timer.COMPILED else "native"
     left_out = [item for item in items if item.get_closest_marker(other)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_collection_finish():
+    """Leave out all that is there before the first test of every later collection: many tests collect garbage."""
+    gc.collect()
+    if hasattr(gc, "freeze"):  # PyPy has none
+        gc.freeze()
 
 
 @pytest.fixture

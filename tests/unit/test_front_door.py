@@ -100,6 +100,38 @@ def test_help_lists_targets(arguments):
     assert set(TARGETS) <= set(listed)
 
 
+LEDGER = "tests/unit/journal/test_ledger.py"
+CORE = f"tests/unit/timer tests/unit/purgatory tests/unit/aio tests/unit/faults {LEDGER}"
+
+
+@pytest.mark.parametrize(
+    ("named", "first", "pure"),
+    [
+        ("tests/unit/timer/test_task.py", "tests/unit/timer/test_task.py", "tests/unit/timer/test_task.py"),
+        ("tests/unit/web/test_polls.py", "tests/unit/web/test_polls.py", None),
+        ("tests/unit/journal tests/property/", "tests/unit/journal tests/property/", f"{LEDGER} tests/property/"),
+        ("tests/unit -k wheel", "tests/unit -k wheel", f"{CORE} -k wheel"),
+        ("-k wheel", "-k wheel", f"{CORE} tests/property tests/concurrency -k wheel"),
+        ("", "", f"{CORE} tests/property tests/concurrency"),
+    ],
+)
+def test_named_tests_run_where_they_belong(named, first, pure):
+    """The tests of the core that ``ARGS`` names run on both implementations, all others on one."""
+    runs = [line.split() for line in make("-n", "test", f"ARGS={named}", "JOBS=0").splitlines() if "pytest" in line]
+    given = [" ".join(run[run.index("--no-loadscope-reorder") + 1 :]).partition(" ||")[0] for run in runs]
+
+    assert ([first] if pure is None else [first, pure]) == given
+    assert [False, True][: len(given)] == ["PURGATORY_PURE=1" in run for run in runs]
+
+
+def test_ci_runs_no_test_twice():
+    """In the run of the continuous integration ``make test`` leaves out the tests of ``make check``."""
+    assert "make test CHECKED=1" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert "-m quick tests/unit" in make("-n", "check")
+    assert '-m "not quick"' in make("-n", "test", "CHECKED=1")
+    assert "quick" not in make("-n", "test")
+
+
 def script(name, *arguments, path):
     """Run one of the set-up scripts with nothing on the PATH but what is named."""
     return subprocess.run(

@@ -1,5 +1,6 @@
 """Strategies that the broker's unit tests share: any message of the protocol, built from its declaration."""
 
+import functools
 from typing import Annotated, get_args, get_origin, get_type_hints
 
 import attrs
@@ -28,6 +29,7 @@ def _values(hint, version, nulls):
     return st.none() | plain if nulls else plain
 
 
+@functools.cache
 def messages(message, version, nulls=True):
     """Any value of the message as this version can carry it: fields of other versions keep their defaults."""
     hints = get_type_hints(message, include_extras=True)
