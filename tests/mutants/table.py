@@ -206,7 +206,7 @@ MUTANTS = (
     Mutant(
         "an operation under several keys is listed once",
         WATCHERS,
-        " if each._op_watches[0] is self]",
+        " and each._op_watches[0] is self]",
         "]",
         T_SCRAPE + "test_operations_can_be_taken_in_parts",
     ),

@@ -25,7 +25,16 @@ from tests.benchmarks import (
     plots,
 )
 
+pytestmark = pytest.mark.slow
 TINY = {"rounds": 1, "scale": 0.002}
+
+
+@pytest.fixture(autouse=True)
+def frozen():
+    """Leave out of the next test's collections what the benchmarks have unfrozen."""
+    yield
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.mark.parametrize("varied", [False, True])

@@ -42,6 +42,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_kill_9_at_random_points_loses_and_doubles_nothing_acknowledged(tmp_path):
     """Killed again and again, the journal is one sequence without gap or double, and holds what it said."""
     rng = random.Random(5)

@@ -51,6 +51,7 @@ def small(tmp_path, operation, outcome):
     return path
 
 
+@pytest.mark.slow
 def test_no_byte_of_a_parquet_segment_can_change_unseen(small):
     """Whichever byte has changed, in a page, its head or the footer: the rows are the same, or every reader names it.
 
@@ -143,6 +144,7 @@ def given(rows):
     return count, None
 
 
+@pytest.mark.slow
 def test_no_byte_of_a_sealed_segment_can_change_unseen(frames):
     """Whichever byte of a segment has changed, every reader names it. None gives some of the rows in silence."""
     data = frames.read_bytes()
