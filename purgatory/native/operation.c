@@ -401,7 +401,7 @@ static void op_remove(Operation *op, PyObject **deferred)
         int was_in = link->operation != NULL;
         if (was_in)
             remove_link(under, link);
-        int falls_idle = under->count == 0 && !under->idle;
+        int falls_idle = under->count == 0 && !under->idle && !under->closed;
         if (falls_idle)
             under->idle = 1;
         unlock_shard(under->shard);

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from purgatory import COMPILED, DelayedOperationPurgatory
+from purgatory import COMPILED, DelayedOperationPurgatory, PurgatoryClosed
 from purgatory._keys.shard import Shard
 from purgatory._keys.watchers import Watchers
 from tests.support import Waiting, cpython_only
@@ -260,3 +260,17 @@ def test_key_whose_last_operation_left_while_it_was_looked_at_is_forgotten_later
 
     assert (1, 1) == (purgatory.known_keys, purgatory.purge())
     assert 0 == purgatory.known_keys
+
+
+def test_a_forgotten_key_is_not_noted_again(mock_timer):
+    """A parked operation that a shutdown cancels removes itself twice. The second time, its forgotten keys stay out."""
+
+    class Closing(Waiting):
+        def try_complete(self):
+            purgatory.shutdown()
+            return False
+
+    purgatory = DelayedOperationPurgatory("busy", timer=mock_timer, reaper_enabled=False, purge_interval=1)
+    with pytest.raises(PurgatoryClosed):
+        purgatory.try_complete_else_watch(Closing(), ["first", "second"])
+    assert (1, 1) == (purgatory.known_keys, purgatory.idle_keys)
