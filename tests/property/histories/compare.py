@@ -26,6 +26,7 @@ class Player:
         self.name = name
         self.errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed by close()
         self.process = None
+        self.has_answered = False
 
     def send(self, history):
         if self.process is None:
@@ -46,6 +47,7 @@ class Player:
         """The lines of the history that was sent. If the process has died, what it wrote to its standard error."""
         answer = self.process.stdout.readline()
         if answer:
+            self.has_answered = True
             return json.loads(answer)
         code = self.process.wait()
         self.process = None
@@ -53,6 +55,8 @@ class Player:
         died = [f"the {self.name} process died: {code}", *self.errors.read().splitlines()[-40:]]
         self.errors.seek(0)
         self.errors.truncate()
+        if not self.has_answered:  # it cannot even start
+            raise RuntimeError("\n".join(died))
         return died
 
     def close(self):
