@@ -35,12 +35,12 @@ __all__ = ["cycles", "main", "rotations", "timers"]
 @functools.cache
 def _editions() -> dict[str, tuple[ModuleType, ModuleType]]:
     """By name, purgatory and timer of each implementation."""
-    interpreted = Edition()
+    interpreted = Edition()  # type: ignore[no-untyped-call]
     return {"native": (purgatory, timer), "Python": (interpreted.purgatory, interpreted.timer)}
 
 
 def _ready(core: Any) -> Any:
-    class Ready(core.DelayedOperation):
+    class Ready(core.DelayedOperation):  # type: ignore[misc]
         """Completes when the benchmark allows it."""
 
         __slots__ = ("ready",)
@@ -68,7 +68,7 @@ def _rotation(core: Any, number: int) -> AbstractContextManager[Run]:
 
 @contextlib.contextmanager
 def _added_and_cancelled(module: Any, outstanding: int) -> Iterator[Run]:
-    class Nothing(module.TimerTask):
+    class Nothing(module.TimerTask):  # type: ignore[misc]
         __slots__ = ()
 
         def run(self) -> None:
@@ -96,6 +96,7 @@ def _least(outstanding: int) -> Iterator[Run]:
 
     class Nothing:
         __slots__ = ("deadline_ns", "delay_ms")
+        deadline_ns: int
 
         def __init__(self, delay_ms: int) -> None:
             self.delay_ms = delay_ms

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from purgatory import DelayedOperationPurgatory
+from purgatory import DelayedOperationPurgatory, Observer
 from purgatory.journal import Journal
 from tests.benchmarks.bench_purgatory import DELAY_MS, Ready
 from tests.benchmarks.harness import Case, Table, compare
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 
-class Idle:
+class Idle(Observer):
     """An observer that does nothing: what being observed costs by itself."""
 
     def parked(self, operation: object, /) -> None:
@@ -33,7 +33,7 @@ class Idle:
 def _cycle(observer: str, clock: Callable[[], float] = time.process_time) -> Iterator[Run]:
     with contextlib.ExitStack() as stack:
         journal = None
-        observers = []
+        observers: list[Observer] = []
         if observer == "journal":
             journal = stack.enter_context(Journal(stack.enter_context(tempfile.TemporaryDirectory())))
             observers = [journal.observer("bench")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import InitVar, dataclass
 from typing import TYPE_CHECKING, Any
@@ -81,6 +82,8 @@ class WithoutInit(Base):
     """With slots that the caller sets."""
 
     __slots__ = ("ready", "user")
+    user: str
+    ready: bool
 
 
 def without_init(user: str, delay_ms: int) -> WithoutInit:
@@ -108,12 +111,12 @@ def cycle(make: Callable[[str, int], Any]) -> Iterator[Run]:
 
 def main(*, quick: bool = False) -> Iterator[Table]:
     """One table."""
-    ways = {
+    ways: dict[str, Callable[[str, int], Any]] = {
         "plain class with __init__": Plain,
         "attrs.define": Attrs,
         "slotted dataclass": Data,
         "slotted class with __init__": Slotted,
         "slotted class without __init__": without_init,
     }
-    cases = [Case(name, lambda make=make: cycle(make), 20_000) for name, make in ways.items()]
+    cases = [Case(name, functools.partial(cycle, make), 20_000) for name, make in ways.items()]
     yield compare("the user's class", cases, rounds=3 if quick else 15)

@@ -24,7 +24,7 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from purgatory import DelayedFuture, DelayedOperation, DelayedOperationPurgatory, ThresholdPurgatory
 from tests.benchmarks.harness import Case, Table, compare, say
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 __all__ = ["BaselineOperation", "Ready", "cycle", "cycle_beside_peers", "baseline", "main"]
 
 DELAY_MS = 300_000
+
+#: What a thread waits for on behalf of a request.
+Asked = TypeVar("Asked")
 
 
 class Ready(DelayedOperation):
@@ -76,6 +79,7 @@ class BaselineOperation:
     """The least that an operation can be."""
 
     __slots__ = ("completed", "deadline_ns", "delay_ms")
+    deadline_ns: int
 
     def __init__(self, delay_ms: int) -> None:
         self.delay_ms = delay_ms
@@ -236,10 +240,10 @@ def thread_each() -> Iterator[Run]:
 
 @contextlib.contextmanager
 def _pooled(
-    wait: Callable[[object, threading.Semaphore], None], make: Callable[[], object], wake: Callable[[object], None]
+    wait: Callable[[Asked, threading.Semaphore], None], make: Callable[[], Asked], wake: Callable[[Asked], None]
 ) -> Iterator[Run]:
     """A thread that is there already waits, and is woken."""
-    requests: queue.SimpleQueue[object] = queue.SimpleQueue()
+    requests: queue.SimpleQueue[Asked | None] = queue.SimpleQueue()
     parked, done = threading.Semaphore(0), threading.Semaphore(0)
 
     def serve() -> None:

@@ -138,7 +138,7 @@ def scheduler(outstanding: int, *, varied: bool = False) -> Iterator[Run]:
     theirs = itertools.cycle(delays(varied=varied))
     # Put there in one go: one by one, their comparison in Python takes minutes.
     now = queue.timefunc()
-    queue._queue = sorted(
+    queue._queue = sorted(  # type: ignore[attr-defined]
         (sched.Event(now + next(theirs) / 1000, 1, number, print, (), {}) for number in range(outstanding)),
         key=lambda event: event[:3],
     )

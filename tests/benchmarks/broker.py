@@ -22,8 +22,10 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -33,32 +35,30 @@ from examples.broker.protocol.messages.records import FetchPartition, FetchReque
 from examples.broker.protocol.wire import encode
 
 TICKS = os.sysconf("SC_CLK_TCK")
-ROWS = []
 
 
-def row(what, value, unit, prototype=None, *, lower_is_better=True):
+def row(what: str, value: float, unit: str, prototype: float | None = None, *, lower_is_better: bool = True) -> None:
     """Print a line of the table: the figure, the prototype's, and how many times better this one is."""
     beside = ""
     if prototype is not None:
         ratio = prototype / value if lower_is_better else value / prototype
         beside = f"{prototype:>12,.4g} {ratio:>8.2f}x"
-    ROWS.append((what, value))
     print(f"{what:<80} {value:>12,.4g} {unit:<6} {beside}", flush=True)
 
 
 @contextmanager
-def cluster(replicas, *, eager=False):
+def cluster(replicas: int, *, eager: bool = False) -> Iterator[tuple[str, int]]:
     """Broker processes. Gives the bootstrap address and the leader's pid."""
     ports = []
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(replicas)]
     for sock in sockets:
         ports.append(sock.getsockname()[1])
         sock.close()
-    nodes = []
+    nodes: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory() as folder:
         module = ["-m", "tests.benchmarks.broker", "--eager"] if eager else ["-m", "examples.broker"]
         try:
-            for node in range(1, replicas + 1):
+            for number in range(1, replicas + 1):
                 nodes.append(
                     subprocess.Popen(
                         [
@@ -70,7 +70,7 @@ def cluster(replicas, *, eager=False):
                             "--ports",
                             ",".join(map(str, ports)),
                             "--node-id",
-                            str(node),
+                            str(number),
                             "--log-level",
                             "error",
                         ],
@@ -78,7 +78,9 @@ def cluster(replicas, *, eager=False):
                         stdout=subprocess.PIPE,
                     )
                 )
-                assert b"listens" in nodes[-1].stdout.readline()
+                output = nodes[-1].stdout
+                assert output is not None
+                assert b"listens" in output.readline()
             client = AdminClient({"bootstrap.servers": f"127.0.0.1:{ports[0]}", "log_level": 0})
             while len(client.list_topics(timeout=10).brokers) < replicas:
                 time.sleep(0.1)
@@ -90,18 +92,18 @@ def cluster(replicas, *, eager=False):
                 node.wait(20)
 
 
-def cpu_seconds(pid):
+def cpu_seconds(pid: int) -> float:
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
 
 
-def producer(bootstrap, **settings):
+def producer(bootstrap: str, **settings: Any) -> confluent_kafka.Producer:
     return confluent_kafka.Producer(
         {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, "log_level": 0, **settings}
     )
 
 
-def consumer(bootstrap, topic, offset=0):
+def consumer(bootstrap: str, topic: str, offset: int = 0) -> confluent_kafka.Consumer:
     made = confluent_kafka.Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -115,7 +117,7 @@ def consumer(bootstrap, topic, offset=0):
     return made
 
 
-def warm(bootstrap, topic):
+def warm(bootstrap: str, topic: str) -> confluent_kafka.Producer:
     """Create the topic, and have every replica follow it."""
     client = producer(bootstrap)
     for _ in range(20):
@@ -124,7 +126,7 @@ def warm(bootstrap, topic):
     return client
 
 
-def one_at_a_time(bootstrap, pid, seconds, replicas):
+def one_at_a_time(bootstrap: str, pid: int, seconds: float, replicas: int) -> None:
     client = warm(bootstrap, "sync")
     value = b"x" * 100
     times = []
@@ -143,7 +145,7 @@ def one_at_a_time(bootstrap, pid, seconds, replicas):
     row(f"{label}: broker CPU a request", used / len(times) * 1e6, "us", 36 if replicas == 1 else None)
 
 
-def pipelined(bootstrap, pid, seconds, replicas):
+def pipelined(bootstrap: str, pid: int, seconds: float, replicas: int) -> None:
     client = producer(
         bootstrap,
         **{"batch.num.messages": 1, "max.in.flight.requests.per.connection": 50, "queue.buffering.max.messages": 2_000},
@@ -152,7 +154,7 @@ def pipelined(bootstrap, pid, seconds, replicas):
     value = b"x" * 100
     done = [0]
 
-    def delivered(error, _message):
+    def delivered(error: object, _message: object) -> None:
         assert error is None
         done[0] += 1
 
@@ -170,7 +172,7 @@ def pipelined(bootstrap, pid, seconds, replicas):
     row(f"{label}: broker CPU a request", used / done[0] * 1e6, "us", 36 if replicas == 1 else None)
 
 
-def batched(bootstrap, pid, seconds, replicas):
+def batched(bootstrap: str, pid: int, seconds: float, replicas: int) -> None:
     client = producer(
         bootstrap,
         **{
@@ -198,13 +200,13 @@ def batched(bootstrap, pid, seconds, replicas):
     row(f"{label}: share of a core the broker took", used / elapsed * 100, "%")
 
 
-def request_for(fetch, number=0):
+def request_for(fetch: FetchRequest, number: int = 0) -> bytes:
     """The frame of a fetch, as version 11 has it."""
     body = b"".join([*encode(RequestHeader(1, 11, number, "bench"), 0), *encode(fetch, 11)])
     return struct.pack(">i", len(body)) + body
 
 
-def small_fetches(bootstrap, pid, seconds, replicas):
+def small_fetches(bootstrap: str, pid: int, seconds: float, replicas: int) -> None:
     """Fetches of a record each, one after the other, from a plain socket: the cost of a reader that keeps up."""
     warm(bootstrap, "sync")
     frames = [
@@ -225,7 +227,7 @@ def small_fetches(bootstrap, pid, seconds, replicas):
     row(f"{label}: broker CPU a request", used / count * 1e6, "us")
 
 
-def bulk(bootstrap, pid, seconds, replicas):
+def bulk(bootstrap: str, pid: int, seconds: float, replicas: int) -> None:
     """Read what `batched` wrote, again and again."""
     reader = consumer(bootstrap, "batch")
     start, end = reader.get_watermark_offsets(confluent_kafka.TopicPartition("batch", 0), timeout=10)
@@ -243,7 +245,7 @@ def bulk(bootstrap, pid, seconds, replicas):
     row(f"{label}: broker CPU a million messages", used / read * 1e9, "ms")
 
 
-def long_poll(bootstrap, seconds):
+def long_poll(bootstrap: str, seconds: float) -> None:
     client = warm(bootstrap, "poll")
     reader = consumer(bootstrap, "poll", confluent_kafka.OFFSET_END)
     while reader.poll(0.5) is not None:
@@ -265,7 +267,7 @@ def long_poll(bootstrap, seconds):
     row("long poll, produce to consumer: p99", times[len(times) * 99 // 100] / 1e6, "ms")
 
 
-def parked_fetches(bootstrap, name, prototype, count=1_000, rounds=10):
+def parked_fetches(bootstrap: str, name: str, prototype: float, count: int = 1_000, rounds: int = 10) -> None:
     """A produce that wakes many fetches: when it is acknowledged, and when the last of them is answered."""
     client = warm(bootstrap, "wake")
     host, port = bootstrap.split(":")
@@ -275,8 +277,9 @@ def parked_fetches(bootstrap, name, prototype, count=1_000, rounds=10):
     sockets = [socket.create_connection((host, int(port))) for _ in range(count)]
     selector = selectors.DefaultSelector()
     for sock in sockets:
-        selector.register(sock, selectors.EVENT_READ)
-    acknowledged, woken = [], []
+        selector.register(sock, selectors.EVENT_READ, sock)
+    acknowledged: list[int] = []
+    woken: list[int] = []
     for number in range(rounds):
         wanted = FetchPartition(0, -1, end + number, -1, 10_000)
         frame = request_for(FetchRequest(-1, 60_000, 1, topics=[FetchTopic("wake", [wanted])]), number)
@@ -285,14 +288,14 @@ def parked_fetches(bootstrap, name, prototype, count=1_000, rounds=10):
         time.sleep(0.3)
         waiting = set(sockets)
         start = time.perf_counter_ns()
-        took = []
+        took: list[int] = []
         client.produce("wake", b"x", on_delivery=lambda *_: took.append(time.perf_counter_ns() - start))  # noqa: B023
         thread = threading.Thread(target=client.flush, args=(10,))
         thread.start()
         while waiting:
             for key, _ in selector.select(10):
-                key.fileobj.recv(65536)
-                waiting.discard(key.fileobj)
+                key.data.recv(65536)
+                waiting.discard(key.data)
         woken.append(time.perf_counter_ns() - start)
         thread.join()
         acknowledged += took
@@ -307,7 +310,7 @@ def parked_fetches(bootstrap, name, prototype, count=1_000, rounds=10):
     row(f"{count:,} parked fetches, {name}: the last one answered, median", statistics.median(woken) / 1e6, "ms")
 
 
-def many_consumers(bootstrap, count=60, rounds=5):
+def many_consumers(bootstrap: str, count: int = 60, rounds: int = 5) -> None:
     client = warm(bootstrap, "many")
     readers = [consumer(bootstrap, "many", confluent_kafka.OFFSET_END) for _ in range(count)]
     for reader in readers:
@@ -318,9 +321,9 @@ def many_consumers(bootstrap, count=60, rounds=5):
         for reader in readers:
             assert reader.poll(0) is None
         time.sleep(0.5)
-        arrived = []
+        arrived: list[int] = []
 
-        def wait(reader):
+        def wait(reader: confluent_kafka.Consumer) -> None:
             message = reader.poll(10)
             assert message is not None
             arrived.append(time.perf_counter_ns())  # noqa: B023
@@ -340,7 +343,7 @@ def many_consumers(bootstrap, count=60, rounds=5):
     row(f"{count} real consumers parked on one partition: all woken within", statistics.median(spans) / 1e6, "ms", 17)
 
 
-def many_partitions(count, prototype, rounds=200):
+def many_partitions(count: int, prototype: float | None, rounds: int = 200) -> None:
     """An acks=all write to one of many partitions, and what the nodes do while nothing happens."""
     with cluster(3) as (bootstrap, pid):
         admin = AdminClient({"bootstrap.servers": bootstrap})
@@ -360,16 +363,16 @@ def many_partitions(count, prototype, rounds=200):
         row(f"{count} idle partitions: CPU of a node", (cpu_seconds(pid) - used) / 5 * 100, "%")
 
 
-def serve_eagerly(arguments):
+def serve_eagerly(arguments: list[str]) -> int:
     """Run a node whose action queue runs each check at once, for comparison with the queue."""
     from examples.broker.__main__ import main  # noqa: PLC0415
     from purgatory import ActionQueue  # noqa: PLC0415
 
-    ActionQueue.add = lambda _self, action, *args: action(*args)
+    ActionQueue.add = lambda _self, action, *args: action(*args)  # type: ignore[method-assign]
     return main(arguments)
 
 
-def main():
+def main() -> int:
     if sys.argv[1:2] == ["--eager"]:
         return serve_eagerly(sys.argv[2:])
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])

@@ -18,7 +18,9 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -30,7 +32,7 @@ from tests.integration.broker.conftest import Cluster
 TOPIC, PARTITIONS = "t", 12
 
 
-EAGER = {
+EAGER: dict[str, Any] = {
     "linger.ms": 0,
     "retry.backoff.ms": 10,
     "reconnect.backoff.ms": 10,
@@ -44,8 +46,8 @@ class Probe:
     sent.
     """
 
-    def __init__(self, bootstrap, settings):
-        self.acknowledged = {}
+    def __init__(self, bootstrap: str, settings: dict[str, Any]) -> None:
+        self.acknowledged: dict[int, tuple[float, float]] = {}
         self.records = 0
         self._client = confluent_kafka.Producer(
             {
@@ -60,21 +62,21 @@ class Probe:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def _run(self):
+    def _run(self) -> None:
         while not self._stop.is_set():
             for partition in range(PARTITIONS):
                 self._client.produce(TOPIC, b"x", partition=partition, on_delivery=self._told(time.monotonic()))
             self._client.poll(0.02)
 
-    def _told(self, sent):
-        def told(error, message):
+    def _told(self, sent: float) -> Callable[[Any, Any], None]:
+        def told(error: Any, message: Any) -> None:
             if error is None:
                 self.records += 1
                 self.acknowledged[message.partition()] = (sent, time.monotonic())
 
         return told
 
-    def seconds_until(self, since, partitions):
+    def seconds_until(self, since: float, partitions: Iterable[int]) -> dict[int, float]:
         """Give, for each partition, how long after `since` something that was sent after it was acknowledged."""
         waiting, found, deadline = set(partitions), {}, since + 60
         while waiting:
@@ -87,7 +89,7 @@ class Probe:
             time.sleep(0.002)
         return found
 
-    def close(self):
+    def close(self) -> None:
         self._stop.set()
         self._thread.join()
         assert 0 == self._client.flush(60)
@@ -96,11 +98,13 @@ class Probe:
 class Tree:
     """Looks into the coordination tree, every few milliseconds, for what a victim leaves behind."""
 
-    def __init__(self, folder):
+    def __init__(self, folder: Path) -> None:
         self._store = EmbeddedStore(folder / "coordination.sqlite", session_ms=60_000)
         self._store.start()
 
-    def phases(self, since, victims, led, *, is_killed):
+    def phases(
+        self, since: float, victims: Sequence[int], led: Sequence[int], *, is_killed: bool
+    ) -> tuple[float | None, float]:
         """Give how long after `since` the victims' sessions were over, and all that they led had another leader."""
         gone = moved = None
         deadline = since + 60
@@ -113,15 +117,15 @@ class Tree:
             time.sleep(0.005)
         return gone, moved
 
-    def _leader_of(self, index):
+    def _leader_of(self, index: int) -> int:
         node = self._store.get(layout.state_path((TOPIC, index)))
         return layout.state_of(node.data, node.version).leader
 
-    def close(self):
+    def close(self) -> None:
         self._store.close()
 
 
-def leaders(admin):
+def leaders(admin: AdminClient) -> dict[int, int]:
     while True:
         parts = admin.list_topics(TOPIC, timeout=10).topics[TOPIC].partitions
         if len(parts) == PARTITIONS and all(part.leader > 0 and len(part.isrs) == 3 for part in parts.values()):
@@ -129,7 +133,7 @@ def leaders(admin):
         time.sleep(0.05)
 
 
-def measure(cluster, how, rounds, settings):
+def measure(cluster: Cluster, how: str, rounds: int, settings: dict[str, Any]) -> list[tuple[float, ...]]:
     """Have leaders die. Give the times of each round: session over, elected, first write, all writes."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     before = leaders(admin)
@@ -156,21 +160,28 @@ def measure(cluster, how, rounds, settings):
     return list(zip(*times, strict=True))
 
 
-def row(what, values, beside=""):
+def row(what: str, values: Iterable[float], beside: str = "") -> None:
     ordered = sorted(values)
     p50, p90 = statistics.median(ordered), ordered[min(int(len(ordered) * 0.9), len(ordered) - 1)]
     print(f"{what:<66} {p50:>8.2f} {p90:>8.2f} {ordered[-1]:>8.2f}  {beside}", flush=True)
 
 
-def main():
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--stops", type=int, default=6)
     parser.add_argument("--session-ms", type=int, default=2_000)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        settings = ["--session-ms", str(options.session_ms), "--leader-rebalance-ms", "500", "--log-level", "error"]
-        cluster = Cluster(Path(folder), 3, settings).start()
+        options_of_nodes = [
+            "--session-ms",
+            str(options.session_ms),
+            "--leader-rebalance-ms",
+            "500",
+            "--log-level",
+            "error",
+        ]
+        cluster = Cluster(Path(folder), 3, options_of_nodes).start()
         try:
             admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
             admin.create_topics([NewTopic(TOPIC, PARTITIONS, 3)], operation_timeout=30)[TOPIC].result(60)

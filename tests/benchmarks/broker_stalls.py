@@ -13,7 +13,9 @@ import statistics
 import struct
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import cramjam
 import google_crc32c
@@ -34,15 +36,15 @@ PATIENCE_S = 300
 class Client:
     """A plain connection."""
 
-    def __init__(self, bootstrap):
+    def __init__(self, bootstrap: str) -> None:
         host, port = bootstrap.split(":")
         self.sock = socket.create_connection((host, int(port)), timeout=PATIENCE_S)
 
-    def ask(self, key, version, request):
+    def ask(self, key: ApiKey, version: int, request: Any) -> Any:
         """Send a request, and give its answer."""
         return self.send(key, version, frame(key, version, request))
 
-    def send(self, key, version, data):
+    def send(self, key: ApiKey, version: int, data: bytes) -> Any:
         """Send a frame. Give its answer, or None if the node closes the connection."""
         try:
             self.sock.sendall(data)
@@ -51,7 +53,7 @@ class Client:
         except ConnectionError:
             return None
 
-    def _take(self, size):
+    def _take(self, size: int) -> bytes:
         data = bytearray()
         while len(data) < size:
             piece = self.sock.recv(min(size - len(data), 1 << 20))
@@ -61,28 +63,29 @@ class Client:
         return bytes(data)
 
 
-def frame(key, version, request):
+def frame(key: ApiKey, version: int, request: Any) -> bytes:
     body = b"".join([*encode(RequestHeader(key, version, 1, "c"), 0), *encode(request, version)])
     return struct.pack(">i", len(body)) + body
 
 
-def produced(topic, data):
+def produced(topic: str, data: bytes) -> records.ProduceRequest:
     return records.ProduceRequest(None, 1, 5_000, [records.ProduceTopic(topic, [records.ProducePartition(0, data)])])
 
 
-def large_batch(codec=None):
+def large_batch(codec: Callable[[bytes], Any] | None = None) -> bytes:
     """A batch with as many records as 8 MB take, or, compressed, as 64 MB do."""
     count = 6 * 1024 * 1024 // 8 if codec is None else 60 * 1024 * 1024 // 8
     plain = build([(None, b"")] * 2, timestamps=[1, 1])
     entry = plain[61:68]
     body = entry * count if codec is None else bytes(codec(entry * count))
-    number = {None: 0, cramjam.gzip.compress: 1, cramjam.zstd.compress: 4}[codec]
+    numbers: dict[Any, int] = {None: 0, cramjam.gzip.compress: 1, cramjam.zstd.compress: 4}
+    number = numbers[codec]
     # Offset deltas that repeat are of no interest here: only the walk over the records is.
     checked = struct.pack(">hiqqqhii", number, count - 1, 1, 1 << 40, -1, -1, -1, count) + body
     return struct.pack(">qiibI", 0, len(checked) + 9, 0, 2, google_crc32c.value(checked)) + checked
 
 
-def requests():
+def requests() -> Iterator[tuple[str, ApiKey, int, Any, bytes | None]]:
     """Give what is asked, by name: API, version, request and, where something is there before, what is produced."""
     lookup = records.ListOffsetsRequest(
         -1, 0, [records.ListOffsetsTopic("big", [records.ListOffsetsPartition(0, -1, 1 << 39)])]
@@ -128,7 +131,7 @@ def requests():
     yield "fetch of 780,000 records in format 1", ApiKey.FETCH, 2, fetch, large_batch()
 
 
-def rss_mb(pid):
+def rss_mb(pid: int) -> float:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
 
@@ -136,13 +139,14 @@ def rss_mb(pid):
 class Witness(threading.Thread):
     """Produces one record at a time, and keeps how long each took."""
 
-    def __init__(self, bootstrap):
+    def __init__(self, bootstrap: str) -> None:
         super().__init__()
-        self.client, self.waits, self.is_done = Client(bootstrap), [], False
+        self.client, self.is_done = Client(bootstrap), False
+        self.waits: list[float] = []
         self.client.ask(ApiKey.METADATA, 4, topics.MetadataRequest(["witness"]))
         time.sleep(1)
 
-    def run(self):
+    def run(self) -> None:
         data = build([(None, b"x")], timestamps=[1])
         while not self.is_done:
             began = time.monotonic()
@@ -151,7 +155,7 @@ class Witness(threading.Thread):
             time.sleep(0.001)
 
 
-def measure(what, key, version, request, before, replicas):
+def measure(what: str, key: ApiKey, version: int, request: Any, before: bytes | None, replicas: int) -> None:
     """Print one row of the table."""
     with cluster(replicas) as (bootstrap, pid):
         hostile = Client(bootstrap)
@@ -184,7 +188,7 @@ def measure(what, key, version, request, before, replicas):
         )
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--replicas", type=int, default=1, help="nodes (1)")
     parser.add_argument("--only", default="", help="the rows whose name has this in it (all)")

@@ -119,6 +119,7 @@ class Request(DelayedOperation):
     """Waits to be completed from outside."""
 
     __slots__ = ("complete_ms",)
+    complete_ms: int
 
     def try_complete(self) -> bool:
         return False

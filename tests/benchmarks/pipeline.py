@@ -45,7 +45,7 @@ from purgatory.pipeline.tables import answers
 from purgatory.pipeline.tables.cluster import Cluster
 from purgatory.pipeline.tables.local import Local
 from purgatory.pipeline.verify import differences, flush_after, place_trace
-from tests.benchmarks.harness import Table, say, show, write_json
+from tests.benchmarks.harness import Row, Table, say, show, write_json
 from tests.benchmarks.pipeline_state import latency, state
 from tests.benchmarks.processor import processor
 
@@ -199,8 +199,8 @@ def _with_earlier(path: Path, table: Table) -> list[Table]:
     return [*(old for old in earlier if old.slug != table.slug), table]
 
 
-def _place(row: tuple[str, ...]) -> tuple[int, int]:
-    name, _, size = row[0].partition(", ")
+def _place(row: Row) -> tuple[int, int]:
+    name, _, size = str(row[0]).partition(", ")
     return RATES.index(name), int(size.split(" ")[0].replace(",", ""))
 
 

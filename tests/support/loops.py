@@ -4,17 +4,21 @@ import asyncio
 import contextlib
 import importlib.util
 import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, TypeVar
 
 import pytest
 
 from purgatory import DelayedOperationPurgatory
 from purgatory.aio import AsyncPurgatory
 
+Answer = TypeVar("Answer")
+
 #: How long a test's coroutine may take.
 PATIENCE_S = 60.0
 
 
-def loop_factory(name):
+def loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
     """What makes an event loop of that kind. Skips the test where uvloop can't be had."""
     if name == "asyncio":
         return None
@@ -25,10 +29,10 @@ def loop_factory(name):
     return uvloop.new_event_loop
 
 
-def run_on(name, function, *args):
+def run_on(name: str, function: Callable[..., Awaitable[Answer]], *args: Any) -> Answer:
     """What ``await function(*args)`` gives, on a loop of that kind."""
 
-    async def bounded():
+    async def bounded() -> Answer:
         async with asyncio.timeout(PATIENCE_S):
             return await function(*args)
 
@@ -37,7 +41,7 @@ def run_on(name, function, *args):
 
 
 @contextlib.asynccontextmanager
-async def purgatory_on(driver, **settings):
+async def purgatory_on(driver: str, **settings: Any) -> AsyncIterator[AsyncPurgatory[Any]]:
     """A purgatory on this loop, or over a thread-based one."""
     slices = {"slice_size": settings.pop("slice_size")} if "slice_size" in settings else {}
     if driver == "loop":
@@ -52,7 +56,7 @@ async def purgatory_on(driver, **settings):
         await asyncio.to_thread(core.shutdown)
 
 
-async def until(condition):
+async def until(condition: Callable[[], object]) -> None:
     """Let the loop run until the condition holds."""
     async with asyncio.timeout(PATIENCE_S / 2):
         while not condition():  # noqa: ASYNC110  # what is waited for has no event

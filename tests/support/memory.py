@@ -1,5 +1,7 @@
 """The stores of the stream's state, in memory in place of Spark's."""
 
+from typing import Any
+
 from purgatory.pipeline.state.state_machines import KeyCore, OperationCore
 
 
@@ -11,11 +13,11 @@ class Memory(dict[int, bytes]):
     remove = dict.__delitem__
 
 
-def key_core(**settings):
+def key_core(**settings: Any) -> KeyCore:
     """A new core of the first stage."""
     return KeyCore(None, Memory(), Memory(), **settings)
 
 
-def operation_core():
+def operation_core() -> OperationCore:
     """A new core of the second stage."""
     return OperationCore(None, Memory())

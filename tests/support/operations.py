@@ -1,28 +1,47 @@
 """An operation that completes on request, and records its hooks."""
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
 from purgatory import DelayedOperation
+
+if TYPE_CHECKING:
+    from purgatory._operations.user_lock import LockLike
+
+Does = Callable[["Waiting"], object]
 
 
 class Waiting(DelayedOperation):
     """Completes when ``ready`` is set. ``history`` names the hooks that ran, in order."""
 
-    def __init__(self, delay_ms=60_000, *, ready=False, lock=None, complete=None, expire=None, look=None):
+    def __init__(
+        self,
+        delay_ms: int = 60_000,
+        *,
+        ready: bool = False,
+        lock: LockLike | None = None,
+        complete: Does | None = None,
+        expire: Does | None = None,
+        look: Does | None = None,
+    ) -> None:
         super().__init__(delay_ms, lock=lock)
         self.ready = ready
-        self.history = []
+        self.history: list[str] = []
         self._doing = complete, expire, look
 
-    def try_complete(self):
+    def try_complete(self) -> bool:
         if self._doing[2] is not None:
             self._doing[2](self)
         return self.ready and self.force_complete()
 
-    def on_complete(self):
+    def on_complete(self) -> None:
         self.history.append("complete")
         if self._doing[0] is not None:
             self._doing[0](self)
 
-    def on_expiration(self):
+    def on_expiration(self) -> None:
         self.history.append("expire")
         if self._doing[1] is not None:
             self._doing[1](self)

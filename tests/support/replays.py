@@ -1,21 +1,26 @@
 """An engine's answers about a trace, as plain rows."""
 
+from pathlib import Path
+from typing import Any
+
 from purgatory.journal.records import TRACE
-from purgatory.pipeline.rows.between import ALL
+from purgatory.pipeline.rows.between import ALL, Between
 from purgatory.pipeline.tables import answers
 from purgatory.pipeline.tables.cluster import Cluster
 from purgatory.pipeline.tables.local import Local
 from purgatory.pipeline.tables.relations import Table, schema
 
 
-def over(folder, spark=None, between=ALL):
+def over(folder: str | Path, spark: Any = None, between: Between = ALL) -> Local | Cluster:
     """An engine over a trace's folder: the local one, or the one of a session."""
     if spark is None:
         return Local([str(folder)], between, TRACE)
     return Cluster(spark, [str(folder)], between, TRACE)
 
 
-def replayed(engine, keep_us=None):
+def replayed(
+    engine: Local | Cluster, keep_us: int | None = None
+) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
     """The answers (purgatory, operation, outcome, created, finished), and the rows set aside (seq, reason)."""
     engine.open(allow_gaps=False)
     try:

@@ -14,7 +14,9 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from tests.support.threads import PATIENCE_S
 
@@ -26,7 +28,7 @@ _PORTS = range(20_000, 32_000)
 _next = itertools.count(random.randrange(len(_PORTS)))  # noqa: S311  # other processes begin elsewhere
 
 
-def free_port():
+def free_port() -> int:
     """A port without a listener."""
     while True:
         port = _PORTS[next(_next) % len(_PORTS)]
@@ -44,37 +46,37 @@ class Served:
         url: likewise.
     """
 
-    def __init__(self, process, port, written):
+    def __init__(self, process: subprocess.Popen[bytes], port: int, written: Any) -> None:
         self.process = process
         self.port = port
         self.url = f"http://127.0.0.1:{port}"
         self._written = written
 
     @property
-    def output(self):
+    def output(self) -> str:
         """Its output so far."""
         self._written.flush()
         return Path(self._written.name).read_text(encoding="utf-8")
 
-    def get(self, path):
+    def get(self, path: str) -> str:
         """The text of a page, whatever its status."""
         try:
             with urllib.request.urlopen(self.url + path, timeout=PATIENCE_S) as answer:
-                return answer.read().decode()
+                return str(answer.read(), "utf-8")
         except urllib.error.HTTPError as error:
-            return error.read().decode()
+            return str(error.read(), "utf-8")
 
-    def tell(self, number=signal.SIGTERM):
+    def tell(self, number: signal.Signals = signal.SIGTERM) -> None:
         """Send a signal."""
         self.process.send_signal(number)
 
-    def end(self):
+    def end(self) -> int:
         """Wait until it has ended. Its exit status."""
         return self.process.wait(PATIENCE_S)
 
 
 @contextlib.contextmanager
-def served(*command, cwd=ROOT, ready="/", **environment):
+def served(*command: str, cwd: Path = ROOT, ready: str | None = "/", **environment: str) -> Iterator[Served]:
     """Start ``python -m command``, ``{port}`` in it being a free port, and wait until it answers under ``ready``."""
     port = free_port()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", **environment}
@@ -103,7 +105,7 @@ def served(*command, cwd=ROOT, ready="/", **environment):
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def _answers(server, path):
+def _answers(server: Served, path: str) -> bool:
     try:
         server.get(path)
     except OSError:
@@ -111,13 +113,13 @@ def _answers(server, path):
     return True
 
 
-def python_files(page):
+def python_files(page: Path) -> list[tuple[str, str]]:
     """The files that a page of the docs shows: blocks of Python whose first line names one. Name and text."""
     return re.findall(
         r"^```python\n(?=# ([\w.]+))(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )
 
 
-def tally(answers):
+def tally(answers: Iterable[Any]) -> dict[Any, int]:
     """How many of each."""
     return dict(collections.Counter(answers))

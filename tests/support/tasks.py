@@ -1,7 +1,10 @@
 """A timer task that remembers when it ran."""
 
+from __future__ import annotations
+
 import threading
 import time
+from collections.abc import Callable
 
 from timer import TimerTask
 
@@ -9,18 +12,24 @@ from timer import TimerTask
 class Ping(TimerTask):
     """Notes itself in ``log`` when it runs, then calls ``do``."""
 
-    def __init__(self, delay_ms, log=None, do=None, clock=time.monotonic_ns):
+    def __init__(
+        self,
+        delay_ms: int,
+        log: list[Ping] | None = None,
+        do: Callable[[], object] | None = None,
+        clock: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         super().__init__(delay_ms)
-        self.log = [] if log is None else log
+        self.log: list[Ping] = [] if log is None else log
         self.do = do
         self.clock = clock
-        self.ran_ns = []
+        self.ran_ns: list[int] = []
         self.ran = threading.Event()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Ping({self.delay_ms})"
 
-    def run(self):
+    def run(self) -> None:
         self.ran_ns.append(self.clock())
         self.log.append(self)
         if self.do is not None:

@@ -3,13 +3,15 @@
 import os
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 #: How long a test waits for what ought to happen at once. A machine that is busy with other things puts a thread off
 #: for seconds, so this is long: it is waited for in full only by a test that fails.
 PATIENCE_S = float(os.environ.get("TEST_PATIENCE_S", "30"))
 
 
-def eventually(condition, seconds=PATIENCE_S):
+def eventually(condition: Callable[[], object], seconds: float = PATIENCE_S) -> bool:
     """Wait until ``condition()`` holds. False if it never does."""
     give_up = time.monotonic() + seconds
     while not condition():
@@ -19,18 +21,18 @@ def eventually(condition, seconds=PATIENCE_S):
     return True
 
 
-def in_thread(function, *args, seconds=PATIENCE_S):
+def in_thread(function: Callable[..., Any], *args: Any, seconds: float = PATIENCE_S) -> Any:
     """What ``function(*args)`` gives on a thread of its own. Fails if it doesn't come back."""
     return run_threads(lambda: function(*args), seconds=seconds)[0]
 
 
-def run_threads(*functions, seconds=2 * PATIENCE_S):
+def run_threads(*functions: Callable[[], Any], seconds: float = 2 * PATIENCE_S) -> list[Any]:
     """Start all at once, wait for all. An error of one of them is raised here."""
     gate = threading.Barrier(len(functions))
-    results = [None] * len(functions)
-    errors = []
+    results: list[Any] = [None] * len(functions)
+    errors: list[BaseException] = []
 
-    def call(index, function):
+    def call(index: int, function: Callable[[], Any]) -> None:
         try:
             gate.wait(seconds)
             results[index] = function()

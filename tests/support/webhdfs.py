@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
+from typing import Any
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 PREFIX = "/webhdfs/v1"
@@ -25,7 +27,7 @@ EXISTS = "org.apache.hadoop.fs.FileAlreadyExistsException"
 class Refused(Exception):
     """An error as the protocol has it: a status, and the name of the client's exception."""
 
-    def __init__(self, status, name, message):
+    def __init__(self, status: int, name: str, message: str) -> None:
         super().__init__(message)
         self.status, self.name = status, name
 
@@ -36,10 +38,10 @@ class _Handler(BaseHTTPRequestHandler):
     disable_nagle_algorithm = True
     root: Path
 
-    def log_message(self, *args):
+    def log_message(self, *args: object) -> None:
         """Say nothing."""
 
-    def _serve(self):
+    def _serve(self) -> None:
         parts = urlsplit(self.path)
         self.place = unquote(parts.path.removeprefix(PREFIX))
         self.file = self.root / self.place.strip("/")
@@ -56,7 +58,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_PUT = do_DELETE = do_POST = _serve  # noqa: N815  # as the base class wants them
 
-    def _body(self):
+    def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding") != "chunked":
             return self.rfile.read(int(self.headers.get("Content-Length", 0)))
         parts = []
@@ -66,7 +68,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.rfile.readline()
         return b"".join(parts)
 
-    def _send(self, status, answer=b"", **headers):
+    def _send(self, status: int, answer: Any = b"", **headers: str) -> None:
         data = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
         self.send_response(status)
         for name, value in {"Content-Length": str(len(data)), **headers}.items():
@@ -74,13 +76,13 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def _there(self):
+    def _there(self) -> Path:
         if not self.file.exists():
             raise Refused(404, MISSING, f"File does not exist: {self.place}")
         return self.file
 
     @staticmethod
-    def _status(path, suffix):
+    def _status(path: Path, suffix: str) -> dict[str, Any]:
         found = path.stat()
         at = int(found.st_mtime * 1000)
         kind = "DIRECTORY" if path.is_dir() else "FILE"
@@ -100,49 +102,48 @@ class _Handler(BaseHTTPRequestHandler):
             "storagePolicy": 0,
         }
 
-    def _unknown(self):
+    def _unknown(self) -> None:
         raise Refused(400, "java.lang.UnsupportedOperationException", self.asked["op"])
 
-    def _getfilestatus(self):
+    def _getfilestatus(self) -> dict[str, Any]:
         return {"FileStatus": self._status(self._there(), "")}
 
     _getfilelinkstatus = _getfilestatus
 
-    def _liststatus(self):
+    def _liststatus(self) -> dict[str, Any]:
         path = self._there()
         found = sorted(path.iterdir()) if path.is_dir() else [path]
         return {"FileStatuses": {"FileStatus": [self._status(e, e.name if path.is_dir() else "") for e in found]}}
 
-    def _liststatus_batch(self):
+    def _liststatus_batch(self) -> dict[str, Any]:
         return {"DirectoryListing": {"partialListing": self._liststatus(), "remainingEntries": 0}}
 
-    def _gethomedirectory(self):
+    def _gethomedirectory(self) -> dict[str, Any]:
         return {"Path": "/user/somebody"}
 
-    def _getserverdefaults(self):
+    def _getserverdefaults(self) -> dict[str, Any]:
         sizes = {"blockSize": 1 << 27, "bytesPerChecksum": 512, "writePacketSize": 1 << 16, "fileBufferSize": 4096}
         rest = {"replication": 1, "encryptDataTransfer": False, "trashInterval": 0, "checksumType": 2}
         return {"FsServerDefaults": {**sizes, **rest, "keyProviderUri": "", "defaultStoragePolicyId": 0}}
 
-    def _getfileblocklocations(self):
+    def _getfileblocklocations(self) -> dict[str, Any]:
         self._there()
         return {"BlockLocations": {"BlockLocation": []}}
 
-    def _open(self):
+    def _open(self) -> None:
         with self._there().open("rb") as file:
             file.seek(int(self.asked.get("offset", 0)))
             self._send(200, file.read(int(self.asked["length"])) if "length" in self.asked else file.read())
 
-    def _mkdirs(self):
+    def _mkdirs(self) -> dict[str, Any]:
         self.file.mkdir(parents=True, exist_ok=True)
         return {"boolean": True}
 
-    def _create(self):
+    def _create(self) -> None:
         if self.file.exists() and self.asked.get("overwrite") != "true":
             raise Refused(403, EXISTS, f"{self.place} already exists")
         if "there" not in self.asked:
-            host, port = self.server.server_address
-            self._send(307, Location=f"http://{host}:{port}{self.path}&there=true")
+            self._send(307, Location=f"http://{self.headers['Host']}{self.path}&there=true")
             return
         self.file.parent.mkdir(parents=True, exist_ok=True)
         aside = self.file.with_name(f".{self.file.name}.coming")
@@ -150,7 +151,7 @@ class _Handler(BaseHTTPRequestHandler):
         aside.replace(self.file)
         self._send(201, Location=f"webhdfs://{self.headers['Host']}{quote(self.place)}")
 
-    def _rename(self):
+    def _rename(self) -> dict[str, Any]:
         target = self.root / self.asked["destination"].strip("/")
         chosen = self.asked.get("renameoptions", "").upper()
         self._there()
@@ -161,7 +162,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.file.replace(target)
         return {"boolean": True}
 
-    def _delete(self):
+    def _delete(self) -> dict[str, Any]:
         if not self.file.exists():
             return {"boolean": False}
         if self.file.is_dir():
@@ -170,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.file.unlink()
         return {"boolean": True}
 
-    def _setpermission(self):
+    def _setpermission(self) -> bytes:
         self._there()
         return b""
 
@@ -178,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served(folder: Path):
+def served(folder: Path) -> Iterator[str]:
     """Serve a folder. Gives what its places begin with."""
     handler = type("Handler", (_Handler,), {"root": folder})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
