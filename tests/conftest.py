@@ -17,8 +17,8 @@ from timer import MockTimer
 
 UNITS = Path(__file__).parent / "unit"
 
-#: The library's own fixtures for tests: ``purgatories``.
-pytest_plugins = ["purgatory.testing"]
+#: The library's own fixtures for tests, ``purgatories``, and those of tests that are coroutines.
+pytest_plugins = ["purgatory.testing", "tests.support.loops"]
 
 #: How long an example takes is the machine's affair, and says nothing of what is tested.
 hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])

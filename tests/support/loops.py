@@ -2,9 +2,12 @@
 
 import asyncio
 import contextlib
+import functools
 import importlib.util
+import inspect
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 import pytest
@@ -38,6 +41,45 @@ def run_on(name: str, function: Callable[..., Awaitable[Answer]], *args: Any) ->
 
     with asyncio.Runner(loop_factory=loop_factory(name)) as runner:
         return runner.run(bounded())
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    """Run an async function, on each kind of loop."""
+    loop_factory(request.param)
+    return functools.partial(run_on, request.param)
+
+
+@pytest.fixture(params=["loop", "threads"])
+def opened(request: pytest.FixtureRequest, run: object) -> Callable[..., AbstractAsyncContextManager[Any]]:
+    """Make a purgatory, driven either way: ``async with opened() as purgatory``."""
+    return functools.partial(purgatory_on, request.param)
+
+
+@pytest.fixture
+def purgatory(opened: Callable[[], Any]) -> Any:
+    """A purgatory, driven either way. A test that is a coroutine gets it open. Some folders have another one."""
+    return opened()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine by its fixture ``run``. A fixture that is opened with ``async with`` is opened."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj) or "run" not in pyfuncitem.funcargs:
+        return None
+    test: Any = pyfuncitem.obj
+    given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+
+    async def opened_test() -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            for name, value in given.items():
+                if isinstance(value, AbstractAsyncContextManager):
+                    given[name] = await stack.enter_async_context(value)
+            await test(**given)
+
+    run_it: Any = pyfuncitem.funcargs["run"]
+    run_it(opened_test)
+    return True
 
 
 @contextlib.asynccontextmanager

@@ -39,413 +39,282 @@ async def parked(purgatory, *operations, keys=("k",)):
 # -- park
 
 
-def test_operation_that_is_ready_is_immediate(run, opened):
+async def test_operation_that_is_ready_is_immediate(purgatory):
     """An operation that can complete is completed at once, and its hook has run."""
-
-    async def main():
-        async with opened() as purgatory:
-            operation = Waiting(ready=True)
-            assert Outcome.IMMEDIATE is await purgatory.park(operation, ["k"])
-            assert ["complete"] == operation.history
-
-    run(main)
+    operation = Waiting(ready=True)
+    assert Outcome.IMMEDIATE is await purgatory.park(operation, ["k"])
+    assert ["complete"] == operation.history
 
 
-def test_check_satisfies(run, opened):
+async def test_check_satisfies(purgatory):
     """A check of a key wakes the task that awaits an operation under it, after its hook has run."""
-
-    async def main():
-        async with opened() as purgatory:
-            operation = Waiting()
-            (task,) = await parked(purgatory, operation)
-            operation.ready = True
-            assert 1 == purgatory.check_and_complete("k")
-            assert Outcome.SATISFIED is await task
-            assert ["complete"] == operation.history
-
-    run(main)
+    operation = Waiting()
+    (task,) = await parked(purgatory, operation)
+    operation.ready = True
+    assert 1 == purgatory.check_and_complete("k")
+    assert Outcome.SATISFIED is await task
+    assert ["complete"] == operation.history
 
 
-def test_check_of_any_of_several_keys_satisfies(run, opened):
+async def test_check_of_any_of_several_keys_satisfies(purgatory):
     """An operation under several keys is completed through whichever is checked, and leaves the others."""
-
-    async def main():
-        async with opened() as purgatory:
-            operation = Waiting()
-            (task,) = await parked(purgatory, operation, keys=("a", "b"))
-            operation.ready = True
-            purgatory.check_and_complete("b")
-            assert Outcome.SATISFIED is await task
-            assert [] == purgatory.purgatory.operations_for_key("a")
-
-    run(main)
+    operation = Waiting()
+    (task,) = await parked(purgatory, operation, keys=("a", "b"))
+    operation.ready = True
+    purgatory.check_and_complete("b")
+    assert Outcome.SATISFIED is await task
+    assert [] == purgatory.purgatory.operations_for_key("a")
 
 
-def test_time_expires(run, opened):
+async def test_time_expires(purgatory):
     """An operation whose time is up expires, not early, and both its hooks have run."""
-
-    async def main():
-        async with opened() as purgatory:
-            operation = Waiting(20)
-            loop = asyncio.get_running_loop()
-            assert Outcome.EXPIRED is await purgatory.park(operation, ["k"])
-            assert purgatory.timer.now_ns() >= operation.deadline_ns > 0
-            assert ["complete", "expire"] == operation.history
-            assert loop is asyncio.get_running_loop()
-
-    run(main)
+    operation = Waiting(20)
+    loop = asyncio.get_running_loop()
+    assert Outcome.EXPIRED is await purgatory.park(operation, ["k"])
+    assert purgatory.timer.now_ns() >= operation.deadline_ns > 0
+    assert ["complete", "expire"] == operation.history
+    assert loop is asyncio.get_running_loop()
 
 
-def test_time_that_is_up_already_expires(run, opened):
+async def test_time_that_is_up_already_expires(purgatory):
     """A delay of zero expires without an event."""
-
-    async def main():
-        async with opened() as purgatory:
-            assert Outcome.EXPIRED is await purgatory.park(Waiting(0), ["k"])
-
-    run(main)
+    assert Outcome.EXPIRED is await purgatory.park(Waiting(0), ["k"])
 
 
-def test_force_completes(run, opened):
+async def test_force_completes(purgatory):
     """An operation that is forced wakes its waiter with ``FORCED``."""
-
-    async def main():
-        async with opened() as purgatory:
-            operation = Waiting()
-            (task,) = await parked(purgatory, operation)
-            assert operation.force_complete()
-            assert Outcome.FORCED is await task
-
-    run(main)
+    operation = Waiting()
+    (task,) = await parked(purgatory, operation)
+    assert operation.force_complete()
+    assert Outcome.FORCED is await task
 
 
-def test_force_from_another_thread_completes(run, opened):
+async def test_force_from_another_thread_completes(purgatory):
     """An operation may be forced from any thread."""
-
-    async def main():
-        async with opened() as purgatory:
-            operation = Waiting()
-            (task,) = await parked(purgatory, operation)
-            assert await asyncio.to_thread(operation.force_complete)
-            assert Outcome.FORCED is await task
-
-    run(main)
+    operation = Waiting()
+    (task,) = await parked(purgatory, operation)
+    assert await asyncio.to_thread(operation.force_complete)
+    assert Outcome.FORCED is await task
 
 
-def test_operation_taken_out_is_cancelled(run, opened):
+async def test_operation_taken_out_is_cancelled(purgatory):
     """A task that awaits an operation that is cancelled gets ``CANCELLED``. No hook runs."""
-
-    async def main():
-        async with opened() as purgatory:
-            operation = Waiting()
-            (task,) = await parked(purgatory, operation)
-            assert [operation] == purgatory.cancel_for_key("k")
-            assert Outcome.CANCELLED is await task
-            assert [] == operation.history
-
-    run(main)
+    operation = Waiting()
+    (task,) = await parked(purgatory, operation)
+    assert [operation] == purgatory.cancel_for_key("k")
+    assert Outcome.CANCELLED is await task
+    assert [] == operation.history
 
 
-def test_operation_completed_before_is_answered(run, opened):
+async def test_operation_completed_before_is_answered(purgatory):
     """Parking an operation that was forced before it was parked answers at once."""
-
-    async def main():
-        async with opened() as purgatory:
-            operation = Waiting()
-            operation.force_complete()
-            assert Outcome.FORCED is await purgatory.park(operation, ["k"])
-            assert 0 == purgatory.waiting
-
-    run(main)
+    operation = Waiting()
+    operation.force_complete()
+    assert Outcome.FORCED is await purgatory.park(operation, ["k"])
+    assert 0 == purgatory.waiting
 
 
-def test_check_from_another_thread_satisfies(run, opened):
+async def test_check_from_another_thread_satisfies(purgatory):
     """Any thread may check."""
-
-    async def main():
-        async with opened() as purgatory:
-            operation = Waiting()
-            (task,) = await parked(purgatory, operation)
-            operation.ready = True
-            await asyncio.to_thread(purgatory.check_and_complete, "k")
-            assert Outcome.SATISFIED is await task
-
-    run(main)
+    operation = Waiting()
+    (task,) = await parked(purgatory, operation)
+    operation.ready = True
+    await asyncio.to_thread(purgatory.check_and_complete, "k")
+    assert Outcome.SATISFIED is await task
 
 
-def test_check_of_many_keys_satisfies(run, opened):
+async def test_check_of_many_keys_satisfies(purgatory):
     """An operation under several keys is checked once. A check of all keys works from the loop and from any thread."""
-
-    async def main():
-        async with opened() as purgatory:
-            operation, other = Waiting(), Waiting()
-            tasks = await parked(purgatory, operation, keys=["a", "b"]) + await parked(purgatory, other, keys=["c"])
-            before = operation.checks
-            assert 0 == purgatory.check_and_complete_all(["a", "b", "c", "nobody"])
-            assert 1 == operation.checks - before
-            operation.ready = True
-            assert 1 == purgatory.check_and_complete_all(["a", "b", "c"])
-            other.ready = True
-            await asyncio.to_thread(purgatory.check_and_complete_all, ["a", "b", "c"])
-            assert [Outcome.SATISFIED] * 2 == [await task for task in tasks]
-            with pytest.raises(WatchKeysType):
-                purgatory.check_and_complete_all("abc")
-            with pytest.raises(UnhashableKey):
-                purgatory.check_and_complete_all(["a", []])
-
-    run(main)
+    operation, other = Waiting(), Waiting()
+    tasks = await parked(purgatory, operation, keys=["a", "b"]) + await parked(purgatory, other, keys=["c"])
+    before = operation.checks
+    assert 0 == purgatory.check_and_complete_all(["a", "b", "c", "nobody"])
+    assert 1 == operation.checks - before
+    operation.ready = True
+    assert 1 == purgatory.check_and_complete_all(["a", "b", "c"])
+    other.ready = True
+    await asyncio.to_thread(purgatory.check_and_complete_all, ["a", "b", "c"])
+    assert [Outcome.SATISFIED] * 2 == [await task for task in tasks]
+    with pytest.raises(WatchKeysType):
+        purgatory.check_and_complete_all("abc")
+    with pytest.raises(UnhashableKey):
+        purgatory.check_and_complete_all(["a", []])
 
 
-def test_check_of_many_keys_with_a_hot_one_is_made_in_slices(run, opened):
+async def test_check_of_many_keys_with_a_hot_one_is_made_in_slices(opened):
     """More operations than a slice are all checked, and the loop runs other callbacks in between."""
-
-    async def main():
-        async with opened(slice_size=8) as purgatory:
-            operations = [Waiting(ready=False) for _ in range(40)]
-            tasks = await parked(purgatory, *operations)
-            for operation in operations:
-                operation.ready = True
-            assert purgatory.check_and_complete_all(["k", "k", "other"]) < 40
-            assert [Outcome.SATISFIED] * 40 == [await task for task in tasks]
-
-    run(main)
+    async with opened(slice_size=8) as purgatory:
+        operations = [Waiting(ready=False) for _ in range(40)]
+        tasks = await parked(purgatory, *operations)
+        for operation in operations:
+            operation.ready = True
+        assert purgatory.check_and_complete_all(["k", "k", "other"]) < 40
+        assert [Outcome.SATISFIED] * 40 == [await task for task in tasks]
 
 
-def test_many_are_woken_by_one_check(run, opened):
+async def test_many_are_woken_by_one_check(purgatory):
     """One check wakes every task under the key whose operation can complete, and no other."""
-
-    async def main():
-        async with opened() as purgatory:
-            operations = [Waiting() for _ in range(200)]
-            tasks = await parked(purgatory, *operations)
-            for operation in operations[::2]:
-                operation.ready = True
-            purgatory.check_and_complete("k")
-            assert [Outcome.SATISFIED] * 100 == await asyncio.gather(*tasks[::2])
-            assert 100 == purgatory.waiting
-            assert not any(task.done() for task in tasks[1::2])
-
-    run(main)
+    operations = [Waiting() for _ in range(200)]
+    tasks = await parked(purgatory, *operations)
+    for operation in operations[::2]:
+        operation.ready = True
+    purgatory.check_and_complete("k")
+    assert [Outcome.SATISFIED] * 100 == await asyncio.gather(*tasks[::2])
+    assert 100 == purgatory.waiting
+    assert not any(task.done() for task in tasks[1::2])
 
 
 @pytest.mark.parametrize(
     ("keys", "error"),
     [([], NoKeys), ("key", WatchKeysType), ([["unhashable"]], UnhashableKey), (7, WatchKeysType)],
 )
-def test_bad_keys_raise(run, opened, keys, error):
+async def test_bad_keys_raise(purgatory, keys, error):
     """Bad keys raise what the core raises, and nothing is left behind."""
-
-    async def main():
-        async with opened() as purgatory:
-            with pytest.raises(error):
-                await purgatory.park(Waiting(), keys)
-            assert (0, 0) == (purgatory.waiting, purgatory.purgatory.parked)
-
-    run(main)
+    with pytest.raises(error):
+        await purgatory.park(Waiting(), keys)
+    assert (0, 0) == (purgatory.waiting, purgatory.purgatory.parked)
 
 
-def test_what_is_no_operation_raises(run, opened):
+async def test_what_is_no_operation_raises(purgatory):
     """Only operations can be parked."""
-
-    async def main():
-        async with opened() as purgatory:
-            with pytest.raises(InvalidOperation):
-                await purgatory.park(object(), ["k"])
-
-    run(main)
+    with pytest.raises(InvalidOperation):
+        await purgatory.park(object(), ["k"])
 
 
-def test_check_of_unhashable_key_raises(run, opened):
+async def test_check_of_unhashable_key_raises(purgatory):
     """A key without a hash is rejected by a check too."""
-
-    async def main():
-        async with opened() as purgatory:
-            with pytest.raises(UnhashableKey):
-                purgatory.check_and_complete(["unhashable"])
-
-    run(main)
+    with pytest.raises(UnhashableKey):
+        purgatory.check_and_complete(["unhashable"])
 
 
-def test_second_park_raises_and_harms_nobody(run, opened):
+async def test_second_park_raises_and_harms_nobody(purgatory):
     """Parking an operation twice raises. The task that awaits it already goes on waiting."""
-
-    async def main():
-        async with opened() as purgatory:
-            operation = Waiting()
-            (task,) = await parked(purgatory, operation)
-            with pytest.raises(AlreadyParked):
-                await purgatory.park(operation, ["k"])
-            assert operation.outcome is None
-            operation.ready = True
-            purgatory.check_and_complete("k")
-            assert Outcome.SATISFIED is await task
-            with pytest.raises(AlreadyParked):
-                await purgatory.park(operation, ["k"])
-
-    run(main)
+    operation = Waiting()
+    (task,) = await parked(purgatory, operation)
+    with pytest.raises(AlreadyParked):
+        await purgatory.park(operation, ["k"])
+    assert operation.outcome is None
+    operation.ready = True
+    purgatory.check_and_complete("k")
+    assert Outcome.SATISFIED is await task
+    with pytest.raises(AlreadyParked):
+        await purgatory.park(operation, ["k"])
 
 
-def test_operation_parked_in_the_core_is_not_taken_out(run, opened):
+async def test_operation_parked_in_the_core_is_not_taken_out(purgatory):
     """A rejected park leaves an operation that was parked beneath where it is."""
-
-    async def main():
-        async with opened() as purgatory:
-            operation = Waiting()
-            purgatory.purgatory.try_complete_else_watch(operation, ["k"])
-            with pytest.raises(AlreadyParked):
-                await purgatory.park(operation, ["k"])
-            assert operation.outcome is None
-
-    run(main)
+    operation = Waiting()
+    purgatory.purgatory.try_complete_else_watch(operation, ["k"])
+    with pytest.raises(AlreadyParked):
+        await purgatory.park(operation, ["k"])
+    assert operation.outcome is None
 
 
-def test_full_purgatory_refuses(run, opened):
+async def test_full_purgatory_refuses(opened):
     """A full purgatory rejects the operation, and takes it once there is room."""
-
-    async def main():
-        async with opened(max_parked=1) as purgatory:
-            first, second = Waiting(), Waiting()
-            (task,) = await parked(purgatory, first)
-            with pytest.raises(PurgatoryFull):
-                await purgatory.park(second, ["k"])
-            first.force_complete()
-            await task
-            second.ready = True
-            assert Outcome.IMMEDIATE is await purgatory.park(second, ["k"])
-
-    run(main)
+    async with opened(max_parked=1) as purgatory:
+        first, second = Waiting(), Waiting()
+        (task,) = await parked(purgatory, first)
+        with pytest.raises(PurgatoryFull):
+            await purgatory.park(second, ["k"])
+        first.force_complete()
+        await task
+        second.ready = True
+        assert Outcome.IMMEDIATE is await purgatory.park(second, ["k"])
 
 
-def test_hook_that_raises_is_contained(run, opened, logs):
+async def test_hook_that_raises_is_contained(purgatory, logs):
     """An error of a plain hook is counted and logged. The awaiting task gets the outcome."""
 
     def fail(_):
         raise ValueError("no answer")
 
-    async def main():
-        async with opened() as purgatory:
-            assert Outcome.IMMEDIATE is await purgatory.park(Waiting(ready=True, complete=fail), ["k"])
-            assert {"on_complete": 1} == purgatory.snapshot().callback_errors
-
-    run(main)
+    assert Outcome.IMMEDIATE is await purgatory.park(Waiting(ready=True, complete=fail), ["k"])
+    assert {"on_complete": 1} == purgatory.snapshot().callback_errors
 
 
 # -- cancel
 
 
-def test_cancelled_task_takes_its_operation_out(run, opened):
+async def test_cancelled_task_takes_its_operation_out(purgatory):
     """Cancelling the awaiting task removes the operation from every key and the timer. No hook runs."""
-
-    async def main():
-        async with opened() as purgatory:
-            operation = Waiting()
-            (task,) = await parked(purgatory, operation, keys=("a", "b"))
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert Outcome.CANCELLED is operation.outcome
-            assert [] == operation.history
-            assert (0, 0, 0) == (purgatory.purgatory.parked, purgatory.timer.size, purgatory.waiting)
-            assert [] == purgatory.purgatory.operations_for_key("b")
-
-    run(main)
+    operation = Waiting()
+    (task,) = await parked(purgatory, operation, keys=("a", "b"))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert Outcome.CANCELLED is operation.outcome
+    assert [] == operation.history
+    assert (0, 0, 0) == (purgatory.purgatory.parked, purgatory.timer.size, purgatory.waiting)
+    assert [] == purgatory.purgatory.operations_for_key("b")
 
 
-def test_cancellation_is_not_swallowed_by_completion(run, opened):
+async def test_cancellation_is_not_swallowed_by_completion(purgatory):
     """Completed first, cancelled second, in one turn of the loop: completed once, and the cancellation is raised."""
-
-    async def main():
-        async with opened() as purgatory:
-            operation = Waiting()
-            (task,) = await parked(purgatory, operation)
-            operation.ready = True
-            assert 1 == purgatory.check_and_complete("k")
-            assert task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert (Outcome.SATISFIED, ["complete"]) == (operation.outcome, operation.history)
-
-    run(main)
+    operation = Waiting()
+    (task,) = await parked(purgatory, operation)
+    operation.ready = True
+    assert 1 == purgatory.check_and_complete("k")
+    assert task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (Outcome.SATISFIED, ["complete"]) == (operation.outcome, operation.history)
 
 
-def test_completion_after_cancellation_counts_once(run, opened):
+async def test_completion_after_cancellation_counts_once(purgatory):
     """Cancelled first, completed before the task wakes: completed once, and the cancellation is raised."""
-
-    async def main():
-        async with opened() as purgatory:
-            operation = Waiting()
-            (task,) = await parked(purgatory, operation)
-            assert task.cancel()
-            operation.ready = True
-            assert 1 == purgatory.check_and_complete("k")
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert (Outcome.SATISFIED, ["complete"]) == (operation.outcome, operation.history)
-
-    run(main)
+    operation = Waiting()
+    (task,) = await parked(purgatory, operation)
+    assert task.cancel()
+    operation.ready = True
+    assert 1 == purgatory.check_and_complete("k")
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (Outcome.SATISFIED, ["complete"]) == (operation.outcome, operation.history)
 
 
-def test_timeout_takes_its_operation_out(run, opened):
+async def test_timeout_takes_its_operation_out(purgatory):
     """``asyncio.timeout`` works around a park, and takes the operation out."""
-
-    async def main():
-        async with opened() as purgatory:
-            operation = Waiting()
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.01):
-                    await purgatory.park(operation, ["k"])
-            assert Outcome.CANCELLED is operation.outcome
-            await asyncio.sleep(0)
-
-    run(main)
+    operation = Waiting()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await purgatory.park(operation, ["k"])
+    assert Outcome.CANCELLED is operation.outcome
+    await asyncio.sleep(0)
 
 
-def test_task_group_that_fails_takes_operations_out(run, opened):
+async def test_task_group_that_fails_takes_operations_out(purgatory):
     """In a ``TaskGroup``, one failure takes the operations of all the others out."""
 
     async def fail():
         raise ValueError("one of the group")
 
-    async def main():
-        async with opened() as purgatory:
-            operations = [Waiting() for _ in range(5)]
-            with pytest.raises(ExceptionGroup):
-                async with asyncio.TaskGroup() as group:
-                    for operation in operations:
-                        group.create_task(purgatory.park(operation, ["k"]))
-                    await until(lambda: all(operation.keys for operation in operations))
-                    group.create_task(fail())
-            assert {Outcome.CANCELLED} == {operation.outcome for operation in operations}
-
-    run(main)
+    operations = [Waiting() for _ in range(5)]
+    with pytest.raises(ExceptionGroup):
+        async with asyncio.TaskGroup() as group:
+            for operation in operations:
+                group.create_task(purgatory.park(operation, ["k"]))
+            await until(lambda: all(operation.keys for operation in operations))
+            group.create_task(fail())
+    assert {Outcome.CANCELLED} == {operation.outcome for operation in operations}
 
 
-def test_wait_for_around_park_works(run, opened):
+async def test_wait_for_around_park_works(purgatory):
     """``asyncio.wait_for`` works around a park, either way."""
-
-    async def main():
-        async with opened() as purgatory:
-            assert Outcome.IMMEDIATE is await asyncio.wait_for(purgatory.park(Waiting(ready=True), ["k"]), 5)
-            operation = Waiting()
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(purgatory.park(operation, ["k"]), 0.01)
-            assert Outcome.CANCELLED is operation.outcome
-
-    run(main)
+    assert Outcome.IMMEDIATE is await asyncio.wait_for(purgatory.park(Waiting(ready=True), ["k"]), 5)
+    operation = Waiting()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(purgatory.park(operation, ["k"]), 0.01)
+    assert Outcome.CANCELLED is operation.outcome
 
 
-def test_coroutine_that_is_closed_takes_its_operation_out(run, opened):
+async def test_coroutine_that_is_closed_takes_its_operation_out(purgatory):
     """A coroutine that is thrown away while it waits takes its operation out."""
-
-    async def main():
-        async with opened() as purgatory:
-            operation = Waiting()
-            coroutine = purgatory.park(operation, ["k"])
-            coroutine.send(None)
-            coroutine.close()
-            assert (Outcome.CANCELLED, 0) == (operation.outcome, purgatory.waiting)
-
-    run(main)
+    operation = Waiting()
+    coroutine = purgatory.park(operation, ["k"])
+    coroutine.send(None)
+    coroutine.close()
+    assert (Outcome.CANCELLED, 0) == (operation.outcome, purgatory.waiting)
 
 
 # -- hooks that are coroutines
@@ -478,106 +347,77 @@ class HalfAsync(Async):
         self.history.append("expired plainly")
 
 
-def test_coroutine_hook_runs_before_park_returns(run, opened):
+async def test_coroutine_hook_runs_before_park_returns(purgatory):
     """A coroutine ``on_complete`` has run to its end when ``park`` returns."""
-
-    async def main():
-        async with opened() as purgatory:
-            at_once, later = Async(ready=True), Async()
-            assert Outcome.IMMEDIATE is await purgatory.park(at_once, ["k"])
-            (task,) = await parked(purgatory, later)
-            later.ready = True
-            purgatory.check_and_complete("k")
-            assert Outcome.SATISFIED is await task
-            assert [["complete begins", "complete ends"]] * 2 == [at_once.history, later.history]
-
-    run(main)
+    at_once, later = Async(ready=True), Async()
+    assert Outcome.IMMEDIATE is await purgatory.park(at_once, ["k"])
+    (task,) = await parked(purgatory, later)
+    later.ready = True
+    purgatory.check_and_complete("k")
+    assert Outcome.SATISFIED is await task
+    assert [["complete begins", "complete ends"]] * 2 == [at_once.history, later.history]
 
 
 @pytest.mark.parametrize(("kind", "last"), [(Async, "expire"), (HalfAsync, "expired plainly")])
-def test_coroutine_hooks_run_in_order_on_expiry(run, opened, kind, last):
+async def test_coroutine_hooks_run_in_order_on_expiry(purgatory, kind, last):
     """On expiry ``on_expiration`` runs after ``on_complete`` has ended, even if only one of them is a coroutine."""
-
-    async def main():
-        async with opened() as purgatory:
-            operation = kind(5)
-            assert Outcome.EXPIRED is await purgatory.park(operation, ["k"])
-            assert ["complete begins", "complete ends", last] == operation.history
-
-    run(main)
+    operation = kind(5)
+    assert Outcome.EXPIRED is await purgatory.park(operation, ["k"])
+    assert ["complete begins", "complete ends", last] == operation.history
 
 
-def test_coroutine_hook_is_not_cut_short(run, opened):
+async def test_coroutine_hook_is_not_cut_short(purgatory):
     """Cancelling the awaiting task, once the operation has completed, leaves the hook to run to its end, once."""
-
-    async def main():
-        async with opened() as purgatory:
-            gate = asyncio.Event()
-            operation = Async(complete=gate.wait)
-            (task,) = await parked(purgatory, operation)
-            operation.ready = True
-            purgatory.check_and_complete("k")
-            await until(lambda: operation.history)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert ["complete begins"] == operation.history
-            gate.set()
-            await until(lambda: purgatory.waiting == 0)
-            assert ["complete begins", "complete ends"] == operation.history
-
-    run(main)
+    gate = asyncio.Event()
+    operation = Async(complete=gate.wait)
+    (task,) = await parked(purgatory, operation)
+    operation.ready = True
+    purgatory.check_and_complete("k")
+    await until(lambda: operation.history)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ["complete begins"] == operation.history
+    gate.set()
+    await until(lambda: purgatory.waiting == 0)
+    assert ["complete begins", "complete ends"] == operation.history
 
 
-def test_cancellation_after_coroutine_hook_leaves_nothing(run, opened):
+async def test_cancellation_after_coroutine_hook_leaves_nothing(purgatory):
     """Cancelled between the end of the hook and the waiter's next turn: the error is raised, and nothing is left."""
-
-    async def main():
-        async with opened() as purgatory:
-            operation = Async()
-            (task,) = await parked(purgatory, operation)
-            operation.doing = lambda: (asyncio.get_running_loop().call_soon(task.cancel), asyncio.sleep(0))[1]
-            operation.ready = True
-            purgatory.check_and_complete("k")
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            await until(lambda: purgatory.waiting == 0)
-            assert ["complete begins", "complete ends"] == operation.history
-
-    run(main)
+    operation = Async()
+    (task,) = await parked(purgatory, operation)
+    operation.doing = lambda: (asyncio.get_running_loop().call_soon(task.cancel), asyncio.sleep(0))[1]
+    operation.ready = True
+    purgatory.check_and_complete("k")
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await until(lambda: purgatory.waiting == 0)
+    assert ["complete begins", "complete ends"] == operation.history
 
 
-def test_cancelled_operation_runs_no_coroutine_hook(run, opened):
+async def test_cancelled_operation_runs_no_coroutine_hook(purgatory):
     """An operation that is cancelled before it completes runs none of its hooks."""
-
-    async def main():
-        async with opened() as purgatory:
-            operation = Async()
-            (task,) = await parked(purgatory, operation)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            await asyncio.sleep(0.005)
-            assert (Outcome.CANCELLED, [], 0) == (operation.outcome, operation.history, purgatory.waiting)
-
-    run(main)
+    operation = Async()
+    (task,) = await parked(purgatory, operation)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.sleep(0.005)
+    assert (Outcome.CANCELLED, [], 0) == (operation.outcome, operation.history, purgatory.waiting)
 
 
-def test_coroutine_hook_that_raises_is_contained(run, opened, logs):
+async def test_coroutine_hook_that_raises_is_contained(purgatory, logs):
     """An error of a coroutine hook is counted and logged like any hook's, and is not raised by ``park``."""
 
     async def fail():
         raise ValueError("no answer")
 
-    async def main():
-        async with opened() as purgatory:
-            assert Outcome.IMMEDIATE is await purgatory.park(Async(ready=True, complete=fail), ["k"])
-            assert {"on_complete": 1} == purgatory.snapshot().callback_errors
-
-    run(main)
+    assert Outcome.IMMEDIATE is await purgatory.park(Async(ready=True, complete=fail), ["k"])
+    assert {"on_complete": 1} == purgatory.snapshot().callback_errors
 
 
-def test_coroutine_hook_that_awaits_a_cancelled_future_is_contained(run, opened, logs):
+async def test_coroutine_hook_that_awaits_a_cancelled_future_is_contained(purgatory, logs):
     """A hook whose own work was cancelled is counted as failed, and ``on_expiration`` runs after it."""
 
     async def fail():
@@ -585,38 +425,30 @@ def test_coroutine_hook_that_awaits_a_cancelled_future_is_contained(run, opened,
         future.cancel()
         await future
 
-    async def main():
-        async with opened() as purgatory:
-            operation = Async(3, complete=fail)
-            assert Outcome.EXPIRED is await purgatory.park(operation, ["k"])
-            assert {"on_complete": 1} == purgatory.snapshot().callback_errors
-            assert "expire" == operation.history[-1]
-
-    run(main)
+    operation = Async(3, complete=fail)
+    assert Outcome.EXPIRED is await purgatory.park(operation, ["k"])
+    assert {"on_complete": 1} == purgatory.snapshot().callback_errors
+    assert "expire" == operation.history[-1]
 
 
 @pytest.mark.parametrize("also_outside", [False, True])
-def test_coroutine_hook_that_awaits_a_shutdown_is_not_waited_for(run, opened, also_outside):
+async def test_coroutine_hook_that_awaits_a_shutdown_is_not_waited_for(opened, also_outside):
     """A shutdown waits for no hook that awaits a shutdown, which would wait for itself. It waits for other hooks."""
+    async with opened() as purgatory, asyncio.timeout(20):
+        reports, other = [], Async(complete=lambda: asyncio.sleep(0.02))
 
-    async def main():
-        async with opened() as purgatory, asyncio.timeout(20):
-            reports, other = [], Async(complete=lambda: asyncio.sleep(0.02))
+        async def end():
+            reports.append(await purgatory.shutdown(timeout_ms=50_000))
 
-            async def end():
-                reports.append(await purgatory.shutdown(timeout_ms=50_000))
-
-            purgatory.start(other, ["other"])
-            purgatory.start(Async(ready=True, complete=end), ["k"])
-            if also_outside:
-                await purgatory.shutdown(timeout_ms=50_000)
-            await until(lambda: reports)
-            assert "expire" == other.history[-1]
-
-    run(main)
+        purgatory.start(other, ["other"])
+        purgatory.start(Async(ready=True, complete=end), ["k"])
+        if also_outside:
+            await purgatory.shutdown(timeout_ms=50_000)
+        await until(lambda: reports)
+        assert "expire" == other.history[-1]
 
 
-def test_coroutine_hook_behind_a_decorator_is_awaited(run, opened):
+async def test_coroutine_hook_behind_a_decorator_is_awaited(purgatory):
     """A coroutine hook that a plain function wraps is found, and runs."""
     ran = []
 
@@ -635,12 +467,8 @@ def test_coroutine_hook_behind_a_decorator_is_awaited(run, opened):
         async def on_complete(self):
             ran.append(True)
 
-    async def main():
-        async with opened() as purgatory:
-            assert Outcome.EXPIRED is await purgatory.park(Decorated(3), ["k"])
-            assert [True] == ran
-
-    run(main)
+    assert Outcome.EXPIRED is await purgatory.park(Decorated(3), ["k"])
+    assert [True] == ran
 
 
 @pytest.mark.filterwarnings("error")
@@ -669,31 +497,27 @@ def test_plain_hook_that_returns_a_coroutine_is_an_error(run, opened, logs, hook
     assert "functools.wraps" in entry["error"]
 
 
-def test_plain_hook_runs_in_the_context_of_its_park_if_asked(run):
+async def test_plain_hook_runs_in_the_context_of_its_park_if_asked(run):
     """With ``keep_context`` a plain hook, too, sees the variables of the parking task. At a shutdown as well."""
     who = contextvars.ContextVar("who", default="nobody")
+    seen = []
+    async with AsyncPurgatory("kept", keep_context=True) as purgatory:
 
-    async def main():
-        seen = []
-        async with AsyncPurgatory("kept", keep_context=True) as purgatory:
+        async def go(name, operation):
+            who.set(name)
+            return await purgatory.park(operation, ["k"])
 
-            async def go(name, operation):
-                who.set(name)
-                return await purgatory.park(operation, ["k"])
-
-            operations = [Waiting(complete=lambda _: seen.append(who.get())) for _ in range(2)]
-            tasks = [asyncio.create_task(go(name, own)) for name, own in zip("ab", operations, strict=True)]
-            await until(lambda: all(operation.keys for operation in operations))
-            operations[0].ready = True
-            in_thread(purgatory.check_and_complete, "k")
-            assert Outcome.SATISFIED is await tasks[0]
-        assert Outcome.EXPIRED is await tasks[1]
-        assert ["a", "b"] == seen
-
-    run(main)
+        operations = [Waiting(complete=lambda _: seen.append(who.get())) for _ in range(2)]
+        tasks = [asyncio.create_task(go(name, own)) for name, own in zip("ab", operations, strict=True)]
+        await until(lambda: all(operation.keys for operation in operations))
+        operations[0].ready = True
+        in_thread(purgatory.check_and_complete, "k")
+        assert Outcome.SATISFIED is await tasks[0]
+    assert Outcome.EXPIRED is await tasks[1]
+    assert ["a", "b"] == seen
 
 
-def test_coroutine_hook_runs_in_the_context_of_its_park(run, opened):
+async def test_coroutine_hook_runs_in_the_context_of_its_park(purgatory):
     """A coroutine hook sees the context variables of the parking task, not of the checking one."""
     who = contextvars.ContextVar("who")
     seen = []
@@ -701,21 +525,17 @@ def test_coroutine_hook_runs_in_the_context_of_its_park(run, opened):
     async def look():
         seen.append(who.get())
 
-    async def main():
-        async with opened() as purgatory:
-            operation = Async(complete=look)
-            who.set("the one who parked")
-            (task,) = await parked(purgatory, operation)
-            who.set("the one who checked")
-            operation.ready = True
-            purgatory.check_and_complete("k")
-            await task
-            assert ["the one who parked"] == seen
-
-    run(main)
+    operation = Async(complete=look)
+    who.set("the one who parked")
+    (task,) = await parked(purgatory, operation)
+    who.set("the one who checked")
+    operation.ready = True
+    purgatory.check_and_complete("k")
+    await task
+    assert ["the one who parked"] == seen
 
 
-def test_slotted_operation_with_coroutine_hooks_is_refused(run, opened):
+async def test_slotted_operation_with_coroutine_hooks_is_refused(purgatory):
     """Coroutine hooks need room on the operation. One without is rejected, with the reason."""
 
     class Slotted(DelayedOperation):
@@ -727,135 +547,84 @@ def test_slotted_operation_with_coroutine_hooks_is_refused(run, opened):
         async def on_complete(self):
             raise AssertionError
 
-    async def main():
-        async with opened() as purgatory:
-            with pytest.raises(InvalidOperation, match="__slots__"):
-                await purgatory.park(Slotted(0), ["k"])
-            assert 0 == purgatory.waiting
-
-    run(main)
+    with pytest.raises(InvalidOperation, match="__slots__"):
+        await purgatory.park(Slotted(0), ["k"])
+    assert 0 == purgatory.waiting
 
 
-def test_refused_operation_keeps_its_coroutine_hooks(run, opened):
+async def test_refused_operation_keeps_its_coroutine_hooks(purgatory):
     """An operation with coroutine hooks that was rejected can be parked later."""
-
-    async def main():
-        async with opened() as purgatory:
-            operation = Async(ready=True)
-            with pytest.raises(NoKeys):
-                await purgatory.park(operation, [])
-            assert Outcome.IMMEDIATE is await purgatory.park(operation, ["k"])
-            assert "complete ends" == operation.history[-1]
-
-    run(main)
+    operation = Async(ready=True)
+    with pytest.raises(NoKeys):
+        await purgatory.park(operation, [])
+    assert Outcome.IMMEDIATE is await purgatory.park(operation, ["k"])
+    assert "complete ends" == operation.history[-1]
 
 
-def test_coroutine_hooks_are_refused_by_the_core_also_after_a_park(run, opened):
+async def test_coroutine_hooks_are_refused_by_the_core_also_after_a_park(purgatory):
     """A type of which one was awaited is still rejected where its hooks would not be awaited."""
-
-    async def main():
-        async with opened() as purgatory:
-            await purgatory.park(Async(ready=True), ["k"])
-            with pytest.raises(InvalidOperation, match="coroutines"):
-                purgatory.purgatory.try_complete_else_watch(Async(ready=True), ["k"])
-
-    run(main)
+    await purgatory.park(Async(ready=True), ["k"])
+    with pytest.raises(InvalidOperation, match="coroutines"):
+        purgatory.purgatory.try_complete_else_watch(Async(ready=True), ["k"])
 
 
 # -- wait_for
 
 
-def test_wait_for_returns_at_once_if_it_holds(run, opened):
+async def test_wait_for_returns_at_once_if_it_holds(purgatory):
     """A predicate that holds needs no waiting."""
-
-    async def main():
-        async with opened() as purgatory:
-            assert Outcome.IMMEDIATE is await purgatory.wait_for(lambda: True, keys=["k"], timeout_ms=0)
-
-    run(main)
+    assert Outcome.IMMEDIATE is await purgatory.wait_for(lambda: True, keys=["k"], timeout_ms=0)
 
 
-def test_wait_for_waits_until_it_holds(run, opened):
+async def test_wait_for_waits_until_it_holds(purgatory):
     """A predicate is asked again at each check of one of its keys."""
-
-    async def main():
-        async with opened() as purgatory:
-            items = []
-            task = asyncio.create_task(purgatory.wait_for(lambda: len(items) > 1, keys=["a", "b"], timeout_ms=60_000))
-            await until(lambda: purgatory.purgatory.parked)
-            for key in ("a", "b"):
-                items.append(key)
-                purgatory.check_and_complete(key)
-            assert Outcome.SATISFIED is await task
-
-    run(main)
+    items = []
+    task = asyncio.create_task(purgatory.wait_for(lambda: len(items) > 1, keys=["a", "b"], timeout_ms=60_000))
+    await until(lambda: purgatory.purgatory.parked)
+    for key in ("a", "b"):
+        items.append(key)
+        purgatory.check_and_complete(key)
+    assert Outcome.SATISFIED is await task
 
 
-def test_wait_for_expires(run, opened):
+async def test_wait_for_expires(purgatory):
     """A predicate that doesn't hold in time expires."""
-
-    async def main():
-        async with opened() as purgatory:
-            assert Outcome.EXPIRED is await purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=10)
-
-    run(main)
+    assert Outcome.EXPIRED is await purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=10)
 
 
-def test_predicate_that_raises_ends_the_wait(run, opened):
+async def test_predicate_that_raises_ends_the_wait(purgatory):
     """An error of a predicate is raised in its own waiting task only, at once or later."""
-
-    async def main():
-        async with opened() as purgatory:
-            broken = []
-            task = asyncio.create_task(purgatory.wait_for(lambda: broken and 1 / 0, keys=["k"], timeout_ms=60_000))
-            other = asyncio.create_task(purgatory.wait_for(lambda: broken, keys=["k"], timeout_ms=60_000))
-            await until(lambda: purgatory.purgatory.parked == 2)
-            broken.append(1)
-            purgatory.check_and_complete("k")
-            with pytest.raises(ZeroDivisionError):
-                await task
-            assert Outcome.SATISFIED is await other
-            assert {} == purgatory.snapshot().callback_errors
-
-    run(main)
+    broken = []
+    task = asyncio.create_task(purgatory.wait_for(lambda: broken and 1 / 0, keys=["k"], timeout_ms=60_000))
+    other = asyncio.create_task(purgatory.wait_for(lambda: broken, keys=["k"], timeout_ms=60_000))
+    await until(lambda: purgatory.purgatory.parked == 2)
+    broken.append(1)
+    purgatory.check_and_complete("k")
+    with pytest.raises(ZeroDivisionError):
+        await task
+    assert Outcome.SATISFIED is await other
+    assert {} == purgatory.snapshot().callback_errors
 
 
-def test_bad_give_back_raises(run, opened):
+async def test_bad_give_back_raises(purgatory):
     """What takes a result back is a function."""
-
-    async def main():
-        async with opened() as purgatory:
-            with pytest.raises(InvalidSetting, match="give_back must be a function of one argument, or None, got 5"):
-                await purgatory.wait_for_result(lambda: None, keys=["k"], timeout_ms=10, give_back=5)
-
-    run(main)
+    with pytest.raises(InvalidSetting, match="give_back must be a function of one argument, or None, got 5"):
+        await purgatory.wait_for_result(lambda: None, keys=["k"], timeout_ms=10, give_back=5)
 
 
 @pytest.mark.parametrize("name", [["x"], "", 7])
-def test_bad_name_of_a_wait_raises(run, opened, name):
+async def test_bad_name_of_a_wait_raises(purgatory, name):
     """The name of a wait is a text."""
-
-    async def main():
-        async with opened() as purgatory:
-            with pytest.raises(
-                InvalidSetting, match=f"name must be a str that is not empty, got {re.escape(repr(name))}"
-            ):
-                await purgatory.wait_for(lambda: True, keys=["k"], timeout_ms=10, name=name)
-
-    run(main)
+    with pytest.raises(InvalidSetting, match=f"name must be a str that is not empty, got {re.escape(repr(name))}"):
+        await purgatory.wait_for(lambda: True, keys=["k"], timeout_ms=10, name=name)
 
 
-def test_cancelled_wait_for_leaves_nothing(run, opened):
+async def test_cancelled_wait_for_leaves_nothing(purgatory):
     """Cancelling a ``wait_for`` takes it out."""
-
-    async def main():
-        async with opened() as purgatory:
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.005):
-                    await purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=60_000)
-            assert (0, 0) == (purgatory.purgatory.parked, purgatory.timer.size)
-
-    run(main)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.005):
+            await purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=60_000)
+    assert (0, 0) == (purgatory.purgatory.parked, purgatory.timer.size)
 
 
 async def coroutine():
@@ -863,290 +632,218 @@ async def coroutine():
 
 
 @pytest.mark.parametrize("predicate", [None, coroutine])
-def test_bad_predicate_raises(run, opened, predicate):
+async def test_bad_predicate_raises(purgatory, predicate):
     """A predicate is a plain function."""
-
-    async def main():
-        async with opened() as purgatory:
-            with pytest.raises(InvalidSetting):
-                await purgatory.wait_for(predicate, keys=["k"], timeout_ms=10)
-
-    run(main)
+    with pytest.raises(InvalidSetting):
+        await purgatory.wait_for(predicate, keys=["k"], timeout_ms=10)
 
 
 # -- tenants
 
 
-def test_tenant_without_a_place_is_refused(run):
+async def test_tenant_without_a_place_is_refused(run):
     """A purgatory on a loop has limits by tenant, too, and serves a rejected tenant as soon as there is a place."""
-
-    async def main():
-        async with AsyncPurgatory("shared", max_parked=4, tenant=lambda own: own.name, tenant_share=0.25) as purgatory:
-            operations = [Waiting() for _ in range(3)]
-            for operation, name in zip(operations, "aba", strict=True):
-                operation.name = name
-            tasks = await parked(purgatory, *operations[:2])
-            with pytest.raises(PurgatoryFull) as caught:
-                await purgatory.park(operations[2], ["k"])
-            assert "a" == caught.value.tenant
-            assert (("a", 1, 1), ("b", 1, 0)) == purgatory.snapshot().tenants
-            operations[0].force_complete()
-            assert Outcome.FORCED is await tasks[0]
-            operations[2].ready = True
-            assert Outcome.IMMEDIATE is await purgatory.park(operations[2], ["k"])
-
-    run(main)
+    async with AsyncPurgatory("shared", max_parked=4, tenant=lambda own: own.name, tenant_share=0.25) as purgatory:
+        operations = [Waiting() for _ in range(3)]
+        for operation, name in zip(operations, "aba", strict=True):
+            operation.name = name
+        tasks = await parked(purgatory, *operations[:2])
+        with pytest.raises(PurgatoryFull) as caught:
+            await purgatory.park(operations[2], ["k"])
+        assert "a" == caught.value.tenant
+        assert (("a", 1, 1), ("b", 1, 0)) == purgatory.snapshot().tenants
+        operations[0].force_complete()
+        assert Outcome.FORCED is await tasks[0]
+        operations[2].ready = True
+        assert Outcome.IMMEDIATE is await purgatory.park(operations[2], ["k"])
 
 
 # -- hot keys
 
 
-def test_hot_key_is_checked_in_slices(run, opened):
+async def test_hot_key_is_checked_in_slices(opened):
     """A key that many wait under is checked a slice at a time, and the loop goes round in between."""
-
-    async def main():
-        async with opened(slice_size=10) as purgatory:
-            operations = [Waiting() for _ in range(95)]
-            tasks = await parked(purgatory, *operations)
-            for operation in operations:
-                operation.ready = True
-            assert 10 == purgatory.check_and_complete("k")
-            assert 10 == sum(operation.is_completed for operation in operations)
-            await asyncio.sleep(0)
-            assert 20 == sum(operation.is_completed for operation in operations)
-            assert [Outcome.SATISFIED] * 95 == await asyncio.gather(*tasks)
-
-    run(main)
+    async with opened(slice_size=10) as purgatory:
+        operations = [Waiting() for _ in range(95)]
+        tasks = await parked(purgatory, *operations)
+        for operation in operations:
+            operation.ready = True
+        assert 10 == purgatory.check_and_complete("k")
+        assert 10 == sum(operation.is_completed for operation in operations)
+        await asyncio.sleep(0)
+        assert 20 == sum(operation.is_completed for operation in operations)
+        assert [Outcome.SATISFIED] * 95 == await asyncio.gather(*tasks)
 
 
-def test_limit_wakes_so_many_in_order_of_arrival(run, opened):
+async def test_limit_wakes_so_many_in_order_of_arrival(purgatory):
     """A check with a limit completes that many, first come first served, and passes over those that cannot complete."""
-
-    async def main():
-        async with opened() as purgatory:
-            operations = [Waiting() for _ in range(6)]
-            await parked(purgatory, *operations)
-            for operation in operations[1:]:
-                operation.ready = True
-            assert 2 == purgatory.check_and_complete("k", limit=2)
-            assert [1, 2] == [place for place, operation in enumerate(operations) if operation.is_completed]
-            assert 1 == purgatory.check_and_complete("k", 1)
-            assert 2 == purgatory.check_and_complete("k")
-
-    run(main)
+    operations = [Waiting() for _ in range(6)]
+    await parked(purgatory, *operations)
+    for operation in operations[1:]:
+        operation.ready = True
+    assert 2 == purgatory.check_and_complete("k", limit=2)
+    assert [1, 2] == [place for place, operation in enumerate(operations) if operation.is_completed]
+    assert 1 == purgatory.check_and_complete("k", 1)
+    assert 2 == purgatory.check_and_complete("k")
 
 
-def test_limit_holds_for_all_slices_of_a_hot_key(run, opened):
+async def test_limit_holds_for_all_slices_of_a_hot_key(opened):
     """However many slices it takes to find them, a check with a limit completes as many as it says."""
-
-    async def main():
-        async with opened(slice_size=10) as purgatory:
-            operations = [Waiting() for _ in range(100)]
-            await parked(purgatory, *operations)
-            for operation in operations[8::3]:
-                operation.ready = True
-            assert 1 == purgatory.check_and_complete("k", limit=5)
-            await until(lambda: operations[20].is_completed)
-            await asyncio.sleep(0.01)
-            done = [place for place, operation in enumerate(operations) if operation.is_completed]
-            assert [8, 11, 14, 17, 20] == done
-            assert {2} == {operation.checks for operation in operations[21:]}, "looked at when they were parked only"
-
-    run(main)
+    async with opened(slice_size=10) as purgatory:
+        operations = [Waiting() for _ in range(100)]
+        await parked(purgatory, *operations)
+        for operation in operations[8::3]:
+            operation.ready = True
+        assert 1 == purgatory.check_and_complete("k", limit=5)
+        await until(lambda: operations[20].is_completed)
+        await asyncio.sleep(0.01)
+        done = [place for place, operation in enumerate(operations) if operation.is_completed]
+        assert [8, 11, 14, 17, 20] == done
+        assert {2} == {operation.checks for operation in operations[21:]}, "looked at when they were parked only"
 
 
-def test_limits_during_a_sweep_are_added_up(run, opened):
+async def test_limits_during_a_sweep_are_added_up(opened):
     """Events with limits that come during a sweep are each good for their number, from the head on."""
-
-    async def main():
-        async with opened(slice_size=10) as purgatory:
-            operations = [Waiting() for _ in range(100)]
-            await parked(purgatory, *operations)
-            operations[60].ready = True
-            assert 0 == purgatory.check_and_complete("k", limit=1)
-            for operation in operations[:60]:
-                operation.ready = True
-            assert 0 == purgatory.check_and_complete("k", limit=1)
-            assert 0 == purgatory.check_and_complete("k", limit=2)
-            await until(lambda: sum(operation.is_completed for operation in operations) == 4)
-            await asyncio.sleep(0.01)
-            # The sweep under way takes the first that it comes to. The next one begins at the head.
-            done = [place for place, operation in enumerate(operations) if operation.is_completed]
-            assert [0, 1, 2, 10] == done
-
-    run(main)
+    async with opened(slice_size=10) as purgatory:
+        operations = [Waiting() for _ in range(100)]
+        await parked(purgatory, *operations)
+        operations[60].ready = True
+        assert 0 == purgatory.check_and_complete("k", limit=1)
+        for operation in operations[:60]:
+            operation.ready = True
+        assert 0 == purgatory.check_and_complete("k", limit=1)
+        assert 0 == purgatory.check_and_complete("k", limit=2)
+        await until(lambda: sum(operation.is_completed for operation in operations) == 4)
+        await asyncio.sleep(0.01)
+        # The sweep under way takes the first that it comes to. The next one begins at the head.
+        done = [place for place, operation in enumerate(operations) if operation.is_completed]
+        assert [0, 1, 2, 10] == done
 
 
-def test_event_without_a_limit_lifts_that_of_the_next_sweep(run, opened):
+async def test_event_without_a_limit_lifts_that_of_the_next_sweep(opened):
     """An event without a limit that comes during a sweep is good for everyone, whatever others come."""
-
-    async def main():
-        async with opened(slice_size=10) as purgatory:
-            operations = [Waiting() for _ in range(50)]
-            tasks = await parked(purgatory, *operations)
-            purgatory.check_and_complete("k", limit=1)
-            for operation in operations:
-                operation.ready = True
-            purgatory.check_and_complete("k")
-            purgatory.check_and_complete("k", limit=1)
-            assert {Outcome.SATISFIED} == set(await asyncio.gather(*tasks))
-
-    run(main)
+    async with opened(slice_size=10) as purgatory:
+        operations = [Waiting() for _ in range(50)]
+        tasks = await parked(purgatory, *operations)
+        purgatory.check_and_complete("k", limit=1)
+        for operation in operations:
+            operation.ready = True
+        purgatory.check_and_complete("k")
+        purgatory.check_and_complete("k", limit=1)
+        assert {Outcome.SATISFIED} == set(await asyncio.gather(*tasks))
 
 
-def test_limits_of_other_threads_count_each(run, opened):
+async def test_limits_of_other_threads_count_each(purgatory):
     """Checks with a limit that another thread makes are each good for their number."""
-
-    async def main():
-        async with opened() as purgatory:
-            operations = [Waiting() for _ in range(10)]
-            await parked(purgatory, *operations)
-            for operation in operations:
-                operation.ready = True
-            in_thread(lambda: [purgatory.check_and_complete("k", limit=2) for _ in range(2)])
-            await until(lambda: sum(operation.is_completed for operation in operations) == 4)
-            await asyncio.sleep(0.01)
-            assert operations[:4] == [operation for operation in operations if operation.is_completed]
-
-    run(main)
+    operations = [Waiting() for _ in range(10)]
+    await parked(purgatory, *operations)
+    for operation in operations:
+        operation.ready = True
+    in_thread(lambda: [purgatory.check_and_complete("k", limit=2) for _ in range(2)])
+    await until(lambda: sum(operation.is_completed for operation in operations) == 4)
+    await asyncio.sleep(0.01)
+    assert operations[:4] == [operation for operation in operations if operation.is_completed]
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5, "1"])
-def test_bad_limits_raise(run, opened, limit):
+async def test_bad_limits_raise(purgatory, limit):
     """A limit that is no whole number above zero is rejected where it is given, on every thread."""
-
-    async def main():
-        async with opened() as purgatory:
-            with pytest.raises(InvalidSetting):
-                purgatory.check_and_complete("k", limit=limit)
-            with pytest.raises(InvalidSetting):
-                in_thread(lambda: purgatory.check_and_complete("k", limit=limit))
-
-    run(main)
+    with pytest.raises(InvalidSetting):
+        purgatory.check_and_complete("k", limit=limit)
+    with pytest.raises(InvalidSetting):
+        in_thread(lambda: purgatory.check_and_complete("k", limit=limit))
 
 
-def test_event_during_a_sweep_is_not_lost(run, opened):
+async def test_event_during_a_sweep_is_not_lost(opened):
     """An event that makes an operation ready after a sweep has passed it completes it all the same."""
-
-    async def main():
-        async with opened(slice_size=10) as purgatory:
-            operations = [Waiting() for _ in range(55)]
-            tasks = await parked(purgatory, *operations)
-            assert 0 == purgatory.check_and_complete("k")
+    async with opened(slice_size=10) as purgatory:
+        operations = [Waiting() for _ in range(55)]
+        tasks = await parked(purgatory, *operations)
+        assert 0 == purgatory.check_and_complete("k")
+        await asyncio.sleep(0)
+        operations[3].ready = True
+        assert 0 == purgatory.check_and_complete("k")
+        assert Outcome.SATISFIED is await tasks[3]
+        for _ in range(50):  # far more turns of the loop than the sweep takes
             await asyncio.sleep(0)
-            operations[3].ready = True
-            assert 0 == purgatory.check_and_complete("k")
-            assert Outcome.SATISFIED is await tasks[3]
-            for _ in range(50):  # far more turns of the loop than the sweep takes
-                await asyncio.sleep(0)
-            checks = operations[50].checks
-            await asyncio.sleep(0.02)
-            assert checks == operations[50].checks, "the sweep has ended"
-
-    run(main)
+        checks = operations[50].checks
+        await asyncio.sleep(0.02)
+        assert checks == operations[50].checks, "the sweep has ended"
 
 
 # -- the end
 
 
-def test_shutdown_answers_everyone(run, opened):
+async def test_shutdown_answers_everyone(opened):
     """Leaving the context expires every waiter, hooks included, before it returns."""
-
-    async def main():
-        answered = []
-        async with opened(slice_size=7) as purgatory:
-            operations = [*(Waiting() for _ in range(30)), *(Async() for _ in range(3))]
-            tasks = await parked(purgatory, *operations)
-            for task in tasks:
-                task.add_done_callback(lambda task: answered.append(task.result()))
-            report = await purgatory.shutdown()
-            assert 0 == purgatory.waiting
-            await asyncio.sleep(0)
-            assert [Outcome.EXPIRED] * 33 == answered
-            assert (33, (), ()) == (report.expired, report.cancelled, report.stuck)
-            assert {"expire"} == {operation.history[-1] for operation in operations}
-            assert report is await purgatory.shutdown()
-            with pytest.raises(PurgatoryClosed):
-                await purgatory.park(Waiting(), ["k"])
-            assert purgatory.is_closed
-
-    run(main)
+    answered = []
+    async with opened(slice_size=7) as purgatory:
+        operations = [*(Waiting() for _ in range(30)), *(Async() for _ in range(3))]
+        tasks = await parked(purgatory, *operations)
+        for task in tasks:
+            task.add_done_callback(lambda task: answered.append(task.result()))
+        report = await purgatory.shutdown()
+        assert 0 == purgatory.waiting
+        await asyncio.sleep(0)
+        assert [Outcome.EXPIRED] * 33 == answered
+        assert (33, (), ()) == (report.expired, report.cancelled, report.stuck)
+        assert {"expire"} == {operation.history[-1] for operation in operations}
+        assert report is await purgatory.shutdown()
+        with pytest.raises(PurgatoryClosed):
+            await purgatory.park(Waiting(), ["k"])
+        assert purgatory.is_closed
 
 
-def test_shutdown_by_cancel_returns_operations(run, opened):
+async def test_shutdown_by_cancel_returns_operations(purgatory):
     """``drain="cancel"`` removes the operations uncompleted, and the awaiting tasks are notified."""
-
-    async def main():
-        async with opened() as purgatory:
-            operations = [Waiting(), Async()]
-            tasks = await parked(purgatory, *operations)
-            report = await purgatory.shutdown("cancel")
-            assert set(operations) == set(report.cancelled)
-            assert [Outcome.CANCELLED] * 2 == await asyncio.gather(*tasks)
-            assert [[], []] == [operation.history for operation in operations]
-
-    run(main)
+    operations = [Waiting(), Async()]
+    tasks = await parked(purgatory, *operations)
+    report = await purgatory.shutdown("cancel")
+    assert set(operations) == set(report.cancelled)
+    assert [Outcome.CANCELLED] * 2 == await asyncio.gather(*tasks)
+    assert [[], []] == [operation.history for operation in operations]
 
 
-def test_shutdown_by_wait_lets_operations_complete(run, opened, shutdown_clock):
+async def test_shutdown_by_wait_lets_operations_complete(purgatory, shutdown_clock):
     """``drain="wait"`` lets events complete what waits, and expires the rest."""
-
-    async def main():
-        async with opened() as purgatory:
-            first, second = Waiting(), Waiting()
-            tasks = await parked(purgatory, first, second)
-            ending = asyncio.create_task(purgatory.shutdown("wait", timeout_ms=60_000))
-            await until(lambda: shutdown_clock.reads >= 2)  # the shutdown waits
-            first.ready = True
-            purgatory.check_and_complete("k")
-            shutdown_clock.skip_s = 60
-            report = await ending
-            assert [Outcome.SATISFIED, Outcome.EXPIRED] == await asyncio.gather(*tasks)
-            assert (1, 1) == (report.satisfied, report.expired)
-
-    run(main)
+    first, second = Waiting(), Waiting()
+    tasks = await parked(purgatory, first, second)
+    ending = asyncio.create_task(purgatory.shutdown("wait", timeout_ms=60_000))
+    await until(lambda: shutdown_clock.reads >= 2)  # the shutdown waits
+    first.ready = True
+    purgatory.check_and_complete("k")
+    shutdown_clock.skip_s = 60
+    report = await ending
+    assert [Outcome.SATISFIED, Outcome.EXPIRED] == await asyncio.gather(*tasks)
+    assert (1, 1) == (report.satisfied, report.expired)
 
 
-def test_shutdown_that_waits_is_ended_by_one_that_does_not(run, opened):
+async def test_shutdown_that_waits_is_ended_by_one_that_does_not(opened):
     """A later ``shutdown("expire")``, such as that of a signal, does not wait for the timeout of the first."""
-
-    async def main():
-        async with opened() as purgatory, asyncio.timeout(20):
-            (task,) = await parked(purgatory, Waiting())
-            first = asyncio.create_task(purgatory.shutdown("wait", timeout_ms=50_000))
-            await until(lambda: purgatory.is_closed)
-            report = await purgatory.shutdown()
-            assert Outcome.EXPIRED is await task
-            assert ("wait", 1) == (report.drain, report.expired)
-            assert report is await first
-
-    run(main)
+    async with opened() as purgatory, asyncio.timeout(20):
+        (task,) = await parked(purgatory, Waiting())
+        first = asyncio.create_task(purgatory.shutdown("wait", timeout_ms=50_000))
+        await until(lambda: purgatory.is_closed)
+        report = await purgatory.shutdown()
+        assert Outcome.EXPIRED is await task
+        assert ("wait", 1) == (report.drain, report.expired)
+        assert report is await first
 
 
-def test_shutdowns_at_once_are_one(run, opened):
+async def test_shutdowns_at_once_are_one(purgatory):
     """Two shutdowns at the same time are one, with one report."""
-
-    async def main():
-        async with opened() as purgatory:
-            tasks = await parked(purgatory, Waiting())
-            reports = await asyncio.gather(purgatory.shutdown(), purgatory.shutdown("cancel"))
-            assert reports[0] is reports[1]
-            assert [Outcome.EXPIRED] == await asyncio.gather(*tasks)
-
-    run(main)
+    tasks = await parked(purgatory, Waiting())
+    reports = await asyncio.gather(purgatory.shutdown(), purgatory.shutdown("cancel"))
+    assert reports[0] is reports[1]
+    assert [Outcome.EXPIRED] == await asyncio.gather(*tasks)
 
 
 @pytest.mark.parametrize(("drain", "timeout_ms"), [("explode", 5), ("expire", -1), ("expire", True)])
-def test_bad_shutdown_raises(run, opened, drain, timeout_ms):
+async def test_bad_shutdown_raises(purgatory, drain, timeout_ms):
     """A policy that isn't one is rejected, and the purgatory stays open."""
-
-    async def main():
-        async with opened() as purgatory:
-            with pytest.raises(InvalidSetting):
-                await purgatory.shutdown(drain, timeout_ms=timeout_ms)
-            assert not purgatory.is_closed
-
-    run(main)
+    with pytest.raises(InvalidSetting):
+        await purgatory.shutdown(drain, timeout_ms=timeout_ms)
+    assert not purgatory.is_closed
 
 
 def test_nothing_runs_off_to_threads(run, opened, no_threads_left):
@@ -1159,25 +856,19 @@ def test_nothing_runs_off_to_threads(run, opened, no_threads_left):
     in_thread(run, main, seconds=20)
 
 
-def test_looking_in_is_the_cores(run, opened):
+async def test_looking_in_is_the_cores(opened):
     """The purgatory beneath shows the waiting operations, their keys and their number."""
-
-    async def main():
-        async with opened(max_parked=2) as purgatory:
-            first, second = Waiting(), Waiting()
-            tasks = await parked(purgatory, first, second, keys=("a", "b"))
-            assert (2, 4, 2, 2) == tuple(
-                getattr(purgatory, of) for of in ("parked", "watched", "num_delayed", "waiting")
-            )
-            assert {first, second} == set(purgatory.operations())
-            assert [first, second] == purgatory.operations_for_key("a")
-            assert (2, 0) == (purgatory.watching("b"), purgatory.watching("c"))
-            with pytest.raises(PurgatoryFull):
-                await purgatory.park(Waiting(), ["a"])
-            assert (2, 1) == (purgatory.capacity, purgatory.rejected)
-            assert 2 == purgatory.totals().parked
-            await purgatory.shutdown()
-            assert 0 == purgatory.parked
-            await asyncio.gather(*tasks)
-
-    run(main)
+    async with opened(max_parked=2) as purgatory:
+        first, second = Waiting(), Waiting()
+        tasks = await parked(purgatory, first, second, keys=("a", "b"))
+        assert (2, 4, 2, 2) == tuple(getattr(purgatory, of) for of in ("parked", "watched", "num_delayed", "waiting"))
+        assert {first, second} == set(purgatory.operations())
+        assert [first, second] == purgatory.operations_for_key("a")
+        assert (2, 0) == (purgatory.watching("b"), purgatory.watching("c"))
+        with pytest.raises(PurgatoryFull):
+            await purgatory.park(Waiting(), ["a"])
+        assert (2, 1) == (purgatory.capacity, purgatory.rejected)
+        assert 2 == purgatory.totals().parked
+        await purgatory.shutdown()
+        assert 0 == purgatory.parked
+        await asyncio.gather(*tasks)

@@ -14,233 +14,181 @@ from tests.support.loops import until
 from timer import ManualClock, TimerClosed, TimerConfigError, TimerFull, check_invariants
 
 
-def test_task_runs_on_the_loop_and_never_early(run):
+async def test_task_runs_on_the_loop_and_never_early(run):
     """Tasks run on the loop's thread, in order of deadline, each after its full delay."""
-
-    async def main():
-        with LoopTimer() as timer:
-            log, pings = [], []
-            for delay_ms in (30, 1, 12, 12, 5):
-                pings.append(Ping(delay_ms, log))
-                timer.add(pings[-1])
-            await until(lambda: len(log) == 5)
-            assert sorted(log, key=lambda ping: ping.deadline_ns) == log
-            assert [1, 5, 12, 12, 30] == sorted(ping.delay_ms for ping in log)
-            assert all(ping.ran_ns[0] >= ping.deadline_ns for ping in pings)
-
-    run(main)
+    with LoopTimer() as timer:
+        log, pings = [], []
+        for delay_ms in (30, 1, 12, 12, 5):
+            pings.append(Ping(delay_ms, log))
+            timer.add(pings[-1])
+        await until(lambda: len(log) == 5)
+        assert sorted(log, key=lambda ping: ping.deadline_ns) == log
+        assert [1, 5, 12, 12, 30] == sorted(ping.delay_ms for ping in log)
+        assert all(ping.ran_ns[0] >= ping.deadline_ns for ping in pings)
 
 
-def test_clock_decides_not_the_loop(run):
+async def test_clock_decides_not_the_loop(run):
     """However often the loop calls, nothing runs before the timer's own clock says so."""
-
-    async def main():
-        clock = ManualClock()
-        with LoopTimer(clock=clock) as timer:
-            ping = Ping(3)
-            timer.add(ping)
-            await asyncio.sleep(0.02)
-            assert [] == ping.ran_ns
-            clock.advance(3)
-            await until(lambda: ping.ran_ns)
-
-    run(main)
+    clock = ManualClock()
+    with LoopTimer(clock=clock) as timer:
+        ping = Ping(3)
+        timer.add(ping)
+        await asyncio.sleep(0.02)
+        assert [] == ping.ran_ns
+        clock.advance(3)
+        await until(lambda: ping.ran_ns)
 
 
-def test_one_handle_for_all(run):
+async def test_one_handle_for_all(run):
     """However many tasks wait, the loop holds one handle. Later tasks don't touch it, earlier ones move it."""
-
-    async def main():
-        with LoopTimer(clock=ManualClock()) as timer:
-            timer.add(Ping(10_000))
-            first = timer._handle
-            for delay_ms in range(10_000, 30_000, 100):
-                timer.add(Ping(delay_ms))
-            assert first is timer._handle
-            timer.add(Ping(9_000))
-            assert first.cancelled()
-            assert timer._handle.when() < first.when()
-            check_invariants(timer)
-
-    run(main)
+    with LoopTimer(clock=ManualClock()) as timer:
+        timer.add(Ping(10_000))
+        first = timer._handle
+        for delay_ms in range(10_000, 30_000, 100):
+            timer.add(Ping(delay_ms))
+        assert first is timer._handle
+        timer.add(Ping(9_000))
+        assert first.cancelled()
+        assert timer._handle.when() < first.when()
+        check_invariants(timer)
 
 
-def test_tasks_of_the_same_tick_leave_the_handle(run):
+async def test_tasks_of_the_same_tick_leave_the_handle(run):
     """Tasks that fall into the bucket the handle is set for leave it as it is."""
-
-    async def main():
-        clock = ManualClock(10)  # off the tick's edge
-        with LoopTimer(clock=clock) as timer:
-            clock.advance(0.5)
-            timer.add(Ping(50))
-            handle = timer._handle
-            clock.advance(0.1)
-            timer.add(Ping(50))
-            assert handle is timer._handle
-
-    run(main)
+    clock = ManualClock(10)  # off the tick's edge
+    with LoopTimer(clock=clock) as timer:
+        clock.advance(0.5)
+        timer.add(Ping(50))
+        handle = timer._handle
+        clock.advance(0.1)
+        timer.add(Ping(50))
+        assert handle is timer._handle
 
 
-def test_cancelled_task_is_never_run(run):
+async def test_cancelled_task_is_never_run(run):
     """A cancelled task doesn't run, and what comes after it does."""
-
-    async def main():
-        with LoopTimer() as timer:
-            early, late = Ping(2), Ping(10)
-            timer.add(early)
-            timer.add(late)
-            assert early.cancel()
-            await until(lambda: late.ran_ns)
-            assert [] == early.ran_ns
-
-    run(main)
+    with LoopTimer() as timer:
+        early, late = Ping(2), Ping(10)
+        timer.add(early)
+        timer.add(late)
+        assert early.cancel()
+        await until(lambda: late.ran_ns)
+        assert [] == early.ran_ns
 
 
-def test_task_due_already_runs_soon_not_inside_add(run):
+async def test_task_due_already_runs_soon_not_inside_add(run):
     """A delay of zero runs in a turn of the loop to come."""
-
-    async def main():
-        with LoopTimer() as timer:
-            ping = Ping(0)
-            timer.add(ping)
-            assert [] == ping.ran_ns
-            await until(lambda: ping.ran_ns)
-
-    run(main)
+    with LoopTimer() as timer:
+        ping = Ping(0)
+        timer.add(ping)
+        assert [] == ping.ran_ns
+        await until(lambda: ping.ran_ns)
 
 
-def test_task_added_from_another_thread_wakes_the_loop(run):
+async def test_task_added_from_another_thread_wakes_the_loop(run):
     """A loop that sleeps for long is woken for a task that another thread adds."""
-
-    async def main():
-        with LoopTimer() as timer:
-            timer.add(Ping(60_000))
-            ping = Ping(5)
-            ping.done = asyncio.Event()
-            ping.do = ping.done.set
-            await asyncio.to_thread(timer.add, ping)
-            await asyncio.wait_for(ping.done.wait(), 30)  # half as long as the other one takes
-
-    run(main)
+    with LoopTimer() as timer:
+        timer.add(Ping(60_000))
+        ping = Ping(5)
+        ping.done = asyncio.Event()
+        ping.do = ping.done.set
+        await asyncio.to_thread(timer.add, ping)
+        await asyncio.wait_for(ping.done.wait(), 30)  # half as long as the other one takes
 
 
-def test_many_due_at_once_run_in_slices(run):
+async def test_many_due_at_once_run_in_slices(run):
     """Many tasks due at once run a slice at a time. The loop goes round in between, and all run once."""
-
-    async def main():
-        clock = ManualClock()
-        with LoopTimer(clock=clock, slice_size=10) as timer:
-            log = []
-            pings = [Ping(5, log) for _ in range(95)]
-            for ping in pings:
-                timer.add(ping)
-            clock.advance(10)
-            assert timer.advance_clock(0)
-            for turns in range(1, 4):
+    clock = ManualClock()
+    with LoopTimer(clock=clock, slice_size=10) as timer:
+        log = []
+        pings = [Ping(5, log) for _ in range(95)]
+        for ping in pings:
+            timer.add(ping)
+        clock.advance(10)
+        assert timer.advance_clock(0)
+        for turns in range(1, 4):
+            await asyncio.sleep(0)
+            if turns == 1 and not log:
                 await asyncio.sleep(0)
-                if turns == 1 and not log:
-                    await asyncio.sleep(0)
-                assert turns * 10 == len(log)
-            assert pings[80].cancel()
-            assert not pings[3].cancel()
-            await until(lambda: len(log) == 94)
-            await asyncio.sleep(0.005)
-            assert {1} == {len(ping.ran_ns) for ping in log}
-            statistics = timer.statistics()
-            assert (94, 0, 0) == (statistics.fired, statistics.pending, statistics.handed_over)
-
-    run(main)
+            assert turns * 10 == len(log)
+        assert pings[80].cancel()
+        assert not pings[3].cancel()
+        await until(lambda: len(log) == 94)
+        await asyncio.sleep(0.005)
+        assert {1} == {len(ping.ran_ns) for ping in log}
+        statistics = timer.statistics()
+        assert (94, 0, 0) == (statistics.fired, statistics.pending, statistics.handed_over)
 
 
-def test_task_may_add_and_cancel(run):
+async def test_task_may_add_and_cancel(run):
     """A running task may add itself again and cancel others of its own slice."""
+    with LoopTimer() as timer:
+        victim = Ping(5)
+        again = Ping(5)
 
-    async def main():
-        with LoopTimer() as timer:
-            victim = Ping(5)
-            again = Ping(5)
+        def do():
+            victim.cancel()
+            if len(again.ran_ns) < 3:
+                timer.add(again)
 
-            def do():
-                victim.cancel()
-                if len(again.ran_ns) < 3:
-                    timer.add(again)
-
-            again.do = do
-            timer.add(again)
-            timer.add(victim)
-            await until(lambda: len(again.ran_ns) == 3)
-            assert [] == victim.ran_ns
-
-    run(main)
+        again.do = do
+        timer.add(again)
+        timer.add(victim)
+        await until(lambda: len(again.ran_ns) == 3)
+        assert [] == victim.ran_ns
 
 
-def test_what_a_task_raises_is_handed_over(run):
+async def test_what_a_task_raises_is_handed_over(run):
     """An error of a task goes to ``on_error`` and stops no other task."""
+    errors = []
+    with LoopTimer(on_error=lambda task, error: errors.append((task, str(error)))) as timer:
 
-    async def main():
-        errors = []
-        with LoopTimer(on_error=lambda task, error: errors.append((task, str(error)))) as timer:
+        def fail():
+            raise ValueError("late")
 
-            def fail():
-                raise ValueError("late")
-
-            broken, sound = Ping(1, do=fail), Ping(1)
-            timer.add(broken)
-            timer.add(sound)
-            await until(lambda: sound.ran_ns)
-            assert [(broken, "late")] == errors
-
-    run(main)
+        broken, sound = Ping(1, do=fail), Ping(1)
+        timer.add(broken)
+        timer.add(sound)
+        await until(lambda: sound.ran_ns)
+        assert [(broken, "late")] == errors
 
 
-def test_tasks_do_not_run_in_the_context_of_an_adder(run):
+async def test_tasks_do_not_run_in_the_context_of_an_adder(run):
     """A task sees no context variables of the code that happened to set the handle."""
     request = contextvars.ContextVar("request", default=None)
-
-    async def main():
-        seen = []
-        request.set("somebody's")
-        with LoopTimer() as timer:
-            ping = Ping(1, do=lambda: seen.append(request.get()))
-            timer.add(ping)
-            await until(lambda: ping.ran_ns)
-            assert [None] == seen
-
-    run(main)
+    seen = []
+    request.set("somebody's")
+    with LoopTimer() as timer:
+        ping = Ping(1, do=lambda: seen.append(request.get()))
+        timer.add(ping)
+        await until(lambda: ping.ran_ns)
+        assert [None] == seen
 
 
-def test_shutdown_returns_what_was_pending(run):
+async def test_shutdown_returns_what_was_pending(run):
     """Shutdown runs what was due, returns what was pending, and leaves no handle behind."""
-
-    async def main():
-        clock = ManualClock()
-        timer = LoopTimer(clock=clock)
-        due, late = Ping(1), Ping(60_000)
-        timer.add(due)
-        timer.add(late)
-        clock.advance(2)
-        timer.advance_clock(0)
-        handle = timer._handle
-        assert [late] == timer.shutdown()
-        assert 1 == len(due.ran_ns)
-        assert handle.cancelled()
-        assert [] == timer.shutdown()
-        with pytest.raises(TimerClosed):
-            timer.add(Ping(1))
-
-    run(main)
+    clock = ManualClock()
+    timer = LoopTimer(clock=clock)
+    due, late = Ping(1), Ping(60_000)
+    timer.add(due)
+    timer.add(late)
+    clock.advance(2)
+    timer.advance_clock(0)
+    handle = timer._handle
+    assert [late] == timer.shutdown()
+    assert 1 == len(due.ran_ns)
+    assert handle.cancelled()
+    assert [] == timer.shutdown()
+    with pytest.raises(TimerClosed):
+        timer.add(Ping(1))
 
 
-def test_full_timer_refuses(run):
+async def test_full_timer_refuses(run):
     """``max_pending`` holds here too."""
-
-    async def main():
-        with LoopTimer(max_pending=1) as timer:
+    with LoopTimer(max_pending=1) as timer:
+        timer.add(Ping(60_000))
+        with pytest.raises(TimerFull):
             timer.add(Ping(60_000))
-            with pytest.raises(TimerFull):
-                timer.add(Ping(60_000))
-
-    run(main)
 
 
 def test_timer_without_a_loop_says_so():
@@ -251,21 +199,17 @@ def test_timer_without_a_loop_says_so():
         assert (0, None) == (timer.size, timer.loop)
 
 
-def test_timer_belongs_to_one_loop(run):
+async def test_timer_belongs_to_one_loop(run):
     """A timer of one loop doesn't serve another."""
+    timer = LoopTimer()
+    timer.bind()
 
-    async def main():
-        timer = LoopTimer()
+    async def elsewhere():
         timer.bind()
 
-        async def elsewhere():
-            timer.bind()
-
-        with pytest.raises(WrongLoop, match="another event loop"):
-            await asyncio.to_thread(asyncio.run, elsewhere())
-        timer.shutdown()
-
-    run(main)
+    with pytest.raises(WrongLoop, match="another event loop"):
+        await asyncio.to_thread(asyncio.run, elsewhere())
+    timer.shutdown()
 
 
 def test_timer_of_a_closed_loop_takes_tasks_and_runs_none():
@@ -297,18 +241,14 @@ def test_bad_settings_raise(settings, error):
         LoopTimer(**settings)
 
 
-def test_no_thread_is_started(run):
+async def test_no_thread_is_started(run):
     """A loop's timer has no thread."""
-
-    async def main():
-        before = set(threading.enumerate())
-        with LoopTimer() as timer:
-            ping = Ping(2)
-            timer.add(ping)
-            await until(lambda: ping.ran_ns)
-            assert set(threading.enumerate()) <= before
-
-    run(main)
+    before = set(threading.enumerate())
+    with LoopTimer() as timer:
+        ping = Ping(2)
+        timer.add(ping)
+        await until(lambda: ping.ran_ns)
+        assert set(threading.enumerate()) <= before
 
 
 class _Between(deque):
@@ -339,46 +279,38 @@ class _Between(deque):
 
 
 @pytest.mark.parametrize("look", ["after a turn", "in a turn"])
-def test_a_task_that_comes_as_the_loop_finds_nothing_to_do_is_run(run, look):
+async def test_a_task_that_comes_as_the_loop_finds_nothing_to_do_is_run(run, look):
     """Its thread leaves the turn to the loop, which has one planned, and the loop looks again."""
-
-    async def main():
-        with LoopTimer() as timer:
-            first, late = Ping(0), Ping(0)
-            timer.bind()
-            timer._turns._jobs = _Between(look, lambda: timer.add(late))
-            timer.add(first)
-            if look == "in a turn":
-                timer._turns._jobs.popleft()(1)  # as by a shutdown: the turn that is planned finds nothing
-            await until(lambda: late.ran_ns)
-            assert first.ran_ns
-
-    run(main)
+    with LoopTimer() as timer:
+        first, late = Ping(0), Ping(0)
+        timer.bind()
+        timer._turns._jobs = _Between(look, lambda: timer.add(late))
+        timer.add(first)
+        if look == "in a turn":
+            timer._turns._jobs.popleft()(1)  # as by a shutdown: the turn that is planned finds nothing
+        await until(lambda: late.ran_ns)
+        assert first.ran_ns
 
 
-def test_tasks_that_are_due_come_from_any_thread(run):
+async def test_tasks_that_are_due_come_from_any_thread(run):
     """Threads that each add a task as soon as the one before has run are never left waiting."""
+    with LoopTimer() as timer:
+        timer.bind()
 
-    async def main():
-        with LoopTimer() as timer:
-            timer.bind()
+        class Due(Ping):
+            def __init__(self):
+                super().__init__(0)
+                self.done = threading.Event()
 
-            class Due(Ping):
-                def __init__(self):
-                    super().__init__(0)
-                    self.done = threading.Event()
+            def run(self):
+                self.done.set()
 
-                def run(self):
-                    self.done.set()
+        def again():
+            for _ in range(300):
+                task = Due()
+                timer.add(task)
+                assert task.done.wait(20)
+            return True
 
-            def again():
-                for _ in range(300):
-                    task = Due()
-                    timer.add(task)
-                    assert task.done.wait(20)
-                return True
-
-            waits = [asyncio.to_thread(again) for _ in range(2)]
-            assert [True, True] == await asyncio.gather(*waits)
-
-    run(main)
+        waits = [asyncio.to_thread(again) for _ in range(2)]
+        assert [True, True] == await asyncio.gather(*waits)

@@ -16,58 +16,42 @@ def wait(purgatory, **options):
     return purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=1, **options)
 
 
-def test_wait_takes_normal_ends(run, opened):
+async def test_wait_takes_normal_ends(purgatory):
     """An expiry counts as normal if the wait says so, and as a failure if it does not."""
-
-    async def main():
-        async with opened() as purgatory:
-            assert Outcome.EXPIRED is await wait(purgatory)
-            assert Outcome.EXPIRED is await wait(purgatory, normal_ends={Outcome.EXPIRED})
-            with pytest.raises(TimeoutError):
-                await purgatory.wait_for_result(lambda: None, keys=["k"], timeout_ms=1, normal_ends=[Outcome.EXPIRED])
-            totals = purgatory.totals()
-            assert (3, 2) == (totals.expired, totals.expired_normally)
-
-    run(main)
+    assert Outcome.EXPIRED is await wait(purgatory)
+    assert Outcome.EXPIRED is await wait(purgatory, normal_ends={Outcome.EXPIRED})
+    with pytest.raises(TimeoutError):
+        await purgatory.wait_for_result(lambda: None, keys=["k"], timeout_ms=1, normal_ends=[Outcome.EXPIRED])
+    totals = purgatory.totals()
+    assert (3, 2) == (totals.expired, totals.expired_normally)
 
 
-def test_type_of_a_wait_is_named_after_its_normal_ends(run, opened):
+async def test_type_of_a_wait_is_named_after_its_normal_ends(purgatory):
     """Waits without a name whose normal ends differ have types of different names. A name that is given stays."""
-
-    async def main():
-        async with opened() as purgatory:
-            ends = [(), EXPIRED, {Outcome.EXPIRED, Outcome.CANCELLED}]
-            tasks = [
-                asyncio.create_task(purgatory.wait_for(bool, keys=["k"], timeout_ms=60_000, normal_ends=each))
-                for each in ends
-            ]
-            named = purgatory.wait_for(bool, keys=["k"], timeout_ms=60_000, name="poll", normal_ends=EXPIRED)
-            tasks.append(asyncio.create_task(named))
-            await until(lambda: 4 == purgatory.waiting)
-            kinds = {type(operation) for operation in purgatory.operations()}
-            purgatory.cancel_for_key("k")
-            await asyncio.gather(*tasks)
-            assert {
-                "Until": frozenset(),
-                "UntilOrExpired": EXPIRED,
-                "UntilOrCancelledOrExpired": frozenset(ends[2]),
-                "poll": EXPIRED,
-            } == {kind.__qualname__: kind.normal_ends for kind in kinds}
-
-    run(main)
+    ends = [(), EXPIRED, {Outcome.EXPIRED, Outcome.CANCELLED}]
+    tasks = [
+        asyncio.create_task(purgatory.wait_for(bool, keys=["k"], timeout_ms=60_000, normal_ends=each)) for each in ends
+    ]
+    named = purgatory.wait_for(bool, keys=["k"], timeout_ms=60_000, name="poll", normal_ends=EXPIRED)
+    tasks.append(asyncio.create_task(named))
+    await until(lambda: 4 == purgatory.waiting)
+    kinds = {type(operation) for operation in purgatory.operations()}
+    purgatory.cancel_for_key("k")
+    await asyncio.gather(*tasks)
+    assert {
+        "Until": frozenset(),
+        "UntilOrExpired": EXPIRED,
+        "UntilOrCancelledOrExpired": frozenset(ends[2]),
+        "poll": EXPIRED,
+    } == {kind.__qualname__: kind.normal_ends for kind in kinds}
 
 
-def test_wrong_normal_ends_of_a_wait_are_rejected(run, opened):
+async def test_wrong_normal_ends_of_a_wait_are_rejected(purgatory):
     """The error names the argument, and nothing is parked."""
-
-    async def main():
-        async with opened() as purgatory:
-            for wrong in ("expired", Outcome.EXPIRED, {Outcome.FORCED}, 1):
-                with pytest.raises(InvalidSetting, match="normal_ends must be a collection of"):
-                    await wait(purgatory, normal_ends=wrong)
-            assert 0 == purgatory.totals().started
-
-    run(main)
+    for wrong in ("expired", Outcome.EXPIRED, {Outcome.FORCED}, 1):
+        with pytest.raises(InvalidSetting, match="normal_ends must be a collection of"):
+            await wait(purgatory, normal_ends=wrong)
+    assert 0 == purgatory.totals().started
 
 
 def test_awaited_thresholds_take_normal_ends():

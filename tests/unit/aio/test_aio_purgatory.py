@@ -17,61 +17,49 @@ from tests.support.loops import until
 from timer import MockTimer, SystemTimer
 
 
-def test_everything_on_one_loop(run):
+async def test_everything_on_one_loop(run):
     """On one loop, checks asked for by other threads and expiries run on the loop. No thread of its own is started."""
+    here, seen = threading.get_ident(), []
+    before = set(threading.enumerate())
+    async with AsyncPurgatory("loop") as purgatory:
 
-    async def main():
-        here, seen = threading.get_ident(), []
-        before = set(threading.enumerate())
-        async with AsyncPurgatory("loop") as purgatory:
+        def note(_):
+            seen.append(threading.get_ident())
 
-            def note(_):
-                seen.append(threading.get_ident())
-
-            operation = Waiting(complete=note, look=note)
-            task = asyncio.create_task(purgatory.park(operation, ["k"]))
-            await until(lambda: operation.keys)
-            operation.ready = True
-            assert {"purgatory-watchdog"} >= {thread.name for thread in set(threading.enumerate()) - before}
-            assert 0 == in_thread(purgatory.check_and_complete, "k")
-            assert not operation.is_completed
-            assert Outcome.SATISFIED is await task
-            assert Outcome.EXPIRED is await purgatory.park(Waiting(3, complete=note, expire=note), ["k"])
-            assert {here} == set(seen)
-
-    run(main)
+        operation = Waiting(complete=note, look=note)
+        task = asyncio.create_task(purgatory.park(operation, ["k"]))
+        await until(lambda: operation.keys)
+        operation.ready = True
+        assert {"purgatory-watchdog"} >= {thread.name for thread in set(threading.enumerate()) - before}
+        assert 0 == in_thread(purgatory.check_and_complete, "k")
+        assert not operation.is_completed
+        assert Outcome.SATISFIED is await task
+        assert Outcome.EXPIRED is await purgatory.park(Waiting(3, complete=note, expire=note), ["k"])
+        assert {here} == set(seen)
 
 
-def test_wait_for_is_false_when_the_time_is_up(run):
+async def test_wait_for_is_false_when_the_time_is_up(run):
     """``if await wait_for(...)`` is true if the predicate held, and false after the timeout and after a shutdown."""
-
-    async def main():
-        async with AsyncPurgatory("loop") as purgatory:
-            assert await purgatory.wait_for(lambda: "yes", keys=["k"], timeout_ms=60_000)
-            assert not await purgatory.wait_for(lambda: "", keys=["k"], timeout_ms=3)
-            task = asyncio.create_task(purgatory.wait_for(lambda: "", keys=["k"], timeout_ms=60_000))
-            await until(lambda: purgatory.parked)
-            await purgatory.shutdown("cancel")
-            assert not await task
-
-    run(main)
+    async with AsyncPurgatory("loop") as purgatory:
+        assert await purgatory.wait_for(lambda: "yes", keys=["k"], timeout_ms=60_000)
+        assert not await purgatory.wait_for(lambda: "", keys=["k"], timeout_ms=3)
+        task = asyncio.create_task(purgatory.wait_for(lambda: "", keys=["k"], timeout_ms=60_000))
+        await until(lambda: purgatory.parked)
+        await purgatory.shutdown("cancel")
+        assert not await task
 
 
-def test_many_threads_asking_for_a_key_cost_few_checks(run):
+async def test_many_threads_asking_for_a_key_cost_few_checks(run):
     """Other threads that ask for the same key before the loop gets to it are served by one check."""
-
-    async def main():
-        async with AsyncPurgatory("loop") as purgatory:
-            operation = Waiting()
-            task = asyncio.create_task(purgatory.park(operation, ["k"]))
-            await until(lambda: operation.keys)
-            checks = operation.checks
-            in_thread(lambda: [purgatory.check_and_complete("k") for _ in range(1000)])
-            operation.ready = True
-            assert Outcome.SATISFIED is await task
-            assert checks + 1 == operation.checks
-
-    run(main)
+    async with AsyncPurgatory("loop") as purgatory:
+        operation = Waiting()
+        task = asyncio.create_task(purgatory.park(operation, ["k"]))
+        await until(lambda: operation.keys)
+        checks = operation.checks
+        in_thread(lambda: [purgatory.check_and_complete("k") for _ in range(1000)])
+        operation.ready = True
+        assert Outcome.SATISFIED is await task
+        assert checks + 1 == operation.checks
 
 
 def test_loops_share_a_threaded_purgatory(run):
@@ -97,77 +85,57 @@ def test_loops_share_a_threaded_purgatory(run):
     core.shutdown()
 
 
-def test_shutdown_over_a_purgatory_leaves_its_own_operations(run):
+async def test_shutdown_over_a_purgatory_leaves_its_own_operations(run):
     """Shutting down settles what was awaited through it. The purgatory beneath, and what was parked there, stay."""
-
-    async def main():
-        with DelayedOperationPurgatory("core") as core:
-            beneath, awaited = Waiting(), Waiting()
-            core.try_complete_else_watch(beneath, ["k"])
-            async with AsyncPurgatory.over(core) as purgatory:
-                task = asyncio.create_task(purgatory.park(awaited, ["k"]))
-                await until(lambda: awaited.keys)
-            assert Outcome.EXPIRED is await task
-            assert (None, False) == (beneath.outcome, core.is_closed)
-            assert 1 == core.timer.size
-
-    run(main)
-
-
-def test_purgatory_beneath_may_be_shut_down_first(run):
-    """A waiting task is answered when the thread-based purgatory is shut down beneath."""
-
-    async def main():
-        core = DelayedOperationPurgatory("core")
+    with DelayedOperationPurgatory("core") as core:
+        beneath, awaited = Waiting(), Waiting()
+        core.try_complete_else_watch(beneath, ["k"])
         async with AsyncPurgatory.over(core) as purgatory:
-            task = asyncio.create_task(purgatory.park(Waiting(), ["k"]))
-            await until(lambda: core.parked)
-            await asyncio.to_thread(core.shutdown)
-            assert Outcome.EXPIRED is await task
-            assert purgatory.is_closed
-
-    run(main)
+            task = asyncio.create_task(purgatory.park(awaited, ["k"]))
+            await until(lambda: awaited.keys)
+        assert Outcome.EXPIRED is await task
+        assert (None, False) == (beneath.outcome, core.is_closed)
+        assert 1 == core.timer.size
 
 
-def test_purgatory_belongs_to_one_loop(run):
+async def test_purgatory_beneath_may_be_shut_down_first(run):
+    """A waiting task is answered when the thread-based purgatory is shut down beneath."""
+    core = DelayedOperationPurgatory("core")
+    async with AsyncPurgatory.over(core) as purgatory:
+        task = asyncio.create_task(purgatory.park(Waiting(), ["k"]))
+        await until(lambda: core.parked)
+        await asyncio.to_thread(core.shutdown)
+        assert Outcome.EXPIRED is await task
+        assert purgatory.is_closed
+
+
+async def test_purgatory_belongs_to_one_loop(run):
     """A purgatory on one loop rejects another, and says what to use instead."""
-
-    async def main():
-        async with AsyncPurgatory("loop") as purgatory:
-            with pytest.raises(WrongLoop, match="over"):
-                await asyncio.to_thread(asyncio.run, purgatory.park(Waiting(), ["k"]))
-
-    run(main)
+    async with AsyncPurgatory("loop") as purgatory:
+        with pytest.raises(WrongLoop, match="over"):
+            await asyncio.to_thread(asyncio.run, purgatory.park(Waiting(), ["k"]))
 
 
-def test_purgatories_share_a_timer(run):
+async def test_purgatories_share_a_timer(run):
     """Two purgatories on one loop share a timer. Neither shuts it down."""
-
-    async def main():
-        with LoopTimer() as timer:
-            async with AsyncPurgatory("a", timer=timer) as a, AsyncPurgatory("b", timer=timer) as b:
-                tasks = [asyncio.create_task(each.park(Waiting(3), ["k"])) for each in (a, b)]
-                assert [Outcome.EXPIRED] * 2 == await asyncio.gather(*tasks)
-            assert not timer.is_closed
-
-    run(main)
+    with LoopTimer() as timer:
+        async with AsyncPurgatory("a", timer=timer) as a, AsyncPurgatory("b", timer=timer) as b:
+            tasks = [asyncio.create_task(each.park(Waiting(3), ["k"])) for each in (a, b)]
+            assert [Outcome.EXPIRED] * 2 == await asyncio.gather(*tasks)
+        assert not timer.is_closed
 
 
-def test_clock_moved_by_hand(run):
+async def test_clock_moved_by_hand(run):
     """For tests of one's own: a ``MockTimer`` expires when the test moves its clock."""
-
-    async def main():
-        timer = MockTimer()
-        async with AsyncPurgatory("mock", timer=timer) as purgatory:
-            operation = Waiting(30_000)
-            task = asyncio.create_task(purgatory.park(operation, ["k"]))
-            await until(lambda: operation.keys)
-            timer.advance_clock(29_999)
-            assert operation.outcome is None
-            timer.advance_clock(1)
-            assert Outcome.EXPIRED is await task
-
-    run(main)
+    timer = MockTimer()
+    async with AsyncPurgatory("mock", timer=timer) as purgatory:
+        operation = Waiting(30_000)
+        task = asyncio.create_task(purgatory.park(operation, ["k"]))
+        await until(lambda: operation.keys)
+        timer.advance_clock(29_999)
+        assert operation.outcome is None
+        timer.advance_clock(1)
+        assert Outcome.EXPIRED is await task
 
 
 @pytest.mark.parametrize(
@@ -192,48 +160,40 @@ def test_check_before_anyone_has_waited():
     assert 0 == AsyncPurgatory("idle").check_and_complete("k")
 
 
-def test_finished_operation_is_let_go(run):
+async def test_finished_operation_is_let_go(run):
     """Nothing refers to an operation once the task that awaited it has dropped it."""
-
-    async def main():
-        async with AsyncPurgatory("loop") as purgatory:
-            operation = Waiting(ready=True)
-            await purgatory.park(operation, ["k"])
-            gone = weakref.ref(operation)
-            del operation
-            gc.collect()
-            assert gone() is None
-
-    run(main)
+    async with AsyncPurgatory("loop") as purgatory:
+        operation = Waiting(ready=True)
+        await purgatory.park(operation, ["k"])
+        gone = weakref.ref(operation)
+        del operation
+        gc.collect()
+        assert gone() is None
 
 
-def test_mailbox_wakes_its_loop_once_for_many(run):
+async def test_mailbox_wakes_its_loop_once_for_many(run):
     """Many messages from a thread cost one wake-up, keep their order, and one that fails stops none."""
+    loop, wakeups, got, errors = asyncio.get_running_loop(), [], [], []
+    loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
 
-    async def main():
-        loop, wakeups, got, errors = asyncio.get_running_loop(), [], [], []
-        loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
+    class Counting:
+        def __getattr__(self, name):
+            return getattr(loop, name)
 
-        class Counting:
-            def __getattr__(self, name):
-                return getattr(loop, name)
+        def call_soon_threadsafe(self, *args, **kwargs):
+            wakeups.append(1)
+            return loop.call_soon_threadsafe(*args, **kwargs)
 
-            def call_soon_threadsafe(self, *args, **kwargs):
-                wakeups.append(1)
-                return loop.call_soon_threadsafe(*args, **kwargs)
+    mailbox = Mailbox(Counting(), 10)
 
-        mailbox = Mailbox(Counting(), 10)
+    def post_all():
+        mailbox.post(lambda: 1 / 0)
+        for number in range(95):
+            mailbox.post(got.append, number)
 
-        def post_all():
-            mailbox.post(lambda: 1 / 0)
-            for number in range(95):
-                mailbox.post(got.append, number)
-
-        in_thread(post_all)
-        await until(lambda: len(got) == 95)
-        assert (list(range(95)), 1, 1) == (got, len(wakeups), len(errors))
-
-    run(main)
+    in_thread(post_all)
+    await until(lambda: len(got) == 95)
+    assert (list(range(95)), 1, 1) == (got, len(wakeups), len(errors))
 
 
 def test_mailbox_of_a_closed_loop_swallows():
@@ -310,20 +270,17 @@ def test_coroutine_hooks_need_a_loop():
         assert (0, None) == (purgatory.parked, poll.outcome)
 
 
-def test_coroutine_is_no_check(run):
+async def test_coroutine_is_no_check(run):
     """An operation whose ``try_complete`` is a coroutine is rejected, on a loop, too."""
 
     class Poll(AsyncOperation):
         async def try_complete(self):
             return False
 
-    async def main():
-        async with AsyncPurgatory("loop") as purgatory:
-            with pytest.raises(InvalidOperation, match="try_complete is a coroutine"):
-                await purgatory.park(Poll(1000), ["k"])
-            assert 0 == purgatory.waiting
-
-    run(main)
+    async with AsyncPurgatory("loop") as purgatory:
+        with pytest.raises(InvalidOperation, match="try_complete is a coroutine"):
+            await purgatory.park(Poll(1000), ["k"])
+        assert 0 == purgatory.waiting
 
 
 def test_check_after_the_shutdown_is_logged(run, caplog, request):
@@ -341,7 +298,7 @@ def test_check_after_the_shutdown_is_logged(run, caplog, request):
     assert 1 == events.count("checked_when_closed")
 
 
-def test_stuck_operation_that_ends_after_the_shutdown_wakes_its_task(run, opened):
+async def test_stuck_operation_that_ends_after_the_shutdown_wakes_its_task(purgatory):
     """An operation that a shutdown reported as stuck ends once its lock is free, and its task wakes."""
     lock, held, let_go = threading.RLock(), threading.Event(), threading.Event()
 
@@ -350,23 +307,19 @@ def test_stuck_operation_that_ends_after_the_shutdown_wakes_its_task(run, opened
             held.set()
             assert let_go.wait(30)
 
-    async def main():
-        async with opened() as purgatory:
-            operation = Waiting(lock=lock)
-            task = asyncio.create_task(purgatory.park(operation, ["k"]))
-            await until(lambda: operation.keys)
-            holding = asyncio.create_task(asyncio.to_thread(hold))
-            await until(held.is_set)
-            assert (operation,) == (await purgatory.shutdown(timeout_ms=20)).stuck
-            let_go.set()
-            await holding
-            assert Outcome.EXPIRED is await task
-            assert purgatory._waiters not in purgatory.purgatory._observers._observers
-
-    run(main)
+    operation = Waiting(lock=lock)
+    task = asyncio.create_task(purgatory.park(operation, ["k"]))
+    await until(lambda: operation.keys)
+    holding = asyncio.create_task(asyncio.to_thread(hold))
+    await until(held.is_set)
+    assert (operation,) == (await purgatory.shutdown(timeout_ms=20)).stuck
+    let_go.set()
+    await holding
+    assert Outcome.EXPIRED is await task
+    assert purgatory._waiters not in purgatory.purgatory._observers._observers
 
 
-def test_hook_that_hangs_is_reported(run, opened):
+async def test_hook_that_hangs_is_reported(opened):
     """A coroutine hook that runs until the timeout of the shutdown is in its report. A stuck operation is not."""
 
     class Hanging(AsyncOperation):
@@ -376,24 +329,21 @@ def test_hook_that_hangs_is_reported(run, opened):
         async def on_complete(self):
             await self.released.wait()
 
-    async def main():
-        lock = threading.Lock()
-        async with opened() as purgatory:
-            hanging, stuck = Hanging(60_000), Waiting(lock=lock)
-            hanging.released = asyncio.Event()
-            tasks = [asyncio.create_task(purgatory.park(operation, ["k"])) for operation in (hanging, stuck)]
-            await until(lambda: hanging.keys and stuck.keys)
-            lock.acquire()
-            report = await purgatory.shutdown(timeout_ms=30)
-            assert ((stuck,), 1, True) == (report.stuck, report.running, report.timed_out)
-            hanging.released.set()
-            lock.release()
-            assert [Outcome.EXPIRED] * 2 == [await task for task in tasks]
-
-    run(main)
+    lock = threading.Lock()
+    async with opened() as purgatory:
+        hanging, stuck = Hanging(60_000), Waiting(lock=lock)
+        hanging.released = asyncio.Event()
+        tasks = [asyncio.create_task(purgatory.park(operation, ["k"])) for operation in (hanging, stuck)]
+        await until(lambda: hanging.keys and stuck.keys)
+        lock.acquire()
+        report = await purgatory.shutdown(timeout_ms=30)
+        assert ((stuck,), 1, True) == (report.stuck, report.running, report.timed_out)
+        hanging.released.set()
+        lock.release()
+        assert [Outcome.EXPIRED] * 2 == [await task for task in tasks]
 
 
-def test_stuck_operation_whose_lock_raises_does_not_stop_the_others(run, opened):
+async def test_stuck_operation_whose_lock_raises_does_not_stop_the_others(opened):
     """After a shutdown, every stuck operation is checked again, also if the lock of another one raises."""
 
     class Lock:
@@ -407,26 +357,23 @@ def test_stuck_operation_whose_lock_raises_does_not_stop_the_others(run, opened)
         def release(self):
             pass
 
-    async def main():
-        bad, good = Lock(), Lock()
-        async with opened() as purgatory:
-            operations = [Waiting(lock=lock) for lock in (bad, good)]
-            tasks = [asyncio.create_task(purgatory.park(operation, ["k"])) for operation in operations]
-            await until(lambda: all(operation.keys for operation in operations))
-            bad.result = good.result = False
-            assert set(operations) == set((await purgatory.shutdown(timeout_ms=20)).stuck)
-            bad.result = None
-            await until(lambda: "try_complete" in purgatory.purgatory.callback_errors)
-            good.result = True
-            assert Outcome.EXPIRED is await tasks[1]
-            bad.result = True
-            assert Outcome.EXPIRED is await tasks[0]
-
-    run(main)
+    bad, good = Lock(), Lock()
+    async with opened() as purgatory:
+        operations = [Waiting(lock=lock) for lock in (bad, good)]
+        tasks = [asyncio.create_task(purgatory.park(operation, ["k"])) for operation in operations]
+        await until(lambda: all(operation.keys for operation in operations))
+        bad.result = good.result = False
+        assert set(operations) == set((await purgatory.shutdown(timeout_ms=20)).stuck)
+        bad.result = None
+        await until(lambda: "try_complete" in purgatory.purgatory.callback_errors)
+        good.result = True
+        assert Outcome.EXPIRED is await tasks[1]
+        bad.result = True
+        assert Outcome.EXPIRED is await tasks[0]
 
 
 @pytest.mark.guarantee("shutdown")
-def test_interrupt_while_stuck_operations_are_checked_is_raised(run):
+async def test_interrupt_while_stuck_operations_are_checked_is_raised(run):
     """An interrupt ends the round of checks after a shutdown. The next round checks the operations that are left."""
 
     class Stuck:
@@ -439,13 +386,10 @@ def test_interrupt_while_stuck_operations_are_checked_is_raised(run):
                 raise self.errors.pop()
             self.outcome = Outcome.EXPIRED
 
-    async def main():
-        operations = [Stuck(KeyboardInterrupt), Stuck()]
-        with pytest.raises(KeyboardInterrupt):
-            _retry(operations)
-        await until(lambda: all(operation.outcome is not None for operation in operations))
-
-    run(main)
+    operations = [Stuck(KeyboardInterrupt), Stuck()]
+    with pytest.raises(KeyboardInterrupt):
+        _retry(operations)
+    await until(lambda: all(operation.outcome is not None for operation in operations))
 
 
 @pytest.mark.parametrize("call", [lambda function, *args: function(*args), in_thread])

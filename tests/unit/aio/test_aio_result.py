@@ -36,189 +36,133 @@ class Shelf:
         await until(lambda: number == self.purgatory.waiting == len(self.purgatory.operations_for_key("shelf")))
 
 
-def test_result_that_is_there_comes_at_once(run, opened):
+async def test_result_that_is_there_comes_at_once(purgatory):
     """What ``find`` gives at once is returned, and nothing is parked."""
-
-    async def main():
-        async with opened() as purgatory:
-            assert "one" == await Shelf(purgatory, ["one"]).get()
-            assert 1 == purgatory.totals().immediate
-
-    run(main)
+    assert "one" == await Shelf(purgatory, ["one"]).get()
+    assert 1 == purgatory.totals().immediate
 
 
-def test_falsy_result_is_one(run, opened):
+async def test_falsy_result_is_one(purgatory):
     """Anything but None is a result, also what is false in a condition."""
-
-    async def main():
-        async with opened() as purgatory:
-            assert 0 == await purgatory.wait_for_result(lambda: 0, keys=["k"], timeout_ms=1000)
-
-    run(main)
+    assert 0 == await purgatory.wait_for_result(lambda: 0, keys=["k"], timeout_ms=1000)
 
 
-def test_one_item_goes_to_one_waiter_in_order_of_arrival(run, opened):
+async def test_one_item_goes_to_one_waiter_in_order_of_arrival(purgatory):
     """Of those that wait, an item goes to the first. The others go on waiting."""
-
-    async def main():
-        async with opened() as purgatory:
-            shelf = Shelf(purgatory)
-            takers = [shelf.get() for _ in range(3)]
-            await shelf.all_wait(3)
-            assert 1 == shelf.put("one")
-            assert "one" == await takers[0]
-            assert 2 == purgatory.waiting
-            shelf.items.append("two")
-            assert 2 == shelf.put("three")
-            assert ["two", "three"] == await asyncio.gather(*takers[1:])
-
-    run(main)
+    shelf = Shelf(purgatory)
+    takers = [shelf.get() for _ in range(3)]
+    await shelf.all_wait(3)
+    assert 1 == shelf.put("one")
+    assert "one" == await takers[0]
+    assert 2 == purgatory.waiting
+    shelf.items.append("two")
+    assert 2 == shelf.put("three")
+    assert ["two", "three"] == await asyncio.gather(*takers[1:])
 
 
-def test_item_whose_taker_is_cancelled_is_given_back(run, opened):
+async def test_item_whose_taker_is_cancelled_is_given_back(purgatory):
     """A task that is cancelled when its item was found, and not delivered, gives it back, once."""
-
-    async def main():
-        async with opened() as purgatory:
-            shelf = Shelf(purgatory)
-            cancelled, other = shelf.get(give_back=shelf.put), shelf.get()
-            await shelf.all_wait(2)
-            assert 1 == shelf.put("one")
-            cancelled.cancel()
-            assert "one" == await other
-            with pytest.raises(asyncio.CancelledError):
-                await cancelled
-            assert not shelf.items
-
-    run(main)
+    shelf = Shelf(purgatory)
+    cancelled, other = shelf.get(give_back=shelf.put), shelf.get()
+    await shelf.all_wait(2)
+    assert 1 == shelf.put("one")
+    cancelled.cancel()
+    assert "one" == await other
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
+    assert not shelf.items
 
 
-def test_cancelled_before_anything_is_found_gives_nothing_back(run, opened):
+async def test_cancelled_before_anything_is_found_gives_nothing_back(purgatory):
     """A task that is cancelled while it waits has nothing to give back."""
-
-    async def main():
-        async with opened() as purgatory:
-            shelf, back = Shelf(purgatory), []
-            task = shelf.get(give_back=back.append)
-            await shelf.all_wait(1)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            assert 0 == shelf.put("one")
-            assert ([], ["one"]) == (back, list(shelf.items))
-
-    run(main)
+    shelf, back = Shelf(purgatory), []
+    task = shelf.get(give_back=back.append)
+    await shelf.all_wait(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert 0 == shelf.put("one")
+    assert ([], ["one"]) == (back, list(shelf.items))
 
 
-def test_item_found_while_the_wait_is_taken_out_is_given_back(run, opened):
+async def test_item_found_while_the_wait_is_taken_out_is_given_back(purgatory):
     """A wait that is taken out at the moment of finding keeps nothing."""
+    back, asked = [], []
 
-    async def main():
-        async with opened() as purgatory:
-            back, asked = [], []
+    def find():
+        if not asked:
+            return None
+        assert 1 == len(purgatory.cancel_for_key("k"))
+        return "one"
 
-            def find():
-                if not asked:
-                    return None
-                assert 1 == len(purgatory.cancel_for_key("k"))
-                return "one"
-
-            task = asyncio.create_task(
-                purgatory.wait_for_result(find, keys=["k"], timeout_ms=60_000, give_back=back.append)
-            )
-            await until(lambda: purgatory.watching("k"))
-            await asyncio.sleep(0)
-            asked.append(True)
-            purgatory.check_and_complete("k")
-            with pytest.raises(WaitCancelled, match="'test'"):
-                await task
-            assert ["one"] == back
-
-    run(main)
+    task = asyncio.create_task(purgatory.wait_for_result(find, keys=["k"], timeout_ms=60_000, give_back=back.append))
+    await until(lambda: purgatory.watching("k"))
+    await asyncio.sleep(0)
+    asked.append(True)
+    purgatory.check_and_complete("k")
+    with pytest.raises(WaitCancelled, match="'test'"):
+        await task
+    assert ["one"] == back
 
 
 @pytest.mark.parametrize("forced", [False, True])
-def test_item_goes_to_the_task_or_back_but_not_both(run, forced, monkeypatch):
+async def test_item_goes_to_the_task_or_back_but_not_both(run, forced, monkeypatch):
     """A wait that ends from outside, after its item was found, delivers the item or returns it. Cancelled: returns."""
+    ended = threading.Event()
+    with DelayedOperationPurgatory("threads") as core:
+        purgatory = AsyncPurgatory.over(core)
+        shelf, back = Shelf(purgatory), []
+        task = shelf.get(give_back=back.append)
+        await shelf.all_wait(1)
 
-    async def main():
-        ended = threading.Event()
-        with DelayedOperationPurgatory("threads") as core:
-            purgatory = AsyncPurgatory.over(core)
-            shelf, back = Shelf(purgatory), []
-            task = shelf.get(give_back=back.append)
-            await shelf.all_wait(1)
+        def too_late(self):
+            assert force(self) if forced else purgatory.cancel_for_key("shelf")
+            assert ended.wait(30)
+            return force(self)
 
-            def too_late(self):
-                assert force(self) if forced else purgatory.cancel_for_key("shelf")
-                assert ended.wait(30)
-                return force(self)
-
-            force = Taking.force_complete
-            monkeypatch.setattr(Taking, "force_complete", too_late)
-            putting = asyncio.create_task(asyncio.to_thread(shelf.put, "one"))
-            received = []
-            with contextlib.suppress(WaitCancelled):
-                received.append(await task)
-            ended.set()
-            await putting
-            assert ["one"] == received + back
-            assert forced == bool(received)
-
-    run(main)
+        force = Taking.force_complete
+        monkeypatch.setattr(Taking, "force_complete", too_late)
+        putting = asyncio.create_task(asyncio.to_thread(shelf.put, "one"))
+        received = []
+        with contextlib.suppress(WaitCancelled):
+            received.append(await task)
+        ended.set()
+        await putting
+        assert ["one"] == received + back
+        assert forced == bool(received)
 
 
-def test_no_result_in_time_is_an_error(run, opened):
+async def test_no_result_in_time_is_an_error(purgatory):
     """When the time is up, ``TimeoutError`` is raised."""
-
-    async def main():
-        async with opened() as purgatory:
-            with pytest.raises(TimeoutError, match="within 3 ms"):
-                await Shelf(purgatory).get(3)
-
-    run(main)
+    with pytest.raises(TimeoutError, match="within 3 ms"):
+        await Shelf(purgatory).get(3)
 
 
-def test_wait_that_is_taken_out_is_an_error(run, opened):
+async def test_wait_that_is_taken_out_is_an_error(purgatory):
     """A wait that is removed by ``cancel_for_key`` gets that error."""
-
-    async def main():
-        async with opened() as purgatory:
-            shelf = Shelf(purgatory)
-            task = shelf.get()
-            await shelf.all_wait(1)
-            assert 1 == len(purgatory.cancel_for_key("shelf"))
-            with pytest.raises(WaitCancelled):
-                await task
-
-    run(main)
+    shelf = Shelf(purgatory)
+    task = shelf.get()
+    await shelf.all_wait(1)
+    assert 1 == len(purgatory.cancel_for_key("shelf"))
+    with pytest.raises(WaitCancelled):
+        await task
 
 
 @pytest.mark.parametrize("drain", ["expire", "cancel"])
-def test_shutdown_is_no_timeout(run, opened, drain):
+async def test_shutdown_is_no_timeout(purgatory, drain):
     """A waiter at a shutdown gets an error that is not a timeout's."""
-
-    async def main():
-        async with opened() as purgatory:
-            shelf = Shelf(purgatory)
-            task = shelf.get()
-            await shelf.all_wait(1)
-            await purgatory.shutdown(drain)
-            with pytest.raises(PurgatoryClosed):
-                await task
-
-    run(main)
+    shelf = Shelf(purgatory)
+    task = shelf.get()
+    await shelf.all_wait(1)
+    await purgatory.shutdown(drain)
+    with pytest.raises(PurgatoryClosed):
+        await task
 
 
-def test_error_of_find_ends_the_wait(run, opened):
+async def test_error_of_find_ends_the_wait(purgatory):
     """What ``find`` raises is raised where the result is awaited."""
-
-    async def main():
-        async with opened() as purgatory:
-            with pytest.raises(ZeroDivisionError):
-                await purgatory.wait_for_result(lambda: 1 // 0, keys=["k"], timeout_ms=1000)
-
-    run(main)
+    with pytest.raises(ZeroDivisionError):
+        await purgatory.wait_for_result(lambda: 1 // 0, keys=["k"], timeout_ms=1000)
 
 
 async def coroutine():
@@ -226,33 +170,24 @@ async def coroutine():
 
 
 @pytest.mark.parametrize("find", [None, "x", coroutine])
-def test_find_is_a_plain_function(run, opened, find):
+async def test_find_is_a_plain_function(purgatory, find):
     """An object that cannot be called, and a coroutine, are rejected."""
-
-    async def main():
-        async with opened() as purgatory:
-            with pytest.raises(InvalidSetting, match="find"):
-                await purgatory.wait_for_result(find, keys=["k"], timeout_ms=1000)
-
-    run(main)
+    with pytest.raises(InvalidSetting, match="find"):
+        await purgatory.wait_for_result(find, keys=["k"], timeout_ms=1000)
 
 
-def test_items_of_many_threads_all_arrive(run):
+async def test_items_of_many_threads_all_arrive(run):
     """Over a thread-based purgatory, items put by threads reach one waiter each, cancelled tasks' ones included."""
-
-    async def main():
-        with DelayedOperationPurgatory("threads") as core:
-            async with AsyncPurgatory.over(core) as purgatory:
-                shelf = Shelf(purgatory)
-                tasks = [shelf.get(give_back=lambda item: shelf.put(item)) for _ in range(60)]
-                await shelf.all_wait(60)
-                putting = [asyncio.to_thread(lambda n=n: [shelf.put((n, i)) for i in range(10)]) for n in range(4)]
-                for task in tasks[::3]:
-                    asyncio.get_running_loop().call_later(0.001, task.cancel)
-                await asyncio.gather(*putting)
-                # An item that is given back is for a moment neither on the shelf nor anybody's.
-                await until(lambda: 40 == sum(task.done() and not task.cancelled() for task in tasks))
-                got = [task.result() for task in tasks if task.done() and not task.cancelled()]
-                assert len(set(got)) == len(got) == 40
-
-    run(main)
+    with DelayedOperationPurgatory("threads") as core:
+        async with AsyncPurgatory.over(core) as purgatory:
+            shelf = Shelf(purgatory)
+            tasks = [shelf.get(give_back=lambda item: shelf.put(item)) for _ in range(60)]
+            await shelf.all_wait(60)
+            putting = [asyncio.to_thread(lambda n=n: [shelf.put((n, i)) for i in range(10)]) for n in range(4)]
+            for task in tasks[::3]:
+                asyncio.get_running_loop().call_later(0.001, task.cancel)
+            await asyncio.gather(*putting)
+            # An item that is given back is for a moment neither on the shelf nor anybody's.
+            await until(lambda: 40 == sum(task.done() and not task.cancelled() for task in tasks))
+            got = [task.result() for task in tasks if task.done() and not task.cancelled()]
+            assert len(set(got)) == len(got) == 40

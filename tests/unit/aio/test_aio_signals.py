@@ -27,175 +27,135 @@ def parked(purgatory):
     return asyncio.create_task(purgatory.park(Waiting(), ["k"]))
 
 
-def test_signal_answers_who_waits_and_goes_its_way(run, passed_on):
+async def test_signal_answers_who_waits_and_goes_its_way(run, passed_on):
     """At the signal, every waiter is answered, the purgatory is shut down, and the handler that was there is called."""
-
-    async def main():
-        async with AsyncPurgatory("test") as purgatory:
-            task = parked(purgatory)
-            await until(lambda: purgatory.waiting)
-            undo = drain_on_signals(purgatory, signals=[NUMBER])
-            signal.raise_signal(NUMBER)
-            assert [NUMBER] == passed_on
-            assert Outcome.EXPIRED is await task
-            assert purgatory.is_closed
-            undo()
-
-    run(main)
+    async with AsyncPurgatory("test") as purgatory:
+        task = parked(purgatory)
+        await until(lambda: purgatory.waiting)
+        undo = drain_on_signals(purgatory, signals=[NUMBER])
+        signal.raise_signal(NUMBER)
+        assert [NUMBER] == passed_on
+        assert Outcome.EXPIRED is await task
+        assert purgatory.is_closed
+        undo()
 
 
-def test_handler_of_the_loop_is_called_too(run):
+async def test_handler_of_the_loop_is_called_too(run):
     """A handler that a server gave to the loop, rather than to Python, is called as well."""
-
-    async def main():
-        told = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(NUMBER, told.set)
-        async with AsyncPurgatory("test") as purgatory:
-            task = parked(purgatory)
-            await until(lambda: purgatory.waiting)
-            undo = drain_on_signals(purgatory, signals=[NUMBER])
-            signal.raise_signal(NUMBER)
-            assert Outcome.EXPIRED is await task
-            await told.wait()
-            undo()
-        asyncio.get_running_loop().remove_signal_handler(NUMBER)
-
-    run(main)
+    told = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(NUMBER, told.set)
+    async with AsyncPurgatory("test") as purgatory:
+        task = parked(purgatory)
+        await until(lambda: purgatory.waiting)
+        undo = drain_on_signals(purgatory, signals=[NUMBER])
+        signal.raise_signal(NUMBER)
+        assert Outcome.EXPIRED is await task
+        await told.wait()
+        undo()
+    asyncio.get_running_loop().remove_signal_handler(NUMBER)
 
 
-def test_drain_is_the_one_asked_for(run, passed_on):
+async def test_drain_is_the_one_asked_for(run, passed_on):
     """The drain policy is that of the shutdown."""
-
-    async def main():
-        async with AsyncPurgatory("test") as purgatory:
-            task = parked(purgatory)
-            await until(lambda: purgatory.waiting)
-            undo = drain_on_signals(purgatory, signals=[NUMBER], drain="cancel")
-            signal.raise_signal(NUMBER)
-            assert Outcome.CANCELLED is await task
-            undo()
-
-    run(main)
+    async with AsyncPurgatory("test") as purgatory:
+        task = parked(purgatory)
+        await until(lambda: purgatory.waiting)
+        undo = drain_on_signals(purgatory, signals=[NUMBER], drain="cancel")
+        signal.raise_signal(NUMBER)
+        assert Outcome.CANCELLED is await task
+        undo()
 
 
-def test_asking_again_changes_nothing(run, passed_on):
+async def test_asking_again_changes_nothing(run, passed_on):
     """However often it is called, the handler before is called once a signal, and one call takes it back."""
-
-    async def main():
-        mine = signal.getsignal(NUMBER)
-        async with AsyncPurgatory("test") as purgatory:
-            undos = [drain_on_signals(purgatory, signals=[NUMBER]) for _ in range(3)]
-            signal.raise_signal(NUMBER)
-            assert [NUMBER] == passed_on
-            undos[0]()
-            assert mine is signal.getsignal(NUMBER)
-            undos[1]()
-            assert mine is signal.getsignal(NUMBER)
-
-    run(main)
+    mine = signal.getsignal(NUMBER)
+    async with AsyncPurgatory("test") as purgatory:
+        undos = [drain_on_signals(purgatory, signals=[NUMBER]) for _ in range(3)]
+        signal.raise_signal(NUMBER)
+        assert [NUMBER] == passed_on
+        undos[0]()
+        assert mine is signal.getsignal(NUMBER)
+        undos[1]()
+        assert mine is signal.getsignal(NUMBER)
 
 
-def test_several_purgatories_listen(run, passed_on):
+async def test_several_purgatories_listen(run, passed_on):
     """Each purgatory that asked is shut down. The signal stays listened to until the last has taken it back."""
-
-    async def main():
-        mine = signal.getsignal(NUMBER)
-        async with AsyncPurgatory("one") as one, AsyncPurgatory("two") as two:
-            undo_one, undo_two = (drain_on_signals(each, signals=[NUMBER]) for each in (one, two))
-            undo_one()
-            assert mine is not signal.getsignal(NUMBER)
-            signal.raise_signal(NUMBER)
-            await until(lambda: two.is_closed)
-            assert not one.is_closed
-            undo_two()
-            assert mine is signal.getsignal(NUMBER)
-
-    run(main)
+    mine = signal.getsignal(NUMBER)
+    async with AsyncPurgatory("one") as one, AsyncPurgatory("two") as two:
+        undo_one, undo_two = (drain_on_signals(each, signals=[NUMBER]) for each in (one, two))
+        undo_one()
+        assert mine is not signal.getsignal(NUMBER)
+        signal.raise_signal(NUMBER)
+        await until(lambda: two.is_closed)
+        assert not one.is_closed
+        undo_two()
+        assert mine is signal.getsignal(NUMBER)
 
 
-def test_signal_that_nobody_handles_is_left_alone(run):
+async def test_signal_that_nobody_handles_is_left_alone(run):
     """A signal that ends the process by itself goes on doing so."""
-
-    async def main():
+    assert signal.SIG_DFL is signal.getsignal(signal.SIGUSR2)
+    async with AsyncPurgatory("test") as purgatory:
+        undo = drain_on_signals(purgatory, signals=[signal.SIGUSR2])
         assert signal.SIG_DFL is signal.getsignal(signal.SIGUSR2)
-        async with AsyncPurgatory("test") as purgatory:
-            undo = drain_on_signals(purgatory, signals=[signal.SIGUSR2])
-            assert signal.SIG_DFL is signal.getsignal(signal.SIGUSR2)
-            undo()
-
-    run(main)
+        undo()
 
 
-def test_handler_goes_with_its_purgatory(run, passed_on):
+async def test_handler_goes_with_its_purgatory(run, passed_on):
     """A purgatory that is shut down takes its handler away, unless another purgatory listens too."""
     before = signal.getsignal(NUMBER)
-
-    async def main():
-        async with AsyncPurgatory("first") as first, AsyncPurgatory("second") as second:
-            for purgatory in (first, second):
-                drain_on_signals(purgatory, signals=[NUMBER])
-            await first.shutdown()
-            assert before is not signal.getsignal(NUMBER)
-            await second.shutdown()
-            assert before is signal.getsignal(NUMBER)
-            drain_on_signals(second, signals=[NUMBER])  # as a late request does
-            assert before is signal.getsignal(NUMBER)
-        signal.raise_signal(NUMBER)
-        assert [NUMBER] == passed_on
-
-    run(main)
+    async with AsyncPurgatory("first") as first, AsyncPurgatory("second") as second:
+        for purgatory in (first, second):
+            drain_on_signals(purgatory, signals=[NUMBER])
+        await first.shutdown()
+        assert before is not signal.getsignal(NUMBER)
+        await second.shutdown()
+        assert before is signal.getsignal(NUMBER)
+        drain_on_signals(second, signals=[NUMBER])  # as a late request does
+        assert before is signal.getsignal(NUMBER)
+    signal.raise_signal(NUMBER)
+    assert [NUMBER] == passed_on
 
 
-def test_handler_that_came_later_stays(run, passed_on):
+async def test_handler_that_came_later_stays(run, passed_on):
     """Taking it back leaves alone a handler that was put in front since. The signal still goes all the way."""
+    async with AsyncPurgatory("test") as purgatory:
+        undo = drain_on_signals(purgatory, signals=[NUMBER])
+        ours = signal.getsignal(NUMBER)
 
-    async def main():
-        async with AsyncPurgatory("test") as purgatory:
-            undo = drain_on_signals(purgatory, signals=[NUMBER])
-            ours = signal.getsignal(NUMBER)
+        def later(number, frame):
+            ours(number, frame)
 
-            def later(number, frame):
-                ours(number, frame)
-
-            signal.signal(NUMBER, later)
-            undo()
-            assert later is signal.getsignal(NUMBER)
-            signal.raise_signal(NUMBER)
-            assert [NUMBER] == passed_on
-            assert not purgatory.is_closed
-
-    run(main)
-
-
-def test_handler_between_two_of_ours_passes_the_signal_on_once(run, passed_on):
-    """A library that chains the handler that it found, between two purgatories, makes no circle."""
-
-    async def main():
-        async with AsyncPurgatory("first") as first, AsyncPurgatory("second") as second:
-            drain_on_signals(first, signals=[NUMBER])
-            found = signal.getsignal(NUMBER)
-            signal.signal(NUMBER, lambda number, frame: found(number, frame))
-            drain_on_signals(second, signals=[NUMBER])
-            signal.raise_signal(NUMBER)
-            assert [NUMBER] == passed_on
-            await until(lambda: first.is_closed and second.is_closed)
-
-    run(main)
-
-
-def test_handler_that_is_restored_later_passes_the_signal_on(run, passed_on):
-    """A server that saved our handler may install it again after the purgatories have shut down."""
-
-    async def main():
-        async with AsyncPurgatory("first") as first, AsyncPurgatory("second") as second:
-            drain_on_signals(first, signals=[NUMBER])
-            saved = signal.signal(NUMBER, lambda *_: None)
-            drain_on_signals(second, signals=[NUMBER])
-        signal.signal(NUMBER, saved)
+        signal.signal(NUMBER, later)
+        undo()
+        assert later is signal.getsignal(NUMBER)
         signal.raise_signal(NUMBER)
         assert [NUMBER] == passed_on
+        assert not purgatory.is_closed
 
-    run(main)
+
+async def test_handler_between_two_of_ours_passes_the_signal_on_once(run, passed_on):
+    """A library that chains the handler that it found, between two purgatories, makes no circle."""
+    async with AsyncPurgatory("first") as first, AsyncPurgatory("second") as second:
+        drain_on_signals(first, signals=[NUMBER])
+        found = signal.getsignal(NUMBER)
+        signal.signal(NUMBER, lambda number, frame: found(number, frame))
+        drain_on_signals(second, signals=[NUMBER])
+        signal.raise_signal(NUMBER)
+        assert [NUMBER] == passed_on
+        await until(lambda: first.is_closed and second.is_closed)
+
+
+async def test_handler_that_is_restored_later_passes_the_signal_on(run, passed_on):
+    """A server that saved our handler may install it again after the purgatories have shut down."""
+    async with AsyncPurgatory("first") as first, AsyncPurgatory("second") as second:
+        drain_on_signals(first, signals=[NUMBER])
+        saved = signal.signal(NUMBER, lambda *_: None)
+        drain_on_signals(second, signals=[NUMBER])
+    signal.signal(NUMBER, saved)
+    signal.raise_signal(NUMBER)
+    assert [NUMBER] == passed_on
 
 
 def test_call_without_a_loop_installs_nothing(passed_on):
@@ -236,29 +196,21 @@ def test_loop_off_the_main_thread_is_left_alone(passed_on):
 @pytest.mark.parametrize(
     "wrong", [{"signals": 15}, {"signals": ["x"]}, {"signals": [0]}, {"drain": "now"}, {"timeout_ms": -1}]
 )
-def test_wrong_argument_raises_before_the_signal(run, wrong):
+async def test_wrong_argument_raises_before_the_signal(run, wrong):
     """A wrong argument raises at once, because an error at the signal would leave every waiter unanswered."""
-
-    async def main():
-        async with AsyncPurgatory("test") as purgatory:
-            with pytest.raises(InvalidSetting, match=f"{next(iter(wrong))} must be"):
-                drain_on_signals(purgatory, **wrong)
-
-    run(main)
+    async with AsyncPurgatory("test") as purgatory:
+        with pytest.raises(InvalidSetting, match=f"{next(iter(wrong))} must be"):
+            drain_on_signals(purgatory, **wrong)
 
 
 @pytest.mark.parametrize("kind", [set, iter])
-def test_signals_may_be_any_iterable(run, passed_on, kind):
+async def test_signals_may_be_any_iterable(run, passed_on, kind):
     """A set or an iterator of signals does as well."""
-
-    async def main():
-        async with AsyncPurgatory("test") as purgatory:
-            undo = drain_on_signals(purgatory, signals=kind([NUMBER]))
-            signal.raise_signal(NUMBER)
-            await until(lambda: purgatory.is_closed)
-            undo()
-
-    run(main)
+    async with AsyncPurgatory("test") as purgatory:
+        undo = drain_on_signals(purgatory, signals=kind([NUMBER]))
+        signal.raise_signal(NUMBER)
+        await until(lambda: purgatory.is_closed)
+        undo()
 
 
 def test_something_else_than_a_purgatory_raises():

@@ -82,11 +82,7 @@ def test_coroutine_hook_that_doesnt_await_is_logged(blocked):
     assert ("Broody", "on_complete") == (entry["operation"], entry["hook"])
 
 
-def test_watch_ends_with_the_purgatory(run, no_threads_left):
+async def test_watch_ends_with_the_purgatory(run, no_threads_left):
     """A loop's purgatory that is shut down leaves no thread of the watch."""
-
-    async def main():
-        async with AsyncPurgatory("loop"):
-            assert any(thread.name == "purgatory-watchdog" for thread in threading.enumerate())
-
-    run(main)
+    async with AsyncPurgatory("loop"):
+        assert any(thread.name == "purgatory-watchdog" for thread in threading.enumerate())

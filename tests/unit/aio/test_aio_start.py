@@ -43,181 +43,132 @@ class Session(AsyncOperation):
         self.history.append("expire")
 
 
-def test_operation_that_is_started_is_parked_at_once(run, opened):
+async def test_operation_that_is_started_is_parked_at_once(purgatory):
     """``start`` parks before it returns, so that a keepalive directly after it counts. A check completes it."""
-
-    async def main():
-        async with opened() as purgatory:
-            lease = Waiting(60_000)
-            assert not purgatory.start(lease, ["k"])
-            assert (("k",), 1) == (lease.keys, purgatory.parked)
-            assert lease.extend(120_000)
-            lease.ready = True
-            assert 1 == purgatory.check_and_complete("k")
-            assert ["complete"] == lease.history
-            assert 0 == purgatory.waiting
-
-    run(main)
+    lease = Waiting(60_000)
+    assert not purgatory.start(lease, ["k"])
+    assert (("k",), 1) == (lease.keys, purgatory.parked)
+    assert lease.extend(120_000)
+    lease.ready = True
+    assert 1 == purgatory.check_and_complete("k")
+    assert ["complete"] == lease.history
+    assert 0 == purgatory.waiting
 
 
-def test_operation_that_is_ready_completes_as_it_is_started(run, opened):
+async def test_operation_that_is_ready_completes_as_it_is_started(purgatory):
     """``start`` returns True for an operation that completed at once."""
-
-    async def main():
-        async with opened() as purgatory:
-            assert purgatory.start(Waiting(ready=True), ["k"])
-            assert (0, 0) == (purgatory.parked, purgatory.waiting)
-
-    run(main)
+    assert purgatory.start(Waiting(ready=True), ["k"])
+    assert (0, 0) == (purgatory.parked, purgatory.waiting)
 
 
-def test_started_operation_expires(run, opened):
+async def test_started_operation_expires(purgatory):
     """An operation that is started expires at its deadline, with both hooks."""
-
-    async def main():
-        async with opened() as purgatory:
-            lease = Waiting(5)
-            purgatory.start(lease, ["k"])
-            await until(lambda: purgatory.waiting == 0)  # at the end of its hooks
-            assert ["complete", "expire"] == lease.history
-
-    run(main)
+    lease = Waiting(5)
+    purgatory.start(lease, ["k"])
+    await until(lambda: purgatory.waiting == 0)  # at the end of its hooks
+    assert ["complete", "expire"] == lease.history
 
 
-def test_coroutine_hooks_of_a_started_operation_run(run, opened):
+async def test_coroutine_hooks_of_a_started_operation_run(purgatory):
     """Coroutine hooks run in a task of the purgatory's own, in order. A shutdown waits for them."""
-
-    async def main():
-        async with opened() as purgatory:
-            expired, immediate, drained, cancelled = (Session(5), Session(), Session(), Session())
-            immediate.ready = True
-            assert not purgatory.start(expired, ["k"])
-            assert purgatory.start(immediate, ["k"])
-            await until(lambda: expired.history == ["complete", "expire"] and immediate.history)
-            purgatory.start(drained, ["k"])
-            purgatory.start(cancelled, ["k"])
-            cancelled.cancel()
-            await purgatory.shutdown()
-            assert ["complete", "expire"] == drained.history
-            assert [] == cancelled.history
-            assert 0 == purgatory.waiting
-
-    run(main)
+    expired, immediate, drained, cancelled = (Session(5), Session(), Session(), Session())
+    immediate.ready = True
+    assert not purgatory.start(expired, ["k"])
+    assert purgatory.start(immediate, ["k"])
+    await until(lambda: expired.history == ["complete", "expire"] and immediate.history)
+    purgatory.start(drained, ["k"])
+    purgatory.start(cancelled, ["k"])
+    cancelled.cancel()
+    await purgatory.shutdown()
+    assert ["complete", "expire"] == drained.history
+    assert [] == cancelled.history
+    assert 0 == purgatory.waiting
 
 
-def test_started_operation_is_settled_by_a_shutdown(run, opened):
+async def test_started_operation_is_settled_by_a_shutdown(purgatory):
     """A shutdown settles what was started through it, in its own purgatory and over another's."""
-
-    async def main():
-        async with opened() as purgatory:
-            lease = Waiting(60_000)
-            purgatory.start(lease, ["k"])
-            report = await purgatory.shutdown("cancel")
-            assert (lease,) == report.cancelled
-            assert Outcome.CANCELLED is lease.outcome
-            with pytest.raises(PurgatoryClosed):
-                purgatory.start(Waiting(), ["k"])
-
-    run(main)
+    lease = Waiting(60_000)
+    purgatory.start(lease, ["k"])
+    report = await purgatory.shutdown("cancel")
+    assert (lease,) == report.cancelled
+    assert Outcome.CANCELLED is lease.outcome
+    with pytest.raises(PurgatoryClosed):
+        purgatory.start(Waiting(), ["k"])
 
 
-def test_rejected_operation_is_not_started(run, opened):
+async def test_rejected_operation_is_not_started(opened):
     """What ``start`` rejects leaves nothing behind, and its coroutine hooks are as they were."""
-
-    async def main():
-        async with opened(max_parked=1) as purgatory:
-            purgatory.start(Waiting(), ["k"])
-            session = Session()
-            with pytest.raises(PurgatoryFull):
-                purgatory.start(session, ["k"])
-            with pytest.raises(NoKeys):
-                purgatory.start(session, [])
-            with pytest.raises(InvalidOperation):
-                purgatory.start("session", ["k"])
-            assert (1, 1) == (purgatory.parked, purgatory.waiting)
-            purgatory.cancel_for_key("k")
+    async with opened(max_parked=1) as purgatory:
+        purgatory.start(Waiting(), ["k"])
+        session = Session()
+        with pytest.raises(PurgatoryFull):
             purgatory.start(session, ["k"])
-            with pytest.raises(AlreadyParked):
-                purgatory.start(session, ["k"])
-            assert session.force_complete()
-            await until(lambda: session.history)
+        with pytest.raises(NoKeys):
+            purgatory.start(session, [])
+        with pytest.raises(InvalidOperation):
+            purgatory.start("session", ["k"])
+        assert (1, 1) == (purgatory.parked, purgatory.waiting)
+        purgatory.cancel_for_key("k")
+        purgatory.start(session, ["k"])
+        with pytest.raises(AlreadyParked):
+            purgatory.start(session, ["k"])
+        assert session.force_complete()
+        await until(lambda: session.history)
 
-    run(main)
 
-
-def test_operation_that_had_left_before_is_not_waited_for(run, opened):
+async def test_operation_that_had_left_before_is_not_waited_for(purgatory):
     """An operation that was forced before it is started or parked leaves no entry, and ``park`` returns its outcome."""
-
-    async def main():
-        async with opened() as purgatory:
-            forced, another = Waiting(), Waiting()
-            assert forced.force_complete()
-            assert another.force_complete()
-            assert not purgatory.start(forced, ["k"])
-            assert Outcome.FORCED is await purgatory.park(another, ["k"])
-            assert 0 == purgatory.waiting
-
-    run(main)
+    forced, another = Waiting(), Waiting()
+    assert forced.force_complete()
+    assert another.force_complete()
+    assert not purgatory.start(forced, ["k"])
+    assert Outcome.FORCED is await purgatory.park(another, ["k"])
+    assert 0 == purgatory.waiting
 
 
-def test_many_threads_complete_started_operations_once(run, opened):
+async def test_many_threads_complete_started_operations_once(purgatory):
     """Operations that are started while threads check their keys complete once each, and nothing is left."""
+    leases = [Waiting(60_000) for _ in range(100)]
 
-    async def main():
-        async with opened() as purgatory:
-            leases = [Waiting(60_000) for _ in range(100)]
+    def check():
+        while not all(lease.outcome is not None for lease in leases):
+            for key in range(10):
+                purgatory.check_and_complete(key)
 
-            def check():
-                while not all(lease.outcome is not None for lease in leases):
-                    for key in range(10):
-                        purgatory.check_and_complete(key)
-
-            checking = asyncio.create_task(asyncio.to_thread(check))
-            for number, lease in enumerate(leases):
-                purgatory.start(lease, [number % 10])
-                lease.ready = True
-                await asyncio.sleep(0)
-            await checking
-            await until(lambda: purgatory.waiting == 0)
-            assert [["complete"]] * 100 == [lease.history for lease in leases]
-
-    run(main)
+    checking = asyncio.create_task(asyncio.to_thread(check))
+    for number, lease in enumerate(leases):
+        purgatory.start(lease, [number % 10])
+        lease.ready = True
+        await asyncio.sleep(0)
+    await checking
+    await until(lambda: purgatory.waiting == 0)
+    assert [["complete"]] * 100 == [lease.history for lease in leases]
 
 
-def test_waits_can_have_names(run, opened):
+async def test_waits_can_have_names(purgatory):
     """``name`` names the type of the operation, which logs, metrics, spans and the journal show."""
-
-    async def main():
-        async with opened() as purgatory:
-            waiting = [
-                asyncio.create_task(purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=60_000, name="fetch")),
-                asyncio.create_task(purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=60_000)),
-                asyncio.create_task(purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=60_000, name="fetch")),
-                asyncio.create_task(purgatory.wait_for_result(list.pop, keys=["k"], timeout_ms=60_000, name="take")),
-            ]
-            waiting[3].cancel()
-            await until(lambda: 3 == purgatory.parked)
-            types = [type(operation) for operation in purgatory.operations_for_key("k")]
-            assert ["fetch", "Until", "fetch"] == [kind.__qualname__ for kind in types]
-            assert types[0] is types[2]
-            purgatory.cancel_for_key("k")
-            assert [Outcome.CANCELLED] * 3 == [await task for task in waiting[:3]]
-            for name in ("", 5):
-                with pytest.raises(InvalidSetting, match="name must be"):
-                    await purgatory.wait_for(lambda: True, keys=["k"], timeout_ms=5, name=name)
-
-    run(main)
+    waiting = [
+        asyncio.create_task(purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=60_000, name="fetch")),
+        asyncio.create_task(purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=60_000)),
+        asyncio.create_task(purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=60_000, name="fetch")),
+        asyncio.create_task(purgatory.wait_for_result(list.pop, keys=["k"], timeout_ms=60_000, name="take")),
+    ]
+    waiting[3].cancel()
+    await until(lambda: 3 == purgatory.parked)
+    types = [type(operation) for operation in purgatory.operations_for_key("k")]
+    assert ["fetch", "Until", "fetch"] == [kind.__qualname__ for kind in types]
+    assert types[0] is types[2]
+    purgatory.cancel_for_key("k")
+    assert [Outcome.CANCELLED] * 3 == [await task for task in waiting[:3]]
+    for name in ("", 5):
+        with pytest.raises(InvalidSetting, match="name must be"):
+            await purgatory.wait_for(lambda: True, keys=["k"], timeout_ms=5, name=name)
 
 
-def test_nothing_found_names_purgatory_and_keys(run, opened):
+async def test_nothing_found_names_purgatory_and_keys(purgatory):
     """The ``TimeoutError`` of ``wait_for_result`` says where and for what it waited."""
-
-    async def main():
-        async with opened() as purgatory:
-            with pytest.raises(TimeoutError, match=r"purgatory 'test' found nothing under 'a', 3 within 5 ms"):
-                await purgatory.wait_for_result(lambda: None, keys=["a", 3], timeout_ms=5)
-
-    run(main)
+    with pytest.raises(TimeoutError, match=r"purgatory 'test' found nothing under 'a', 3 within 5 ms"):
+        await purgatory.wait_for_result(lambda: None, keys=["a", 3], timeout_ms=5)
 
 
 def test_trio_is_told_what_to_do():
@@ -261,13 +212,9 @@ def test_settings_are_those_of_the_core():
     assert core - {"name", "timer", "reaper_enabled", "timer_enabled"} == set(Settings.__annotations__)
 
 
-def test_a_class_is_rejected_with_the_remedy(run):
+async def test_a_class_is_rejected_with_the_remedy(run):
     """A class in place of an operation raises an error that says how to make one, as in the core."""
-
-    async def main():
-        async with AsyncPurgatory("test") as purgatory:
-            for call in (purgatory.park, purgatory.start):
-                with pytest.raises(InvalidOperation, match="got the class Waiting; create one first"):
-                    await call(Waiting, ["k"])
-
-    run(main)
+    async with AsyncPurgatory("test") as purgatory:
+        for call in (purgatory.park, purgatory.start):
+            with pytest.raises(InvalidOperation, match="got the class Waiting; create one first"):
+                await call(Waiting, ["k"])

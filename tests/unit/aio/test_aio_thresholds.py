@@ -23,121 +23,98 @@ from tests.support.loops import until
 from timer import DelayTypeError
 
 
-def test_value_reaches_some_thresholds(run):
+async def test_value_reaches_some_thresholds(run):
     """A value completes the waits at or below it, each with that value. The others keep waiting."""
-
-    async def main():
-        async with AsyncThresholdPurgatory("watermark") as watermark:
-            waiting = [asyncio.create_task(watermark.wait(at, timeout_ms=60_000)) for at in (1, 5, 5, 9)]
-            await until(lambda: watermark.num_waiting == 4)
-            assert 0 == watermark.maybe_complete(0)
-            assert 3 == watermark.maybe_complete(7)
-            assert [7, 7, 7] == [await task for task in waiting[:3]]
-            assert not waiting[3].done()
-            assert 0 == watermark.maybe_complete(3)
-            assert (7, 7) == (watermark.value, await watermark.wait(6, timeout_ms=5))
-            assert 1 == watermark.maybe_complete(9)
-            assert 9 == await waiting[3]
-
-    run(main)
+    async with AsyncThresholdPurgatory("watermark") as watermark:
+        waiting = [asyncio.create_task(watermark.wait(at, timeout_ms=60_000)) for at in (1, 5, 5, 9)]
+        await until(lambda: watermark.num_waiting == 4)
+        assert 0 == watermark.maybe_complete(0)
+        assert 3 == watermark.maybe_complete(7)
+        assert [7, 7, 7] == [await task for task in waiting[:3]]
+        assert not waiting[3].done()
+        assert 0 == watermark.maybe_complete(3)
+        assert (7, 7) == (watermark.value, await watermark.wait(6, timeout_ms=5))
+        assert 1 == watermark.maybe_complete(9)
+        assert 9 == await waiting[3]
 
 
-def test_wait_that_is_forced_to_complete_fails(run):
+async def test_wait_that_is_forced_to_complete_fails(run):
     """There is no value to give it, so the task gets an error."""
-
-    async def main():
-        async with AsyncThresholdPurgatory("watermark") as watermark:
-            task = asyncio.create_task(watermark.wait(5, timeout_ms=60_000))
-            await until(lambda: watermark.num_waiting == 1)
-            watermark.purgatory.operations()[0].force_complete()
-            with pytest.raises(RuntimeError, match="force_complete"):
-                await task
-
-    run(main)
+    async with AsyncThresholdPurgatory("watermark") as watermark:
+        task = asyncio.create_task(watermark.wait(5, timeout_ms=60_000))
+        await until(lambda: watermark.num_waiting == 1)
+        watermark.purgatory.operations()[0].force_complete()
+        with pytest.raises(RuntimeError, match="force_complete"):
+            await task
 
 
-def test_event_asks_only_the_waits_that_it_completes(run):
+async def test_event_asks_only_the_waits_that_it_completes(run):
     """An event costs what it completes, not what waits: no other operation is checked."""
-
-    async def main():
-        async with AsyncThresholdPurgatory("watermark", value=0) as watermark:
-            waiting = [asyncio.create_task(watermark.wait(at, timeout_ms=60_000)) for at in range(1, 101)]
-            await until(lambda: watermark.num_waiting == 100)
-            operations = watermark.purgatory.operations()
-            before = sum(operation.checks for operation in operations)
-            assert 1 == watermark.maybe_complete(1)
-            assert before + 1 == sum(operation.checks for operation in operations)
-            watermark.complete_all(5)
-            assert [1] + [5] * 99 == [await task for task in waiting]
-
-    run(main)
+    async with AsyncThresholdPurgatory("watermark", value=0) as watermark:
+        waiting = [asyncio.create_task(watermark.wait(at, timeout_ms=60_000)) for at in range(1, 101)]
+        await until(lambda: watermark.num_waiting == 100)
+        operations = watermark.purgatory.operations()
+        before = sum(operation.checks for operation in operations)
+        assert 1 == watermark.maybe_complete(1)
+        assert before + 1 == sum(operation.checks for operation in operations)
+        watermark.complete_all(5)
+        assert [1] + [5] * 99 == [await task for task in waiting]
 
 
-def test_numbers_have_keys(run):
+async def test_numbers_have_keys(run):
     """Each key has a number of its own, and the number without a key is another."""
-
-    async def main():
-        async with AsyncThresholdPurgatory("watermarks", value=3) as watermarks:
-            one = asyncio.create_task(watermarks.wait(3, timeout_ms=60_000, key="one"))
-            two = asyncio.create_task(watermarks.wait(3, timeout_ms=60_000, key="two"))
-            await until(lambda: watermarks.num_waiting == 2)
-            assert 1 == watermarks.maybe_complete(4, key="one")
-            assert (4, False) == (await one, two.done())
-            assert (3, 4, None) == (watermarks.value, watermarks.value_of("one"), watermarks.value_of("two"))
-            assert [None, "one", "two"] == watermarks.keys()
-            assert 1 == watermarks.forget(LookupError("deleted"), key="two")
-            with pytest.raises(LookupError, match="deleted"):
-                await two
-            assert [None, "one"] == watermarks.keys()
-            with pytest.raises(UnhashableKey):
-                await watermarks.wait(1, timeout_ms=5, key=[])
-
-    run(main)
+    async with AsyncThresholdPurgatory("watermarks", value=3) as watermarks:
+        one = asyncio.create_task(watermarks.wait(3, timeout_ms=60_000, key="one"))
+        two = asyncio.create_task(watermarks.wait(3, timeout_ms=60_000, key="two"))
+        await until(lambda: watermarks.num_waiting == 2)
+        assert 1 == watermarks.maybe_complete(4, key="one")
+        assert (4, False) == (await one, two.done())
+        assert (3, 4, None) == (watermarks.value, watermarks.value_of("one"), watermarks.value_of("two"))
+        assert [None, "one", "two"] == watermarks.keys()
+        assert 1 == watermarks.forget(LookupError("deleted"), key="two")
+        with pytest.raises(LookupError, match="deleted"):
+            await two
+        assert [None, "one"] == watermarks.keys()
+        with pytest.raises(UnhashableKey):
+            await watermarks.wait(1, timeout_ms=5, key=[])
 
 
 @pytest.mark.parametrize("end", ["fail", "fail_all", "forget"])
-def test_an_error_that_many_waits_raise_keeps_its_traceback(run, end):
+async def test_an_error_that_many_waits_raise_keeps_its_traceback(run, end):
     """The traceback has the place where the error came from and the wait, also for the hundredth task."""
 
     def origin():
         raise OSError("no")
 
-    async def main():
-        async with AsyncThresholdPurgatory("watermark") as watermark:
-            waiting = [asyncio.create_task(watermark.wait(1, timeout_ms=60_000)) for _ in range(100)]
-            await until(lambda: watermark.num_waiting == 100)
-            with pytest.raises(OSError, match="no") as raised:
-                origin()
-            assert 100 == getattr(watermark, end)(raised.value)
-            await asyncio.wait(waiting)
-            assert {raised.value} == {task.exception() for task in waiting}
-            frames = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
-            frames = [name for name in frames if name != "__step"]  # a task's own, where asyncio is pure Python
-            assert ["wait", "main", "origin"] == frames
-
-    run(main)
+    async with AsyncThresholdPurgatory("watermark") as watermark:
+        waiting = [asyncio.create_task(watermark.wait(1, timeout_ms=60_000)) for _ in range(100)]
+        await until(lambda: watermark.num_waiting == 100)
+        with pytest.raises(OSError, match="no") as raised:
+            origin()
+        assert 100 == getattr(watermark, end)(raised.value)
+        await asyncio.wait(waiting)
+        assert {raised.value} == {task.exception() for task in waiting}
+        frames = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
+        frames = [name for name in frames if name != "__step"]  # a task's own, where asyncio is pure Python
+        assert ["wait", test_an_error_that_many_waits_raise_keeps_its_traceback.__name__, "origin"] == frames
 
 
-def test_waits_are_completed_and_failed_by_hand(run):
+async def test_waits_are_completed_and_failed_by_hand(run):
     """``complete`` and ``fail`` end the waits of one number, ``complete_all`` and ``fail_all`` those of all."""
+    async with AsyncThresholdPurgatory("watermarks") as watermarks:
 
-    async def main():
-        async with AsyncThresholdPurgatory("watermarks") as watermarks:
+        async def four():
+            tasks = [asyncio.create_task(watermarks.wait(9, timeout_ms=60_000, key=key)) for key in "aabb"]
+            await until(lambda: watermarks.num_waiting == 4)
+            return tasks
 
-            async def four():
-                tasks = [asyncio.create_task(watermarks.wait(9, timeout_ms=60_000, key=key)) for key in "aabb"]
-                await until(lambda: watermarks.num_waiting == 4)
-                return tasks
-
-            tasks = await four()
-            assert (2, 2) == (watermarks.complete(1, key="a"), watermarks.fail(OSError("no"), key="b"))
-            results = await asyncio.gather(*tasks, return_exceptions=True)
-            assert ([1, 1], [OSError] * 2) == (results[:2], list(map(type, results[2:])))
-            tasks = await four()
-            assert 4 == watermarks.fail_all(OSError("no"))
-            assert [OSError] * 4 == list(map(type, await asyncio.gather(*tasks, return_exceptions=True)))
-
-    run(main)
+        tasks = await four()
+        assert (2, 2) == (watermarks.complete(1, key="a"), watermarks.fail(OSError("no"), key="b"))
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        assert ([1, 1], [OSError] * 2) == (results[:2], list(map(type, results[2:])))
+        tasks = await four()
+        assert 4 == watermarks.fail_all(OSError("no"))
+        assert [OSError] * 4 == list(map(type, await asyncio.gather(*tasks, return_exceptions=True)))
 
 
 def test_time_is_up_by_hand():
@@ -155,100 +132,80 @@ def test_time_is_up_by_hand():
     asyncio.run(main())
 
 
-def test_cancelled_task_is_taken_out(run):
+async def test_cancelled_task_is_taken_out(run):
     """Cancelling the task takes the wait out, and nothing is left of it."""
-
-    async def main():
-        async with AsyncThresholdPurgatory("watermark") as watermark:
-            waiting = asyncio.create_task(watermark.wait(3, timeout_ms=60_000))
-            await until(lambda: watermark.num_waiting == 1)
-            waiting.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await waiting
-            assert (0, 0) == (watermark.num_waiting, watermark.purgatory.waiting)
-
-    run(main)
+    async with AsyncThresholdPurgatory("watermark") as watermark:
+        waiting = asyncio.create_task(watermark.wait(3, timeout_ms=60_000))
+        await until(lambda: watermark.num_waiting == 1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert (0, 0) == (watermark.num_waiting, watermark.purgatory.waiting)
 
 
 @pytest.mark.parametrize(("drain", "error"), [("expire", WaitDrained), ("cancel", PurgatoryClosed)])
-def test_shutdown_answers_every_wait(run, drain, error):
+async def test_shutdown_answers_every_wait(run, drain, error):
     """A shutdown ends the waits with an error that says so, and rejects new ones."""
-
-    async def main():
-        watermark = AsyncThresholdPurgatory("watermark", value=7)
-        waiting = asyncio.create_task(watermark.wait(9, timeout_ms=60_000))
-        await until(lambda: watermark.num_waiting == 1)
-        await watermark.shutdown(drain)
-        with pytest.raises(error, match="watermark"):
-            await waiting
-        for threshold in (9, 7):
-            with pytest.raises(PurgatoryClosed):
-                await watermark.wait(threshold, timeout_ms=5)
-
-    run(main)
+    watermark = AsyncThresholdPurgatory("watermark", value=7)
+    waiting = asyncio.create_task(watermark.wait(9, timeout_ms=60_000))
+    await until(lambda: watermark.num_waiting == 1)
+    await watermark.shutdown(drain)
+    with pytest.raises(error, match="watermark"):
+        await waiting
+    for threshold in (9, 7):
+        with pytest.raises(PurgatoryClosed):
+            await watermark.wait(threshold, timeout_ms=5)
 
 
-def test_other_ends_are_told_apart(run):
+async def test_other_ends_are_told_apart(run):
     """A wait that is taken out raises ``WaitCancelled``, one too many ``PurgatoryFull``."""
-
-    async def main():
-        async with AsyncThresholdPurgatory("watermark", max_parked=1) as watermark:
-            waiting = asyncio.create_task(watermark.wait(3, timeout_ms=60_000))
-            await until(lambda: watermark.num_waiting == 1)
-            with pytest.raises(PurgatoryFull):
-                await watermark.wait(4, timeout_ms=5)
-            assert 1 == len(watermark.purgatory.cancel_for_key(3))
-            with pytest.raises(WaitCancelled):
-                await waiting
-            for call in (watermark.wait(2.5, timeout_ms=5), watermark.wait("3", timeout_ms=5)):
-                with pytest.raises(InvalidSetting, match="threshold"):
-                    await call
-            with pytest.raises(InvalidSetting, match="value"):
-                watermark.maybe_complete("3")
-            with pytest.raises(DelayTypeError):
-                await watermark.wait(3, timeout_ms="soon", key="new")
-            assert "new" not in set(watermark.keys())
-
-    run(main)
+    async with AsyncThresholdPurgatory("watermark", max_parked=1) as watermark:
+        waiting = asyncio.create_task(watermark.wait(3, timeout_ms=60_000))
+        await until(lambda: watermark.num_waiting == 1)
+        with pytest.raises(PurgatoryFull):
+            await watermark.wait(4, timeout_ms=5)
+        assert 1 == len(watermark.purgatory.cancel_for_key(3))
+        with pytest.raises(WaitCancelled):
+            await waiting
+        for call in (watermark.wait(2.5, timeout_ms=5), watermark.wait("3", timeout_ms=5)):
+            with pytest.raises(InvalidSetting, match="threshold"):
+                await call
+        with pytest.raises(InvalidSetting, match="value"):
+            watermark.maybe_complete("3")
+        with pytest.raises(DelayTypeError):
+            await watermark.wait(3, timeout_ms="soon", key="new")
+        assert "new" not in set(watermark.keys())
 
 
-def test_value_may_rise_on_another_thread(run):
+async def test_value_may_rise_on_another_thread(run):
     """``maybe_complete`` from another thread has the loop complete the waits, and loses none."""
+    async with AsyncThresholdPurgatory("watermark", value=0) as watermark:
 
-    async def main():
-        async with AsyncThresholdPurgatory("watermark", value=0) as watermark:
+        def rise():
+            for value in range(1, 201):
+                watermark.maybe_complete(value)
 
-            def rise():
-                for value in range(1, 201):
-                    watermark.maybe_complete(value)
-
-            rising = asyncio.create_task(asyncio.to_thread(rise))
-            async with asyncio.timeout(30):
-                values = await asyncio.gather(*(watermark.wait(at, timeout_ms=60_000) for at in range(1, 201)))
-            await rising
-            assert all(value >= at for at, value in enumerate(values, 1))
-            with pytest.raises(NoRunningLoop):
-                in_thread(lambda: watermark.wait(1, timeout_ms=5).send(None))
-
-    run(main)
+        rising = asyncio.create_task(asyncio.to_thread(rise))
+        async with asyncio.timeout(30):
+            values = await asyncio.gather(*(watermark.wait(at, timeout_ms=60_000) for at in range(1, 201)))
+        await rising
+        assert all(value >= at for at, value in enumerate(values, 1))
+        with pytest.raises(NoRunningLoop):
+            in_thread(lambda: watermark.wait(1, timeout_ms=5).send(None))
 
 
-def test_operations_have_readable_names(run):
+async def test_operations_have_readable_names(run):
     """The operations and keys of thresholds are readable in journals and logs."""
+    left = []
 
-    async def main():
-        left = []
+    class Left(Observer):
+        def finished(self, operation, outcome, error):
+            left.append((type(operation).__qualname__, operation.keys, outcome))
 
-        class Left(Observer):
-            def finished(self, operation, outcome, error):
-                left.append((type(operation).__qualname__, operation.keys, outcome))
-
-        async with AsyncThresholdPurgatory("watermark") as watermark:
-            watermark.purgatory.purgatory.attach(Left())
-            waiting = asyncio.create_task(watermark.wait(3, timeout_ms=60_000, key="orders-0"))
-            await until(lambda: watermark.num_waiting == 1)
-            watermark.maybe_complete(3, key="orders-0")
-            assert 3 == await waiting
-        assert [("AwaitedThreshold", (("orders-0", 3),), Outcome.SATISFIED)] == left
-
-    run(main)
+    async with AsyncThresholdPurgatory("watermark") as watermark:
+        watermark.purgatory.purgatory.attach(Left())
+        waiting = asyncio.create_task(watermark.wait(3, timeout_ms=60_000, key="orders-0"))
+        await until(lambda: watermark.num_waiting == 1)
+        watermark.maybe_complete(3, key="orders-0")
+        assert 3 == await waiting
+    assert [("AwaitedThreshold", (("orders-0", 3),), Outcome.SATISFIED)] == left
