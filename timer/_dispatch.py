@@ -19,7 +19,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from timer._base import JOIN_ERRORS, InlineExecutor, Submits, report_error
+from timer._base import JOIN_ERRORS, InlineExecutor, OnError, Submits, report_error
 from timer._clock import NS_PER_MS
 from timer._edition import native_class
 from timer._fork import new_lock
@@ -86,16 +86,14 @@ class Batch:
         tally = Tally()
         more, thread_id = False, None
         try:
-            thread_id = dispatcher.begin()
-            if self._tasks is None:
-                due = [(bucket, task) for bucket in self._buckets for task in list(bucket)]  # a copy: others cancel
-                due.sort(key=lambda pair: pair[1]._task_deadline_ns)  # tasks of one deadline stay in order
-                self._tasks = iter(due)
-            self._run(islice(self._tasks, most), tally)
-            more = tally.reached == most
-        except BaseException:
-            dispatcher.requeue(self._buckets)
-            raise
+            with OnError(dispatcher.requeue, self._buckets):
+                thread_id = dispatcher.begin()
+                if self._tasks is None:
+                    due = [(bucket, task) for bucket in self._buckets for task in list(bucket)]  # a copy: others cancel
+                    due.sort(key=lambda pair: pair[1]._task_deadline_ns)  # tasks of one deadline stay in order
+                    self._tasks = iter(due)
+                self._run(islice(self._tasks, most), tally)
+                more = tally.reached == most
         finally:
             done = tally.reached if more else self._left
             self._left -= done

@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from timer._base import Submits, Timer, TimerStatistics, report_error
+from timer._base import OnError, Submits, Timer, TimerStatistics, report_error
 from timer._clock import NS_PER_MS, Clock, system_clock
 from timer._dispatch import Dispatcher, by_deadline
 from timer._edition import CORE, native_class
@@ -228,13 +228,11 @@ class SystemTimer(Timer):
     def _expire_due(self) -> bool:
         """Hand due buckets to the executor, without the lock. If that fails they stay due. Returns whether any was."""
         due: list[TimerTaskList] = []
-        try:
+        with OnError(self._requeue, due):
             with self._lock:
-                due, self._wheel.due = self._wheel.due, []
+                due += self._wheel.due
+                self._wheel.due = []
             self._dispatcher.hand_over(due)
-        except BaseException:
-            self._requeue(due)
-            raise
         return bool(due)
 
     def _requeue(self, buckets: list[TimerTaskList]) -> None:

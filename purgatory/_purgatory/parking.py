@@ -40,6 +40,7 @@ from purgatory._support.errors import (
     PurgatoryFull,
 )
 from timer import NS_PER_MS, TimerClosed
+from timer._base import OnError
 
 if TYPE_CHECKING:
     from purgatory._events.observers import Observers
@@ -197,13 +198,10 @@ class Parking:
             return self.check_and_complete_all([key], limit)
         watchers = self._shards.find(key)
         completed = 0
-        try:
+        with OnError(hand_over, self, (key,), None):
             for operation in [] if watchers is None else watchers.operations():
                 if operation._op_state <= PARKED and operation.maybe_try_complete():
                     completed += 1
-        except BaseException:
-            hand_over(self, (key,), None)
-            raise
         if self._closed and not completed:
             checked_when_closed(self._name)
         return completed

@@ -38,6 +38,7 @@ from purgatory.aio._timer import LoopTimer
 from purgatory.aio._waiters import Waiters
 from purgatory.aio._waits import NO_ENDS, result_of, taking, until
 from timer import Timer
+from timer._base import OnError
 
 if TYPE_CHECKING:
     from typing import Self, Unpack
@@ -249,13 +250,11 @@ class AsyncPurgatory(Generic[OperationT]):
         wait = taking(find, give_back, timeout_ms, name, normal_ends)
         waiters = self._waiters
         if waiters.wait(wait, keys):
-            try:
-                await wait.future
-            except BaseException:
-                waiters.waited(wait)
-                wait.give_back()
-                raise
-            waiters.waited(wait)
+            with OnError(wait.give_back):
+                try:
+                    await wait.future
+                finally:
+                    waiters.waited(wait)
         return result_of(wait, self, keys)
 
     # -- satisfy

@@ -32,6 +32,7 @@ from purgatory._support.errors import checked_int
 from purgatory.aio import AsyncPurgatory, drain_on_signals
 from purgatory.aio._waits import result_of, taking, until
 from purgatory.web._hang_up import HungUp, is_gone, is_gone_by_now, listen
+from timer._base import OnError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -146,7 +147,7 @@ class LongPolls(Generic[OperationT]):
             Exception: as ``AsyncPurgatory.wait_for_result``.
         """
         wait = taking(find, give_back, self.delay_ms(timeout_ms), name, normal_ends)
-        try:
+        with OnError(wait.give_back):
             future, listener = self._begin(wait, keys), None
             if future is not None or give_back is not None:
                 listener = listen(request, wait)
@@ -158,9 +159,6 @@ class LongPolls(Generic[OperationT]):
                 finally:
                     self._end(wait if future is not None else None, listener)
             self._outcome(wait, listener)
-        except BaseException:
-            wait.give_back()
-            raise
         try:
             return result_of(wait, self.purgatory, keys)
         except PurgatoryClosed:

@@ -155,8 +155,8 @@ MUTANTS = (
     Mutant(
         "an interrupted check is repeated for the other operations under its key",
         PARKING,
-        "            hand_over(self, (key,), None)\n",
-        "",
+        "        with OnError(hand_over, self, (key,), None):\n",
+        "        with OnError(int):\n",
         T_CHECK + "test_interrupted_check_is_made_up_for_the_others",
     ),
     Mutant(

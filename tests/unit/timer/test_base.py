@@ -6,6 +6,7 @@ import pytest
 
 from tests.support import PATIENCE_S, Ping, eventually
 from timer import Driver, MockTimer, SystemTimer, SystemTimerReaper, Timer, TimerClosed
+from timer._base import OnError
 
 
 class Plain(Timer):
@@ -112,3 +113,15 @@ def test_reaper_reports_a_timer_shut_down_under_it(no_threads_left):
         timer.shutdown()
 
         assert reaper.is_closed
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, GeneratorExit])
+def test_undo_is_called_if_an_exception_leaves_the_block(error):
+    """An exception of any kind calls the function once, with its arguments, and goes on."""
+    undone = []
+    with OnError(undone.append, 1):
+        pass
+    with pytest.raises(error), OnError(undone.append, 2):
+        raise error
+
+    assert [2] == undone
