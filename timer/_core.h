@@ -64,6 +64,29 @@ typedef struct TimerEntry {
 #define TIMER_UNSET INT64_MIN       /* delay_ms of an entry whose __init__ was not called */
 #define TIMER_HUGE (INT64_MIN + 1)  /* delay_ms of an entry whose times are kept elsewhere */
 
+/* A call of a hook that runs, and the calls of one thread: see timer/native/running.c. */
+typedef struct {
+    TimerEntry *task; /* borrowed. NULL: the place is free */
+    PyObject *hook;   /* borrowed */
+    unsigned long thread;
+    int64_t number;
+} RunningCall;
+
+typedef struct RunningCalls {
+    unsigned long thread;
+    int64_t number; /* of the last call */
+    Py_ssize_t used, room;
+    RunningCall *places;
+    struct RunningCalls *before, *after;
+    Mutex mutex;
+} RunningCalls;
+
+/* A record of a call, for end_call(). */
+typedef struct {
+    RunningCalls *calls; /* NULL: it was not recorded */
+    Py_ssize_t place;
+} Record;
+
 typedef struct {
     int version;
     Py_ssize_t entry_size;
@@ -83,10 +106,24 @@ typedef struct {
     /* Set the deadline of an entry that no timer takes, by the system's clock: 1, 0 if it does not fit into 64 bits, or
      * -1 with an error. */
     int (*note)(TimerEntry *entry);
-    /* Record that this thread calls a hook of a task, and get the place of the record. Then remove the record: see
-     * timer/native/running.c. The caller keeps both references until then. No error is raised. */
-    Py_ssize_t (*begin)(TimerEntry *task, PyObject *hook);
-    void (*end)(Py_ssize_t place);
+    /* Record that this thread calls a hook of a task. The caller keeps both references until end_call(). No error is
+     * raised. */
+    Record (*begin)(TimerEntry *task, PyObject *hook);
 } TimerCore;
+
+/* Remove the record of a call. */
+static inline void end_call(Record record)
+{
+    RunningCalls *calls = record.calls;
+    if (calls == NULL)
+        return;
+    lock_mutex(&calls->mutex);
+    calls->places[record.place].task = NULL;
+    if (record.place == calls->used - 1) /* nearly always */
+        calls->used--;
+    while (calls->used > 0 && calls->places[calls->used - 1].task == NULL)
+        calls->used--;
+    unlock_mutex(&calls->mutex);
+}
 
 #endif

@@ -6,9 +6,9 @@ static inline PyObject *call_hook(Operation *op, PyObject *name)
     PyObject *self = (PyObject *)op;
     if (!has_room_for_call())
         return NULL;
-    Py_ssize_t place = core.timer->begin(&op->entry, name);
+    Record record = core.timer->begin(&op->entry, name);
     PyObject *answer = PyObject_VectorcallMethod(name, &self, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
-    core.timer->end(place);
+    end_call(record);
     return answer;
 }
 
@@ -80,9 +80,9 @@ static inline int call_try_complete(Operation *op)
         if (type == __atomic_load_n(&ready_made[i].type, __ATOMIC_RELAXED)) {
             unsigned int version = __atomic_load_n(&ready_made[i].version, __ATOMIC_ACQUIRE);
             if (version != 0 && version == version_of(type)) {
-                Py_ssize_t place = core.timer->begin(&op->entry, core.str_try_complete);
+                Record record = core.timer->begin(&op->entry, core.str_try_complete);
                 int answer = ready_made[i].function(op); /* it may call code of a future's or a number's type */
-                core.timer->end(place);
+                end_call(record);
                 return answer;
             }
         }

@@ -127,7 +127,10 @@ static int check_one(Operation *op, Met *met, Py_ssize_t *completed)
  * it. */
 static int check_watchers(Watchers *watchers, Py_ssize_t limit, Met *met, Py_ssize_t *completed)
 {
-    Taken taken = {.all = taken.few, .room = FEW};
+    Taken taken; /* not all set to zero, which would take as long as a check */
+    taken.all = taken.few;
+    taken.room = FEW;
+    taken.count = taken.begin = 0;
     Py_ssize_t left = watchers_length(watchers), most = limit == PY_SSIZE_T_MAX ? CHUNK : FEW, further;
     int failed = 0;
     while (!failed && left > 0 && *completed < limit) {

@@ -82,9 +82,9 @@ static int notify_finished(Operation *op, PyObject *error)
     int failed = callables == NULL ? -1 : 0;
     for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(callables); i++) {
         PyObject *finished = PyTuple_GET_ITEM(callables, i);
-        Py_ssize_t place = core.timer->begin(&op->entry, core.str_finished_event);
+        Record record = core.timer->begin(&op->entry, core.str_finished_event);
         failed = done_call(PyObject_Vectorcall(finished, given + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL));
-        core.timer->end(place);
+        end_call(record);
         if (failed && is_contained()) {
             PyObject *raised = take_error();
             failed = done_call(PyObject_CallMethodObjArgs((PyObject *)methods, core.str_contain_observer, op, finished,

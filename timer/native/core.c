@@ -62,7 +62,7 @@ static int capsule_put_off(PyObject *timer, TimerEntry *entry, PyObject *delay_m
 static TimerCore for_others = {
     .version = TIMER_CORE_VERSION, .entry_size = sizeof(TimerEntry), .init = entry_init_delay, .is_native = is_native,
     .add = capsule_add, .put_off = capsule_put_off, .withdraw = withdraw, .note = note_deadline,
-    .begin = begin, .end = end};
+    .begin = begin};
 
 /* ---------------------------------------------------------------- the module */
 

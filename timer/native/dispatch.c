@@ -197,9 +197,9 @@ static int run_task(Batch *self, TimerEntry *task, Tally *tally, int64_t late_ns
     if (late_ns > tally->late_max_ns)
         tally->late_max_ns = late_ns;
     tally->fired++;
-    Py_ssize_t place = begin(task, core.str_run);
+    Record record = begin(task, core.str_run);
     PyObject *answer = PyObject_CallMethodNoArgs((PyObject *)task, core.str_run);
-    end(place);
+    end_call(record);
     if (answer != NULL) {
         Py_DECREF(answer);
         return 0;

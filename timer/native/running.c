@@ -1,12 +1,12 @@
 /* Which calls run now (timer/_running.py).
  *
- * Each thread has one slot: an array with a place per call. `begin` takes a place, and `end` frees it, so a place is
+ * Each thread has one slot: an array with a place per call. begin() takes a place, and end_call() frees it, so a place is
  * never in use after its call. Usually the last one taken is freed first. Under greenlets, which switch stacks inside a
  * hook, calls of one thread may end in another order, so free places stay in between until the ones above are free.
  *
- * A call borrows its task and the name of its hook, whose references the caller of `begin` keeps until `end`. The dict
- * of the thread's state owns the slot. So the slot goes with the thread, and in a forked child with the threads that
- * the child does not have. Without a global lock, a slot has a mutex, and `slots.mutex` guards the list of slots. */
+ * A call borrows its task and the name of its hook, whose references the caller of begin() keeps until end_call(). The
+ * dict of the thread's state owns the slot. So the slot goes with the thread, and in a forked child with the threads
+ * that the child does not have. Without a global lock, a slot has a mutex, and `slots.mutex` guards the list of slots. */
 
 #ifdef __GLIBC__ /* its loader keeps room for such a variable, which is then read without a call */
 #define THREAD_LOCAL static _Thread_local __attribute__((tls_model("initial-exec")))
@@ -14,23 +14,9 @@
 #define THREAD_LOCAL static _Thread_local
 #endif
 
-typedef struct {
-    TimerEntry *task; /* borrowed, see above. NULL: the place is free */
-    PyObject *hook;   /* borrowed */
-    unsigned long thread;
-    int64_t number;
-} Call;
+typedef RunningCalls Slot;
 
-typedef struct Slot {
-    unsigned long thread;
-    int64_t number; /* of the last call. Each slot begins at another multiple of CALLS_PER_SLOT */
-    Py_ssize_t used, room;
-    Call *places;
-    struct Slot *before, *after;
-    Mutex mutex;
-} Slot;
-
-#define CALLS_PER_SLOT ((int64_t)1 << 40)
+#define CALLS_PER_SLOT ((int64_t)1 << 40) /* the numbers of a slot begin at another multiple of this */
 enum { FIRST_PLACES = 16 };
 
 static struct {
@@ -38,6 +24,7 @@ static struct {
     int64_t made;
     PyObject *wake;      /* owned: called at the next call. NULL: none */
     PyObject *get_ident; /* owned: names the thread, in place of its number. NULL unless that was replaced */
+    char is_slow;        /* one of the two is there */
     Mutex mutex;
 } slots;
 
@@ -94,7 +81,7 @@ static Py_ssize_t further_place(Slot *slot)
         if (slot->places[place].task == NULL)
             return place;
     Py_ssize_t room = slot->room == 0 ? FIRST_PLACES : 2 * slot->room;
-    Call *larger = PyMem_Calloc((size_t)room, sizeof *larger), *before = slot->places;
+    RunningCall *larger = PyMem_Calloc((size_t)room, sizeof *larger), *before = slot->places;
     if (larger == NULL)
         return -1;
     lock_mutex(&slot->mutex);
@@ -127,6 +114,9 @@ static void wake(void)
     PyObject *waiting = __atomic_exchange_n(&slots.wake, NULL, __ATOMIC_ACQ_REL);
     if (waiting == NULL)
         return;
+    __atomic_store_n(&slots.is_slow, slots.get_ident != NULL, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&slots.wake, __ATOMIC_SEQ_CST) != NULL) /* another thread has begun to wait */
+        __atomic_store_n(&slots.is_slow, 1, __ATOMIC_SEQ_CST);
     Kept kept = keep_error();
     if (done_call(PyObject_CallNoArgs(waiting)))
         PyErr_Clear();
@@ -134,36 +124,40 @@ static void wake(void)
     set_again(kept);
 }
 
-/* Record a call of a hook of `task`, until end() gets the place that this returns. */
-static Py_ssize_t begin(TimerEntry *task, PyObject *hook)
+/* Record a call where begin() cannot: it is the first one of the thread, there is no place, a greenlet runs, or another
+ * thread waits for a call. */
+__attribute__((noinline)) static Record begin_slowly(TimerEntry *task, PyObject *hook)
 {
     Slot *slot = my_slot != NULL ? my_slot : make_slot();
     if (slot == NULL)
-        return -1;
+        return (Record){NULL, 0};
     unsigned long thread = slots.get_ident == NULL ? slot->thread : ask_for_ident(slot->thread);
     Py_ssize_t place = slot->used < slot->room ? slot->used : further_place(slot);
     if (place < 0)
-        return -1;
+        return (Record){NULL, 0};
     lock_mutex(&slot->mutex);
     slot->used += place == slot->used;
-    slot->places[place] = (Call){task, hook, thread, ++slot->number};
+    slot->places[place] = (RunningCall){task, hook, thread, ++slot->number};
     unlock_mutex(&slot->mutex);
-    if (__atomic_load_n(&slots.wake, __ATOMIC_RELAXED) != NULL)
-        wake();
-    return place;
+    wake();
+    return (Record){slot, place};
 }
 
-/* Remove the record of a call that begin() has put at `place`. */
-static void end(Py_ssize_t place)
+/* Record a call of a hook of `task`, until end_call(). */
+static Record begin(TimerEntry *task, PyObject *hook)
 {
     Slot *slot = my_slot;
-    if (place < 0 || slot == NULL)
-        return;
+    if (slot == NULL || slot->used == slot->room || __atomic_load_n(&slots.is_slow, __ATOMIC_RELAXED))
+        return begin_slowly(task, hook);
     lock_mutex(&slot->mutex);
-    slot->places[place].task = NULL;
-    while (slot->used > 0 && slot->places[slot->used - 1].task == NULL)
-        slot->used--;
+    RunningCall *call = &slot->places[slot->used];
+    call->hook = hook;
+    call->thread = slot->thread;
+    call->number = ++slot->number;
+    call->task = task;
+    Record record = {slot, slot->used++};
     unlock_mutex(&slot->mutex);
+    return record;
 }
 
 /* call(task, hook, function, *args) -> function(*args) */
@@ -173,14 +167,14 @@ static PyObject *call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssi
         PyErr_SetString(PyExc_TypeError, "call(task, hook, function, *args) takes a task, a str and a function");
         return NULL;
     }
-    Py_ssize_t place = begin((TimerEntry *)args[0], args[1]);
+    Record record = begin((TimerEntry *)args[0], args[1]);
     PyObject *answer = PyObject_Vectorcall(args[2], args + 3, (size_t)(number - 3), NULL);
-    end(place);
+    end_call(record);
     return answer;
 }
 
 /* Copy the calls of all threads into `found`, which has room for `room`, each with new references. How many. */
-static Py_ssize_t copy_calls(Call *found, Py_ssize_t room)
+static Py_ssize_t copy_calls(RunningCall *found, Py_ssize_t room)
 {
     Py_ssize_t count = 0;
     lock_mutex(&slots.mutex);
@@ -201,7 +195,7 @@ static Py_ssize_t copy_calls(Call *found, Py_ssize_t room)
 
 static int by_number(const void *one, const void *other)
 {
-    const Call *a = one, *b = other;
+    const RunningCall *a = one, *b = other;
     return a->number < b->number ? -1 : 1;
 }
 
@@ -213,9 +207,9 @@ static PyObject *calls(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
     for (Slot *slot = slots.first; slot != NULL; slot = slot->after)
         room += __atomic_load_n(&slot->used, __ATOMIC_RELAXED);
     unlock_mutex(&slots.mutex);
-    Call *found;
+    RunningCall *found;
     for (;; room *= 2) { /* until there is room for all, because other threads go on meanwhile */
-        found = PyMem_New(Call, room);
+        found = PyMem_New(RunningCall, room);
         if (found == NULL)
             return PyErr_NoMemory();
         count = copy_calls(found, room);
@@ -242,11 +236,13 @@ static PyObject *calls(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 static PyObject *wake_at_next_call(PyObject *Py_UNUSED(module), PyObject *wake)
 {
     Py_XDECREF(__atomic_exchange_n(&slots.wake, Py_NewRef(wake), __ATOMIC_ACQ_REL));
+    __atomic_store_n(&slots.is_slow, 1, __ATOMIC_SEQ_CST);
     Py_RETURN_NONE;
 }
 
 static PyObject *name_threads_by(PyObject *Py_UNUSED(module), PyObject *get_ident)
 {
     Py_XSETREF(slots.get_ident, Py_NewRef(get_ident));
+    slots.is_slow = 1;
     Py_RETURN_NONE;
 }
