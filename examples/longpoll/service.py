@@ -72,7 +72,9 @@ async def poll(request: web.Request) -> web.Response:
     feed, purgatory = request.app[FEED], request.app[PURGATORY]
     seen, timeout_ms = _asked_for(request)
     try:
-        outcome = await purgatory.wait_for(lambda: feed.has_news(seen), keys=list(seen), timeout_ms=timeout_ms)
+        outcome = await purgatory.wait_for(
+            lambda: feed.has_news(seen), keys=list(seen), timeout_ms=timeout_ms, normal_ends={Outcome.EXPIRED}
+        )
     except PurgatoryFull:
         raise _unavailable("too many polls are waiting") from None
     except PurgatoryClosed:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from purgatory import DelayedOperation
+from purgatory import DelayedOperation, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -67,6 +67,8 @@ class DelayedFetch(Request):
     """A long poll: waits until there are ``min_records`` to read, or takes what there is at the end."""
 
     __slots__ = ("min_records", "offset", "records", "respond")
+
+    normal_ends = frozenset({Outcome.EXPIRED})
 
     def __init__(
         self,

@@ -13,14 +13,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from purgatory.journal.summary import summarize_source
-
 __all__ = ["ReportError", "equal_tables", "report", "what_is_missing"]
 
 _NEWEST_TOO_OLD = 16
-
-#: The types that end by their deadline as a rule. A join waits for further members, and ends when its time is up.
-_ENDS_BY_DEADLINE = frozenset({"InitialDelayedJoin"})
 
 
 class ReportError(RuntimeError):
@@ -66,9 +61,6 @@ def report(journal: Path, out: Path, log: Path, engine: str = "auto") -> Path:
     """
     command = [sys.executable, "-m", "purgatory", "pipeline", "report", "--journal", str(journal), "--out", str(out)]
     command += ["--engine", engine]
-    types = {kind.type for kind in summarize_source(journal, allow_gaps=True).kinds}
-    for name in sorted(types & _ENDS_BY_DEADLINE):
-        command += ["--expiry-normal", name]
     # A process group of its own, so that nothing of it, the JVM included, is left if we are interrupted.
     process = subprocess.Popen(  # noqa: S603 - our own program
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0

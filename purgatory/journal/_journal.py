@@ -201,6 +201,7 @@ class Journal(Folder):
                 OUTCOMES[2] if outcome is DRAINED else word(outcome),
                 _describe(error),
                 SHUTDOWN if outcome is DRAINED else None,
+                normal_ends(kind),
             ]
             for source, kind, watches, outcome, error in groups
         ]
@@ -238,6 +239,12 @@ def _number(value: float) -> int:
 
 def word(outcome: Any) -> str:
     return str(getattr(outcome, "value", outcome))
+
+
+def normal_ends(kind: type) -> str | None:
+    """The ends that a type calls normal, as a record has them. None if it names none, or is not of the core."""
+    ends = getattr(kind, "normal_ends", None)
+    return " ".join(sorted(end.value for end in ends)) if ends and isinstance(ends, frozenset) else None
 
 
 def _describe(error: BaseException | None) -> str | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from purgatory import Observer
 from purgatory._support.label import label
-from purgatory.journal._journal import LIMIT, Folder, Operation, epoch_of, word
+from purgatory.journal._journal import LIMIT, Folder, Operation, epoch_of, normal_ends, word
 from purgatory.journal._ledger import Numbers, Rows
 from purgatory.journal._options import folder_of, options_of
 from purgatory.journal._writer import FolderWriter
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
     from pathlib import Path
 
-_WIDTH: Final = 10
+_WIDTH: Final = 11
 _UNEXPLAINED: Final = frozenset(OUTCOMES[3:])  # cancelled, forced
 
 
@@ -103,7 +103,7 @@ class Trace(Folder):
         hash(key)
         if level.__class__ is not int or not -LIMIT <= level <= LIMIT:
             level = _level(key, level)
-        self._put((EVENT, purgatory, None, (key,), at_ns, 0, (level,), "", None, None))
+        self._put((EVENT, purgatory, None, (key,), at_ns, 0, (level,), "", None, None, None))
 
     def heartbeat(self) -> None:
         """Write a row that only says what time it is.
@@ -111,7 +111,7 @@ class Trace(Folder):
         A stream over the trace expires operations in event time: nothing expires while no row arrives. Call this every
         few seconds in a service that may be idle.
         """
-        self._put((FLUSH, "", None, (), time.monotonic_ns(), 0, (), "", None, None))
+        self._put((FLUSH, "", None, (), time.monotonic_ns(), 0, (), "", None, None, None))
 
     def _put(self, row: tuple[Any, ...]) -> None:
         if not self._rows.put(row):
@@ -136,8 +136,9 @@ class Trace(Folder):
                 type_,
                 None if watches is None else _labels(watches),
                 outcome,
+                ends,
             ]
-            for kind, purgatory, name, ks, type_, watches, outcome in groups
+            for kind, purgatory, name, ks, type_, watches, outcome, ends in groups
         ]
         return Batch(TRACE, first, self._epoch_ns, texts, index, numbers)
 
@@ -187,6 +188,7 @@ class _TraceObserver(Observer):
                 type(operation).__name__,
                 None if watches == keys else watches,
                 None,
+                normal_ends(type(operation)),
             )
         except BaseException:  # the purgatory logs it
             self._lose(1)
@@ -201,4 +203,4 @@ class _TraceObserver(Observer):
         elif how in _UNEXPLAINED or getattr(operation, "_task_rescheduled_by_ns", 0) != 0:
             how = how if how in _UNEXPLAINED else EXTENDED
             at_ns = self._clock() + self._shift
-            self._put((ENDED, self._purgatory, None, (), at_ns, 0, (), type(operation).__name__, None, how))
+            self._put((ENDED, self._purgatory, None, (), at_ns, 0, (), type(operation).__name__, None, how, None))

@@ -20,7 +20,8 @@ from purgatory.journal._serve import serve
 from purgatory.journal.records import parquet as _parquet
 from purgatory.journal.records.errors import JournalError
 from purgatory.journal.records.folder import journals_in, list_segments, tip
-from purgatory.journal.records.instants import add_keep_keys, add_normal, add_range, seconds, whole
+from purgatory.journal.records.instants import add_keep_keys, add_range, seconds, whole
+from purgatory.journal.records.normal import add_normal
 from purgatory.journal.segments import FolderLock, recover, seal
 from purgatory.journal.segments.retention import retain
 from purgatory.journal.summary import Normal, as_json, as_text, summarize_source
@@ -119,12 +120,11 @@ def _allow_gaps(parser: argparse.ArgumentParser) -> None:
 
 
 def _summary(options: argparse.Namespace) -> int:
-    normal = Normal(frozenset(options.expiry_normal), frozenset(options.cancel_normal))
     summary = summarize_source(
         options.source,
         top=options.top,
         allow_gaps=options.allow_gaps,
-        normal=normal,
+        normal=Normal.of(options),
         since_us=options.since,
         until_us=options.until,
     )

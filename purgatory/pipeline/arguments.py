@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from purgatory.journal.records.instants import add_keep_keys, add_normal, add_range, milliseconds, seconds, whole
+from purgatory.journal.records.instants import add_keep_keys, add_range, milliseconds, seconds, whole
+from purgatory.journal.records.normal import add_normal
 
 
 def place(text: str) -> str:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from purgatory._distribution import NAME, MissingExtra
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.journal.records.errors import JournalError
+from purgatory.journal.records.normal import Normal
 from purgatory.pipeline.arguments import parser
 
 if TYPE_CHECKING:
@@ -81,8 +82,7 @@ def _report(options: argparse.Namespace) -> int:
         wishes = Wishes(
             window_s=options.window,
             title=options.title,
-            expiry_normal=options.expiry_normal,
-            cancel_normal=options.cancel_normal,
+            normal=Normal.of(options),
             against=against,
             allow_gaps=options.allow_gaps,
             quiet=options.quiet,
@@ -194,7 +194,7 @@ def _whatif(options: argparse.Namespace) -> int:
     from purgatory.pipeline.whatif import whatif
 
     grid = Grid() if options.grid is None else Grid.read(options.grid)
-    normal = frozenset([*options.expiry_normal, *options.cancel_normal])
+    normal = Normal.of(options)
     place, schema = (options.journal, JOURNAL) if options.trace is None else (options.trace, TRACE)
     with placed(options.out, "whatif") as folder:
         path = whatif(_engine(options, [place], schema), folder, grid, allow_gaps=options.allow_gaps, normal=normal)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import OUTCOMES
+from purgatory.journal.records.normal import CANCELLED, EXPIRED
 from purgatory.pipeline.rows.validity import JOURNAL_PROBLEM
 from purgatory.pipeline.source import PurgatoryDataSource
 from purgatory.pipeline.spark import places
@@ -17,16 +18,25 @@ if TYPE_CHECKING:
 
 
 def windows(journal: DataFrame, window_s: int, delay_s: int) -> DataFrame:
-    """Per window, purgatory and type: operations by outcome, expiry share, median and 99th percentile of the wait."""
+    """Per window, purgatory and type: operations by outcome, median and 99th percentile of the wait, and failures.
+
+    The expiry share is of the operations that expired although their records do not call that a normal end. `failed`
+    counts these, and the cancelled operations whose records do not call that one.
+    """
     wait = (F.unix_micros("finished") - F.unix_micros("created")) / 1000
     answered = F.when(F.col("outcome").isin("immediate", "satisfied"), wait)
     counts = [F.count_if(F.col("outcome") == name).alias(name) for name in OUTCOMES]
+    is_normal = F.coalesce(F.contains("normal_ends", "outcome"), F.lit(False))
+    failed = [
+        F.count_if((F.col("outcome") == name) & ~is_normal).alias(f"{name}_failed") for name in (EXPIRED, CANCELLED)
+    ]
     rows = journal.where(F.expr(JOURNAL_PROBLEM).isNull()).withWatermark("finished", f"{delay_s} seconds")
     return (
         rows.groupBy(F.window("finished", f"{window_s} seconds"), "purgatory", "type")
         .agg(
             F.count("*").alias("operations"),
             *counts,
+            *failed,
             F.percentile_approx(answered, [0.5, 0.99], 10_000).alias("p"),
         )
         .select(
@@ -35,9 +45,10 @@ def windows(journal: DataFrame, window_s: int, delay_s: int) -> DataFrame:
             "type",
             "operations",
             *OUTCOMES,
-            (F.col("expired") / F.col("operations")).alias("expiry_share"),
+            (F.col("expired_failed") / F.col("operations")).alias("expiry_share"),
             F.col("p")[0].alias("p50_ms"),
             F.col("p")[1].alias("p99_ms"),
+            (F.col("expired_failed") + F.col("cancelled_failed")).alias("failed"),
         )
     )
 

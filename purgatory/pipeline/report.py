@@ -20,6 +20,7 @@ import attrs
 import pyarrow.parquet as pq
 
 from purgatory.journal.records.errors import reduced
+from purgatory.journal.records.normal import CANCELLED, EXPIRED, UNSAID, Normal
 from purgatory.pipeline.pages.page import page
 from purgatory.pipeline.pages.sections import MOST
 from purgatory.pipeline.pages.tables import Tables
@@ -27,7 +28,7 @@ from purgatory.pipeline.summaries import advice, output
 from purgatory.pipeline.tables import levels, queries, relations
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     import pyarrow as pa
 
@@ -87,8 +88,7 @@ class Wishes:
     Args:
         window_s: the length of a window (default: chosen for the journal's span).
         title: the page's heading. By default the names of the instances that wrote the journal.
-        expiry_normal: types whose operations end by their deadline as a rule, which is then no failure.
-        cancel_normal: types whose operations end by a cancel as a rule, which is then a success.
+        normal: the ends that are no failures, instead of what the records say.
         against: the folder of an earlier report, to compare with.
         allow_gaps: report on what is there where rows are missing, and say so on the page.
         quiet: no progress.
@@ -97,8 +97,7 @@ class Wishes:
 
     window_s: int | None = None
     title: str = ""
-    expiry_normal: Collection[str] = ()
-    cancel_normal: Collection[str] = ()
+    normal: Normal = UNSAID
     against: str | Path | None = None
     allow_gaps: bool = False
     quiet: bool = False
@@ -120,7 +119,7 @@ def report(engine: Engine, out: str | Path, wishes: Wishes | None = None) -> Pat
     try:
         with _step("[1/3] checking that all of it is there", quiet=wishes.quiet):
             unread = engine.open(allow_gaps=wishes.allow_gaps)
-            relations.prepare(engine, wishes.expiry_normal)
+            normal = relations.prepare(engine, wishes.normal)
             (span,) = engine.query(queries.SPAN).to_pylist()
         if not span["operations"]:
             raise EmptyJournal(", ".join(engine.journals))
@@ -136,6 +135,7 @@ def report(engine: Engine, out: str | Path, wishes: Wishes | None = None) -> Pat
         shutil.rmtree(folder / "tables" / "quarantine", ignore_errors=True)  # an earlier report's, if there was one
         drawn = {"occupancy": output.highest(made["peaks"], MOST)}  # many purgatories have many slots
         rows = {name: output.written(folder / "tables" / name, table, drawn.get(name)) for name, table in made.items()}
+        wishes = attrs.evolve(wishes, normal=normal)
         found = attrs.evolve(_found(rows, unread, engine, span, wishes, window_us=window_us), earlier=earlier)
         path = folder / "index.html"
         path.write_text(page(found, wishes.title), encoding="utf-8")
@@ -164,8 +164,7 @@ def _found(
         asked_us=(wishes.window_s or 0) * 1_000_000,
         quarantined=span["malformed"],
         shut_down=span["shut_down"],
-        expiry_normal=frozenset(output.short(name) or "" for name in wishes.expiry_normal),
-        cancel_normal=frozenset(output.short(name) or "" for name in wishes.cancel_normal),
+        normal=wishes.normal.renamed(output.shortened),
         rows=span["operations"] + span["malformed"],
         journals=tuple(_names(engine)),
         ranges=tuple(ends.get(number) for number in range(len(engine.journals))),
@@ -207,7 +206,7 @@ def _describe(folder: Path, found: Tables) -> None:
         "last_us": found.last_us,
         "window_us": found.window_us,
         "rows": found.rows,
-        "expiry_normal": sorted(found.expiry_normal),
+        "normal": {outcome: found.normal.pairs(outcome) for outcome in (EXPIRED, CANCELLED)},
         "gaps": list(found.gaps),
     }
     (folder / _ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
@@ -226,7 +225,6 @@ def _earlier(folder: Path) -> Tables:
             **rows,
             **numbers,
             gaps=tuple(map(str, about.get("gaps", ()))),
-            expiry_normal=frozenset(about["expiry_normal"]),
             made=datetime.fromisoformat(about["made"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:

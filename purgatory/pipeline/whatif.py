@@ -22,15 +22,14 @@ import attrs
 
 from purgatory.journal.records import TRACE
 from purgatory.journal.records.errors import reduced
+from purgatory.journal.records.normal import UNSAID, Normal
 from purgatory.pipeline.pages.plan import NORMAL, UNEXPLAINED, plan
-from purgatory.pipeline.summaries import recorded
+from purgatory.pipeline.summaries import output, recorded
 from purgatory.pipeline.summaries.choices import Grid, choose
-from purgatory.pipeline.summaries.output import written
+from purgatory.pipeline.summaries.groups import grouped
 from purgatory.pipeline.tables import answers, queries, relations
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     import pyarrow as pa
 
     from purgatory.pipeline.tables.engine import Engine
@@ -51,7 +50,12 @@ class NoOperation(ValueError):
 
 
 def whatif(
-    engine: Engine, out: str | Path, grid: Grid, *, allow_gaps: bool = False, normal: Collection[str] = ()
+    engine: Engine,
+    out: str | Path,
+    grid: Grid,
+    *,
+    allow_gaps: bool = False,
+    normal: Normal = UNSAID,
 ) -> Path:
     """Write a table for each question, the choice as JSON, and a page. Return the page's path.
 
@@ -60,7 +64,8 @@ def whatif(
         out: the folder to write to.
         grid: the settings to try.
         allow_gaps: go on where rows are missing.
-        normal: types whose operations end by their deadline or a cancel as a rule: no timeout is advised for them.
+        normal: the ends that are normal, instead of what the records say. No timeout is advised for types with such an
+            end.
 
     Raises:
         NoOperation: there is none that can be true.
@@ -70,6 +75,7 @@ def whatif(
     exact = engine.schema is TRACE
     try:
         unread = engine.open(allow_gaps=allow_gaps)
+        normal = _prepared(engine, normal, exact=exact)
         results = _of_trace(engine, grid) if exact else _of_journal(engine, grid)
         unexplained = answers.unexplained(engine) if exact else {}
     finally:
@@ -79,26 +85,34 @@ def whatif(
     if unexplained:
         kinds = zip(*(results["timeouts"][name].to_pylist() for name in ("purgatory", "type")), strict=True)
         results["timeouts"] = results["timeouts"].filter([kind not in unexplained for kind in kinds])
-    found = {name: written(folder / "tables" / name, table) for name, table in results.items()}
-    chosen = choose({**found, "timeouts": [row for row in found["timeouts"] if row["type"] not in normal]}, grid)
+    found = {name: output.written(folder / "tables" / name, table) for name, table in results.items()}
+    ends = {kind: normal.has_any(kind) for kind in grouped(found["timeouts"], "purgatory", "type")}
+    advised = [row for row in found["timeouts"] if not ends[row["purgatory"], row["type"]]]
+    chosen = choose({**found, "timeouts": advised}, grid)
     choices = [attrs.asdict(each) for each in chosen]
     (folder / "choice.json").write_text(json.dumps(choices, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     path = folder / "index.html"
-    without = dict.fromkeys(sorted({row["type"] for row in found["timeouts"]} & set(normal)), NORMAL)
+    without = {" · ".join(kind): NORMAL for kind, is_normal in sorted(ends.items()) if is_normal}
     without |= {" · ".join(kind): UNEXPLAINED.format(told) for kind, told in unexplained.items()}
     path.write_text(plan(found, chosen, exact=exact, missing=unread.missing, without=without), encoding="utf-8")
     return path
 
 
-def _of_trace(engine: Engine, grid: Grid) -> dict[str, pa.Table]:
+def _prepared(engine: Engine, normal: Normal, *, exact: bool) -> Normal:
+    """Provide the relations. Returns the ends that are normal, with what the records say."""
+    if not exact:
+        return relations.prepare(engine, normal).renamed(output.shortened)
     answers.prepare(engine)
+    return relations.said(engine, normal).renamed(output.shortened)
+
+
+def _of_trace(engine: Engine, grid: Grid) -> dict[str, pa.Table]:
     engine.keep("waits", answers.WAITS)
     engine.view("uses", answers.USES)
     return {"timeouts": engine.query(answers.timeouts(grid.timeouts_ms)), **recorded.results(engine, grid)}
 
 
 def _of_journal(engine: Engine, grid: Grid) -> dict[str, pa.Table]:
-    relations.prepare(engine)
     engine.view("waits", _WAITS)
     engine.keep("uses", _USES)
     estimate = recorded.timeouts(engine.query(queries.waits()), grid)

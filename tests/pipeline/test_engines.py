@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from purgatory.journal.records import JOURNAL, OUTCOMES
+from purgatory.journal.records.normal import Normal
 from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline.report import _made
 from purgatory.pipeline.rows import gen
@@ -47,7 +48,7 @@ def mixed():
 def tables_of(engine, widths, expiry_normal=()):
     """Every table of a report, its rows in an order of their own."""
     engine.open(allow_gaps=False)
-    relations.prepare(engine, expiry_normal)
+    relations.prepare(engine, Normal(expiry=expiry_normal))
     span = engine.query(queries.SPAN).to_pylist()[0]
     found = _made(engine, levels.widths_of(*widths, span), malformed=span["malformed"] > 0)
     engine.close()

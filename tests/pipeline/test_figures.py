@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from purgatory.journal.records import JOURNAL, OUTCOMES
+from purgatory.journal.records.normal import Normal
 from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline.pages.texts import clock_text, count_text, duration_text, share_text
 from purgatory.pipeline.report import Wishes, report
@@ -128,7 +129,7 @@ def page(rows, before, tmp_path_factory):
     """The report on these rows and three that can't be true, beside an earlier one."""
     folder = tmp_path_factory.mktemp("figures")
     gen.write(folder / "earlier", pa.Table.from_pylist(before, arrow_schema(JOURNAL)), JOURNAL, files=1)
-    settled = {"window_s": WINDOW_US // 1_000_000, "expiry_normal": [NORMAL], "quiet": True}
+    settled = {"window_s": WINDOW_US // 1_000_000, "normal": Normal(expiry=[NORMAL]), "quiet": True}
     report(
         Local([str(folder / "earlier")]), folder / "before", Wishes(**settled, made=datetime(2026, 1, 1, tzinfo=UTC))
     )

@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from purgatory.journal.records.normal import Normal
 from purgatory.pipeline.pages import plots
 from purgatory.pipeline.pages.cards import cards
 from purgatory.pipeline.pages.findings import find
@@ -132,7 +133,7 @@ def test_where_nearly_all_expire_it_asks_whether_that_is_meant(tables):
 
 def test_a_type_that_is_meant_to_expire_is_no_failure(tables):
     """Declared so, its expiries are no alarm anywhere: findings, tile, colours, heat map, advice."""
-    meant = tables(outcomes=[outcome(n, 990) for n in range(30)], expiry_normal=frozenset({"DelayedProduce"}))
+    meant = tables(outcomes=[outcome(n, 990) for n in range(30)], normal=Normal(expiry=["DelayedProduce"]))
     assert not [f for f in find(meant) if f.tone == "bad" or "timeout" in f.text]
     text = page(meant, "Report")
     assert "0 expired" in text
@@ -370,11 +371,12 @@ def test_answers_after_the_deadline_are_told(tables):
     assert "Late answers" not in {each.cause for each in find(tables())}
 
 
-@pytest.mark.parametrize("option", ["expiry_normal", "cancel_normal"])
+@pytest.mark.parametrize("option", ["expiry-normal", "cancel-normal", "expiry-failure", "cancel-failure"])
 def test_a_type_that_is_not_there_is_said_to_be(tables, option):
-    """--expiry-normal or --cancel-normal with a name that no operation has changes nothing, which is a finding."""
-    (told,) = [each for each in find(tables(**{option: frozenset({"Typo"})})) if each.head == "Typo"]
-    assert ("note", True) == (told.tone, f"--{option.replace('_', '-')} changes nothing" in told.text)
+    """An option about normal ends with a name that no operation has changes nothing, which is a finding."""
+    normal = Normal(**{option.removesuffix("-normal").replace("-", "_"): ["Typo"]})
+    (told,) = [each for each in find(tables(normal=normal)) if each.head == "Typo"]
+    assert ("note", True) == (told.tone, f"--{option} changes nothing" in told.text)
 
 
 def test_types_of_one_name_are_told_apart_by_their_purgatories(tables):

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from purgatory.journal.records import JOURNAL, SHUTDOWN
+from purgatory.journal.records.normal import Normal
 from purgatory.pipeline.cli import main
 from purgatory.pipeline.rows import gen
 from purgatory.pipeline.summaries.choices import Grid
@@ -27,7 +28,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("recorded")
     table = gen.journal(2_000, seconds=120)
     gen.write(folder / "journal", table, JOURNAL, files=3)
-    whatif(Local([str(folder / "journal")]), folder / "out", GRID, normal=["DelayedJoin"])
+    whatif(Local([str(folder / "journal")]), folder / "out", GRID, normal=Normal(expiry=["DelayedJoin"]))
     return table.to_pylist(), folder / "out"
 
 
@@ -78,7 +79,9 @@ def test_no_timeout_is_advised_for_a_type_that_ends_by_its_deadline_as_a_rule(ma
     advised = {each["of"] for each in chosen if each["setting"] == "timeout_ms"}
     assert {"produce · DelayedProduce", "fetch · DelayedFetch"} == advised
     assert pc.any(pc.equal(pq.read_table(made[1] / "tables" / "timeouts")["type"], "DelayedJoin")).as_py()
-    assert "<h3>DelayedJoin</h3><p>No timeout is advised" in (made[1] / "index.html").read_text(encoding="utf-8")
+    assert "<h3>rebalance · DelayedJoin</h3><p>No timeout is advised" in (made[1] / "index.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_a_timeout_beyond_those_in_use_has_no_share(made):

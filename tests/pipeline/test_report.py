@@ -19,6 +19,7 @@ from purgatory.journal import Journal, Trace
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.journal.records.errors import JournalError, JournalFormat, JournalMissing
 from purgatory.journal.records.folder import open_name
+from purgatory.journal.records.normal import Normal
 from purgatory.pipeline.report import EmptyJournal, NoReport, Wishes, report
 from purgatory.pipeline.rows import completeness, gen
 from purgatory.pipeline.rows.completeness import IncompleteJournal, Run
@@ -433,7 +434,7 @@ def test_a_report_is_compared_with_an_earlier_one(tmp_path):
     with pytest.raises(NoReport, match="nowhere"):
         report(Local([str(tmp_path / "after")]), tmp_path / "third", Wishes(quiet=True, against=tmp_path / "nowhere"))
     about = json.loads((tmp_path / "first" / "about.json").read_text())
-    for wrong in ([], None, 3, {}, {**about, "made": 1}, {**about, "first_us": "x"}, {**about, "expiry_normal": 1}):
+    for wrong in ([], None, 3, {}, {**about, "made": 1}, {**about, "first_us": "x"}, {**about, "rows": []}):
         (tmp_path / "first" / "about.json").write_text(json.dumps(wrong))
         with pytest.raises(NoReport, match="first holds no report"):
             report(Local([str(tmp_path / "after")]), tmp_path / "third", Wishes(quiet=True, against=tmp_path / "first"))
@@ -481,7 +482,7 @@ def test_names_of_any_length_fit_the_page(tmp_path):
     keys = pa.array([["y" * 100_000, "z"]] * 60)
     table = table.set_column(table.schema.get_field_index("keys"), "keys", keys)
     gen.write(tmp_path / "journal", table, JOURNAL, files=1)
-    wishes = Wishes(quiet=True, expiry_normal=["x" * 100_000 + "0"])
+    wishes = Wishes(quiet=True, normal=Normal(expiry=["x" * 100_000 + "0"]))
     path = report(Local([str(tmp_path / "journal")]), tmp_path / "out", wishes)
     text = path.read_text(encoding="utf-8")
     assert len(text) < 500_000

@@ -8,8 +8,8 @@
 - **at expiry**, after the longest rebalance timeout: continues without the missing members
 
 `InitialDelayedJoin`, for a group that was empty, waits for more members, so that consumers that start together share
-one rebalance. Only time completes it. If a member joined meanwhile, it waits once more, up to the rebalance timeout in
-all.
+one rebalance. Only time completes it, so an expiry is its normal end. If a member joined meanwhile, it waits once more,
+up to the rebalance timeout in all.
 
 Neither answers a member. The coordinator passes in what happens at the end.
 """
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from purgatory import DelayedOperation
+from purgatory import DelayedOperation, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +61,8 @@ class InitialDelayedJoin(DelayedJoin):
     """
 
     __slots__ = ("_prolong", "_remaining_ms")
+
+    normal_ends = frozenset({Outcome.EXPIRED})
 
     def __init__(
         self,

@@ -29,6 +29,9 @@ is "expired", and `ended_by` is "shutdown". Such a record only says that the ope
 Statistics of waits and outcomes leave it out (they treat it as censored). Records of earlier writers have no
 `ended_by`, and a reader gives None.
 
+*Normal ends.* `normal_ends` names the ends that the operation's type calls normal: `expired`, `cancelled`, or both with
+a space between. Records of earlier writers, and of types that name none, have none. See `normal`.
+
 *What is missing.* Rows are numbered without gaps, so a missing number means a lost row. Rows that the writer dropped
 never had a number. The header of the next frame says how many there were (`dropped`), and so does the sealed file's
 metadata for all of its frames.
@@ -55,11 +58,15 @@ Kind: TypeAlias = Literal["text", "texts", "int", "ints", "instant"]
 
 @attrs.frozen
 class Field:
-    """One column: its name, its kind, and what a file that lacks it is read as."""
+    """One column: its name, its kind, and what a file that lacks it is read as.
+
+    `was_added` is whether files of this version may lack it, because it was added to the version later.
+    """
 
     name: str
     kind: Kind
     default: Any = None
+    was_added: bool = False
 
 
 @attrs.frozen
@@ -95,6 +102,7 @@ JOURNAL: Final = Schema(
         Field("finished", "instant", 0),
         Field("checks", "int", 0),
         Field("ended_by", "text"),
+        Field("normal_ends", "text", was_added=True),
     ),
 )
 
@@ -111,6 +119,7 @@ TRACE: Final = Schema(
         Field("type", "text", ""),
         Field("watches", "texts"),
         Field("outcome", "text"),
+        Field("normal_ends", "text", was_added=True),
     ),
 )
 
@@ -158,6 +167,8 @@ class Record:
     operation: str | None = None
     ended_by: str | None = None
     """`SHUTDOWN` if a shutdown completed the operation before its deadline, else None."""
+    normal_ends: str | None = None
+    """The ends that are normal for the type, in alphabetical order: `cancelled expired`. None if it names none."""
 
     @property
     def waited_us(self) -> int:
@@ -188,6 +199,8 @@ class TraceRow:
     """The keys that an operation was watched under; None if these are `keys`."""
     outcome: str | None = None
     """Of an `ENDED` row alone: how the operation ended."""
+    normal_ends: str | None = None
+    """Of an operation's row: as in `Record`."""
 
 
 ROWS: Final[dict[str, type[Record | TraceRow]]] = {"journal": Record, "trace": TraceRow}

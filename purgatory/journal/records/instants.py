@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from purgatory.journal.records import KEEP_KEYS_MS
 
-__all__ = ["add_keep_keys", "add_normal", "add_range", "instant_us", "milliseconds", "seconds", "whole"]
+__all__ = ["add_keep_keys", "add_range", "instant_us", "milliseconds", "seconds", "whole"]
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _LONGEST_S = 1000 * 365.25 * 86_400
@@ -70,10 +70,3 @@ def milliseconds(text: str) -> int:
 
 def _time_to_keep(text: str) -> int | None:
     return None if text == "forever" else milliseconds(text)
-
-
-def add_normal(parser: argparse.ArgumentParser) -> None:
-    """Add `--expiry-normal` and `--cancel-normal`, the types for which such an end is good."""
-    for name, way in (("--expiry-normal", "expiry"), ("--cancel-normal", "cancellation")):
-        how = f"count each {way} of this type as a good end (may be repeated)"
-        parser.add_argument(name, action="append", default=[], metavar="TYPE", help=how)

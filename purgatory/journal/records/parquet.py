@@ -260,8 +260,11 @@ def _check_columns(path: Path, found: pa.Schema) -> None:
     schema = SCHEMAS.get(path.name.partition("-")[0])
     if schema is None:
         return
+    may_lack = {field.name for field in schema.fields if field.was_added}
     for field in arrow_schema(schema):
         if field.name not in found.names:
+            if field.name in may_lack:
+                continue
             raise JournalDamaged(path.name, f"it has no column {field.name!r}, as every file of version {VERSION} has")
         if not found.field(field.name).type.equals(field.type):
             raise JournalDamaged(path.name, f"its column {field.name!r} is of type {found.field(field.name).type}")

@@ -17,7 +17,8 @@ It reads a journal's folder, one of its files, or the JSON lines that ``purgator
 or (``-``) from the standard input. Only sealed segments in Parquet need pyarrow.
 """
 
-from purgatory.journal.summary.figures import KeySummary, KindSummary, Normal, Summary, summarize
+from purgatory.journal.records.normal import Normal
+from purgatory.journal.summary.figures import KeySummary, KindSummary, Summary, summarize
 from purgatory.journal.summary.source import records_of, summarize_source
 from purgatory.journal.summary.text import as_json, as_text
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from purgatory.journal.records import LATEST_US, OUTCOMES
+from purgatory.journal.records.normal import CANCELLED, EXPIRED, Normal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -92,32 +93,21 @@ class Summary:
     journals: tuple[str, ...] = ()
 
 
-@attrs.frozen
-class Normal:
-    """Types for which an end is normal that is a failure for others.
-
-    Attributes:
-        expiry: types whose operations end by their deadline as a rule.
-        cancel: types whose operations end by a cancellation as a rule, as leases do.
-    """
-
-    expiry: frozenset[str] = frozenset()
-    cancel: frozenset[str] = frozenset()
-
-
 class _Kind:
     """The counts of one type in one purgatory."""
 
-    __slots__ = ("checks", "errors", "outcomes", "shut_down", "waits")
+    __slots__ = ("checks", "ends", "errors", "outcomes", "shut_down", "waits")
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
         self.errors = self.checks = self.shut_down = 0
         self.waits = array("q")
+        self.ends: set[str | None] = set()  # that records call normal
 
     def add(self, record: Record) -> None:
         self.checks += record.checks
         self.errors += record.error is not None
+        self.ends.add(record.normal_ends)
         if record.is_censored:
             self.shut_down += 1
             return
@@ -156,6 +146,7 @@ def summarize(
         if len(keys) > most_keys:
             keys = defaultdict(int, Counter(keys).most_common(most_keys // 2))
             exact = False
+    normal = normal.saying((*name, ends) for name, kind in kinds.items() for ends in kind.ends)
     found = [_settled(*name, kind, normal) for name, kind in kinds.items()]
     found.sort(key=lambda kind: (-kind.records, kind.purgatory, kind.type))
     of = Counter[str]()
@@ -182,7 +173,7 @@ def _settled(purgatory: str, name: str, kind: _Kind, normal: Normal) -> KindSumm
     ended = kind.outcomes.total()
     records = ended + kind.shut_down
     well = sum(kind.outcomes[outcome] for outcome in ENDED_WELL)
-    well += kind.outcomes["expired"] * (name in normal.expiry) + kind.outcomes["cancelled"] * (name in normal.cancel)
+    well += sum(kind.outcomes[outcome] for outcome in (EXPIRED, CANCELLED) if normal((purgatory, name), outcome))
     waits = sorted(kind.waits)
     return KindSummary(
         purgatory=purgatory,

@@ -19,7 +19,8 @@ from purgatory.journal.summary.figures import summarize
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from purgatory.journal.summary.figures import Normal, Summary
+    from purgatory.journal.records.normal import Normal
+    from purgatory.journal.summary.figures import Summary
 
 _NAMES: Final = frozenset(field.name for field in attrs.fields(Record))
 
@@ -39,7 +40,7 @@ def summarize_source(
         source: a folder, a file, or ``-``.
         top: how many keys are named.
         allow_gaps: summarize the rest of a damaged journal.
-        normal: types for which an expiry or a cancellation is a good end.
+        normal: which expiries and cancellations are good ends, instead of what the records say.
         since_us: leave out operations that left before this instant, in microseconds since the epoch.
         until_us: leave out operations that left at this instant or later.
     """
@@ -141,7 +142,7 @@ def _from_json(lines: Iterable[str], name: str) -> Iterator[Record]:
 
 
 def _with_texts(record: Record) -> Record:
-    """Return the record if its type and its keys are texts."""
-    if not all(text is None or isinstance(text, str) for text in (record.type, *record.keys)):
-        raise JournalFormat("type and keys must be texts")
+    """Return the record if its type, its keys and its normal ends are texts."""
+    if not all(text is None or isinstance(text, str) for text in (record.type, record.normal_ends, *record.keys)):
+        raise JournalFormat("type, keys and normal_ends must be texts")
     return record

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import attrs
 
+from purgatory.journal.records.normal import CANCELLED, EXPIRED
 from purgatory.pipeline.pages.stretches import MANY, special_key, stretch, when
 from purgatory.pipeline.pages.tables import Tables, by_type, total
 from purgatory.pipeline.pages.texts import clock_text, count_text, duration_text, share_text
@@ -65,16 +66,16 @@ def find(tables: Tables) -> list[Finding]:
     latency = by_type(tables.latency)
     for kind, rows in by_type(tables.outcomes).items():
         name = tables.called(kind)
-        if kind[1] in tables.expiry_normal:
+        if tables.normal(kind, EXPIRED):
             found += _as_meant(name, rows)
         elif total(rows, "expired") >= _AS_IF_MEANT * total(rows, "operations"):
             found += _perhaps_meant(name, kind[1], rows)
         else:
-            stopped = _stopped(name, rows)
+            stopped = _stopped(name, rows, normal=tables.normal(kind, CANCELLED))
             found += stopped
             if not stopped or total(rows, "expired"):
                 found += _expiry(tables, name, rows, expired_in.get(kind, []))
-            if not stopped and kind[1] not in tables.cancel_normal:  # otherwise hardly any is known to need that long
+            if not stopped and not tables.normal(kind, CANCELLED):  # otherwise hardly any is known to need that long
                 found += _timeout(tables, name, rows, advice.get(kind, []))
         found += _too_late(name, rows)
         found += _waste(name, rows)
@@ -98,7 +99,7 @@ def _set_aside(tables: Tables) -> list[Finding]:
             f"No operation has this type, so {option} changes nothing for it. Check its spelling.",
             _MEANT,
         )
-        for option, named in (("--expiry-normal", tables.expiry_normal), ("--cancel-normal", tables.cancel_normal))
+        for option, named in tables.normal.options()
         for name in sorted(named - types)
     ]
     if tables.gaps:
@@ -126,14 +127,15 @@ def _perhaps_meant(name: str, kind: str, rows: list[Row]) -> list[Finding]:
     operations, expired = total(rows, "operations"), total(rows, "expired")
     many = "All" if expired == operations else "Nearly all"
     text = (
-        f"{many} expire ({expired:,} of {count_text(operations)}). If that is this type's normal end, pass "
-        f"--expiry-normal {kind}. Expiries then do not count as failures."
+        f"{many} expire ({expired:,} of {count_text(operations)}). If that is this type's normal end, say so in its "
+        f"normal_ends, or pass --expiry-normal {kind}. Expiries then do not count as failures."
     )
     return [Finding(28 if operations >= _FEW else 8, "plain", name, text, _MEANT)]
 
 
-def _stopped(name: str, rows: list[Row]) -> list[Finding]:
+def _stopped(name: str, rows: list[Row], *, normal: bool) -> list[Finding]:
     operations, cancelled, forced = (total(rows, column) for column in ("operations", "cancelled", "forced"))
+    cancelled = 0 if normal else cancelled
     share = (cancelled + forced) / operations
     if share < MANY:
         return []

@@ -10,6 +10,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Final
 
+from purgatory.journal.records.normal import CANCELLED, EXPIRED
 from purgatory.pipeline.pages import listings, sections
 from purgatory.pipeline.pages.cards import Card, cards
 from purgatory.pipeline.pages.findings import find
@@ -60,10 +61,9 @@ def _instances(tables: Tables) -> str:
 
 def _tiles(tables: Tables) -> str:
     operations = total(tables.outcomes, "operations")
-    normal = [row for row in tables.outcomes if row["type"] in tables.expiry_normal]
-    answered = sum(total(tables.outcomes, name) for name in ("immediate", "satisfied")) + total(normal, "expired")
-    cancelled = total([row for row in tables.outcomes if row["type"] in tables.cancel_normal], "cancelled")
-    answered += cancelled
+    cancelled = total(tables.normally(tables.outcomes, CANCELLED), CANCELLED)
+    answered = sum(total(tables.outcomes, name) for name in ("immediate", "satisfied")) + cancelled
+    answered += total(tables.normally(tables.outcomes, EXPIRED), EXPIRED)
     late = total(tables.outcomes, "late")
     expired = total(tables.failing(tables.outcomes), "expired")
     others = total(tables.outcomes, "cancelled") + total(tables.outcomes, "forced") - cancelled

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from purgatory.pipeline.summaries.groups import Row
 
 _TILES: Final = 6
-NORMAL: Final = "its operations end by their deadline or a cancel as a rule"
+NORMAL: Final = "an expiry or a cancellation is a normal end of its operations"
 UNEXPLAINED: Final = "the trace does not say why some of its operations left ({})"
 
 

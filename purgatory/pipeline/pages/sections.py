@@ -7,6 +7,7 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from purgatory.journal.records import OUTCOMES
+from purgatory.journal.records.normal import EXPIRED
 from purgatory.pipeline.pages import plots
 from purgatory.pipeline.pages.parts import figure, section
 from purgatory.pipeline.pages.plots import Series
@@ -43,11 +44,9 @@ def _biggest(groups: dict[tuple[str, str], list[Row]], column: str) -> list[tupl
 
 
 def _named(tables: Tables, kind: tuple[str, str], outcome: str) -> tuple[str, str]:
-    """The name and the colour of an outcome. An expiry is no alarm if it is the normal end."""
-    if outcome == "expired" and kind[1] in tables.expiry_normal:
-        return "deadline (normal)", "var(--bar)"
-    if outcome == "cancelled" and kind[1] in tables.cancel_normal:
-        return "cancelled (normal)", "var(--bar)"
+    """The name and the colour of an outcome. A normal end is no alarm."""
+    if tables.normal(kind, outcome):
+        return f"{'deadline' if outcome == EXPIRED else outcome} (normal)", "var(--bar)"
     return outcome, f"var(--{outcome})"
 
 
@@ -63,7 +62,7 @@ def outcomes(tables: Tables) -> str:
             if total(rows, name)
         ]
         operations, expired = total(rows, "operations"), total(rows, "expired")
-        how = "ended by their deadline, as is normal" if kind[1] in tables.expiry_normal else "expired"
+        how = "ended by their deadline, as is normal" if tables.normal(kind, EXPIRED) else "expired"
         caption = f"{name_of(kind)}: {count_text(operations)} operations, {share_text(expired / operations)} {how}"
         svg = plots.stacked(caption, at, tables.window_us, series, height=210, span=span(tables))
         figures.append(figure(caption, svg, plots.legend(series)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
+from purgatory.journal.records.normal import EXPIRED, UNSAID, Normal
 from purgatory.pipeline.summaries.groups import grouped
 
 if TYPE_CHECKING:
@@ -60,14 +61,16 @@ class Tables:
     made: datetime = _NEVER
     earlier: Tables | None = None
     """An earlier report's, to compare with."""
-    expiry_normal: frozenset[str] = frozenset()
-    """Types whose operations end by their deadline as a rule, as a pause does. Such an end is no failure."""
-    cancel_normal: frozenset[str] = frozenset()
-    """Types whose operations end by a cancellation as a rule, as a lease does."""
+    normal: Normal = UNSAID
+    """The ends that are no failures."""
+
+    def normally(self, rows: Iterable[Row], outcome: str) -> list[Row]:
+        """The rows of those types for which the outcome is a normal end."""
+        return [row for row in rows if self.normal((row["purgatory"], row["type"]), outcome)]
 
     def failing(self, rows: Iterable[Row]) -> list[Row]:
         """The rows of those types for which to expire is to fail."""
-        return [row for row in rows if row["type"] not in self.expiry_normal]
+        return [row for row in rows if not self.normal((row["purgatory"], row["type"]), EXPIRED)]
 
     def whole_windows(self, rows: Iterable[Row]) -> list[Row]:
         """The rows of windows that the journal covers from end to end, or all of them if these are few.

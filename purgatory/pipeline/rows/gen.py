@@ -283,6 +283,7 @@ def journal(count: int, seed: int = 1, seconds: int = 1_800) -> pa.Table:
         "outcome": pa.array(OUTCOMES).take(pa.array(outcome)),
         "error": pc.if_else(pc.equal(errors, ""), pa.scalar(None, pa.string()), errors),
         "ended_by": pa.nulls(count, pa.string()),
+        "normal_ends": pa.nulls(count, pa.string()),
         "created": pa.array(at + start).cast(stamp),
         "delay_ms": pa.array(delay.astype(np.int64)),
         "finished": pa.array(at + wait + start).cast(stamp),

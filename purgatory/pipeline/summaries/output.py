@@ -53,8 +53,13 @@ def rows_of(table: pa.Table) -> list[Row]:
 
 
 def short(text: str | None) -> str | None:
+    """A text that is too long for a page, shortened. None stays None."""
+    return None if text is None else shortened(text)
+
+
+def shortened(text: str) -> str:
     """A text that is too long for a page cut, with a hash of the whole: texts that differ stay so."""
-    if text is None or len(text) <= LONGEST:
+    if len(text) <= LONGEST:
         return text
     whole = blake2b(text.encode(), digest_size=8).hexdigest()
     return f"{text[: LONGEST - 1 - len(whole)]}…{whole}"

@@ -112,7 +112,8 @@ def hot_keys() -> Table:
         f"""with counts as (
             select purgatory, key, sum(operations) as operations, sum(wasted_checks) as wasted,
                 sum(case when expired_us is not null and normal is null then operations else 0 end) as expired
-            from key_sums left join expiry_normal on type = normal where key is not null group by all),
+            from key_sums left join expiry_normal on type = normal and coalesce(of, purgatory) = purgatory
+            where key is not null group by all),
         ranked as (
             select *, count(*) over (partition by purgatory) as keys,
                 sum(operations) over (partition by purgatory) as all_watches,

@@ -5,7 +5,7 @@ An engine provides the relation ``source``: one row per record. `prepare` adds t
 - ``judged``: every record, with the reason why it cannot be true, or null
 - ``records``: the records that can be true, without keys
 - ``watches``: one row per record and key (a record without keys has one row, whose key is null)
-- ``expiry_normal``: one row per type whose operations end by their deadline as a rule.
+- ``expiry_normal``: one row per type whose operations end by their deadline as a rule (``of``: the purgatory, or null).
 
 The dialects of DuckDB and Spark agree on all that is used: ``group by all``, window functions, ``count_if``, ``is not
 distinct from``. Division is of floating-point numbers in both, and ``x - x % y`` rounds down in both. Columns are
@@ -20,11 +20,10 @@ import attrs
 import pyarrow as pa
 
 from purgatory.journal.records import JOURNAL, SHUTDOWN
+from purgatory.journal.records.normal import EXPIRED, UNSAID, Normal
 from purgatory.pipeline.rows.validity import JOURNAL_PROBLEM, LONGEST_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from purgatory.pipeline.tables.engine import Engine
 
 _WASTED: Final = "greatest(checks - case when outcome = 'satisfied' then 3 else 2 end, 0)"
@@ -47,11 +46,18 @@ _NAMES: Final = ", ".join(
 )
 
 
-def prepare(engine: Engine, expiry_normal: Collection[str] = ()) -> None:
-    """Provide the relations that the tables read, of an engine that was opened."""
-    engine.given("expiry_normal", pa.table({"normal": pa.array(sorted(set(expiry_normal)), pa.string())}))
+def prepare(engine: Engine, normal: Normal = UNSAID) -> Normal:
+    """Provide the relations that the tables read, of an engine that was opened.
+
+    Returns:
+        ``normal`` with what the records say of their normal ends.
+    """
     engine.view("timed", f"select {_NAMES}, {_INSTANTS} from source")
     engine.view("judged", f"select *, {_WAIT_US} as wait_us, {JOURNAL_PROBLEM} as reason from timed")
+    normal = said(engine, normal)
+    pairs = normal.pairs(EXPIRED)
+    columns = {"of": [purgatory for purgatory, _ in pairs], "normal": [kind for _, kind in pairs]}
+    engine.given("expiry_normal", pa.table(columns, schema("of:text normal:text")))
     # What most tables read: few and narrow columns, so that an engine may keep them.
     engine.keep(
         "facts",
@@ -71,6 +77,13 @@ def prepare(engine: Engine, expiry_normal: Collection[str] = ()) -> None:
             {engine.each_key} as key
         from judged where reason is null""",
     )
+    return normal
+
+
+def said(engine: Engine, normal: Normal) -> Normal:
+    """``normal`` with what the good rows of the relation ``judged`` say of their normal ends."""
+    rows = engine.query(_SAID).to_pylist()
+    return normal.saying((row["purgatory"], row["type"], row["normal_ends"]) for row in rows)
 
 
 _TYPES: Final = {"text": pa.string(), "int": pa.int64(), "real": pa.float64(), "rank": pa.int32(), "flag": pa.bool_()}
@@ -110,6 +123,13 @@ class Widths:
     fine_us: int
     slots: int
     """How many slots the journal's span has."""
+
+
+_SAID: Final = Table(
+    """select distinct purgatory, coalesce(type, ''), normal_ends from judged
+    where reason is null and normal_ends is not null""",
+    schema("purgatory:text type:text normal_ends:text"),
+)
 
 
 def window_of(widths: Widths) -> str:

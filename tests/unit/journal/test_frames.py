@@ -21,7 +21,7 @@ from purgatory.journal.segments import seal
 def batch(first=0, rows=3, checks=None):
     numbers = {name: packed(range(rows)) for name in ("created", "delay_ms", "finished")}
     numbers["checks"] = packed(checks or range(rows))
-    group = ["fetch", "Fetch", None, ["orders-1"], "", "satisfied", None, None]
+    group = ["fetch", "Fetch", None, ["orders-1"], "", "satisfied", None, None, None]
     return Batch(JOURNAL, first, 0, [group], array("I", [0] * rows), numbers)
 
 
@@ -114,7 +114,7 @@ def test_many_small_frames_are_read_as_one_batch(tmp_path):
 @pytest.mark.parametrize("form", ["open", "sealed"])
 def test_operations_with_many_keys_are_not_held_all_at_once(tmp_path, form):
     """A row of 1,000 keys is 8 bytes in a frame and 12 KB in Arrow, which cannot hold 2 GB of keys in one batch."""
-    groups = [["fetch", "Fetch", None, [f"orders-{n}" for n in range(1_000)], "", "satisfied", None, None]]
+    groups = [["fetch", "Fetch", None, [f"orders-{n}" for n in range(1_000)], "", "satisfied", None, None, None]]
     data = b"".join(encode(attrs.evolve(batch(first, 2_000), groups=groups)) for first in range(0, 16_000, 2_000))
     (tmp_path / open_name(0)).write_bytes(data)
     if form == "sealed":
@@ -129,7 +129,7 @@ def test_what_looks_like_half_a_character_is_another_name():
     """Names of backslashes, half characters and what these are written as are as many names in the journal."""
     names = ["".join(parts) for count in range(1, 6) for parts in product(["\\", "ud800", "\ud800", "x"], repeat=count)]
     names = sorted(set(names))
-    groups = [[name, "Fetch", name, ["a"], "", "satisfied", None, None] for name in names]
+    groups = [[name, "Fetch", name, ["a"], "", "satisfied", None, None, None] for name in names]
     numbers = {name: column[:1] * len(names) for name, column in batch().numbers.items()}
     several = Batch(JOURNAL, 0, 0, groups, array("I", range(len(names))), numbers)
     data = encode(several)
@@ -146,7 +146,7 @@ def test_what_looks_like_half_a_character_is_another_name():
 def test_half_a_character_is_written_out():
     """Names that differ in half a character (a lone surrogate) differ in the journal, and every reader takes them."""
     names = ["svc\udc80", "svc\udc81", "svc?"]
-    groups = [[name, "Fetch", None, ["a", "\udc80"], "", "satisfied", "KeyError: \udcff", None] for name in names]
+    groups = [[name, "Fetch", None, ["a", "\udc80"], "", "satisfied", "KeyError: \udcff", None, None] for name in names]
     several = Batch(JOURNAL, 0, 0, groups, array("I", [0, 1, 2]), batch().numbers)
     data = encode(several)
     (frame,) = scan(data)

@@ -637,16 +637,16 @@ def test_shutdown_is_told_apart_from_a_deadline(tmp_path, drain, named):
     assert [False, False, True] == [row.is_censored for row in rows.values()]
 
 
-def test_record_of_an_earlier_writer_has_no_ended_by():
-    """A frame without the column is read, and says nothing about shutdowns."""
-    fields = tuple(field for field in JOURNAL.fields if field.name != "ended_by")
+def test_record_of_an_earlier_writer_says_nothing_about_its_end():
+    """A frame without the columns is read, and says nothing about shutdowns and normal ends."""
+    fields = tuple(field for field in JOURNAL.fields if field.name not in ("ended_by", "normal_ends"))
     texts = [["p", "T", None, ["k"], "", "expired", None]]
     numbers = {name: array("q", [1]) for name in ("created", "delay_ms", "finished", "checks")}
     frame = encode(Batch(Schema("journal", fields), 0, 0, texts, array("I", [0]), numbers))
     (found,) = scan(frame)
     (row,) = decode(frame, found).rows()
 
-    assert ("expired", None, False) == (row.outcome, row.ended_by, row.is_censored)
+    assert ("expired", None, False, None) == (row.outcome, row.ended_by, row.is_censored, row.normal_ends)
 
 
 @pytest.mark.parametrize(("umask", "folder_mode", "file_mode"), [(0o022, 0o750, 0o640), (0o077, 0o700, 0o600)])

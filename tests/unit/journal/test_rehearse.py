@@ -23,7 +23,7 @@ def rehearsed(tmp_path):
             for at, operation, keys, levels, delay in rows:
                 kind = "event" if operation is None else "operation"
                 at_ns = (START + round(at * 1_000)) * 1_000 - trace._epoch_ns
-                trace._put((kind, "p", operation, keys, at_ns, delay, levels, "", None, None))
+                trace._put((kind, "p", operation, keys, at_ns, delay, levels, "", None, None, None))
             assert trace.flush(10)
         assert 0 == main(["rehearse", str(tmp_path / "trace"), "--journal", str(tmp_path / "journal"), *options])
         found = read(tmp_path / "journal")

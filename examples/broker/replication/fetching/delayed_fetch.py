@@ -4,7 +4,7 @@
 - **checked when**: a partition was appended to (followers), or its high watermark has moved (consumers)
 - **completes when**: `fetch.min.bytes` are available over all partitions, a partition can be read from an older segment
   (which cannot grow), or a partition has an error
-- **at expiry**: answers with the available records, without error
+- **at expiry**: answers with the available records, without error. That is a normal end
 
 `is_worth_while` only measures. The bytes are read once, in `on_complete`. In a session it measures only the partitions
 with a change (see `fetch_sessions`). A fetch that is worth while when it arrives is answered without an operation. For
@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from examples.broker.protocol.errors import BrokerError
-from purgatory import DelayedOperation
+from purgatory import DelayedOperation, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,6 +61,8 @@ class DelayedFetch(DelayedOperation):
     """
 
     __slots__ = ("_leader", "_min_bytes", "_respond", "_session")
+
+    normal_ends = frozenset({Outcome.EXPIRED})
 
     def __init__(
         self,
