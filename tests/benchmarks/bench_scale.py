@@ -22,10 +22,11 @@ from tests.benchmarks.harness import Case, Table, clock, compare, say
 if TYPE_CHECKING:
     from tests.benchmarks.harness import Row, Run
 
-__all__ = ["grown", "hot_key", "main"]
+__all__ = ["cycles", "grown", "hot_key", "main"]
 
 
-def _cycles(purgatory: DelayedOperationPurgatory[DelayedOperation], n: int) -> None:
+def cycles(purgatory: DelayedOperationPurgatory[DelayedOperation], n: int) -> None:
+    """Park and satisfy n times, under one key."""
     park, check, names = purgatory.try_complete_else_watch, purgatory.check_and_complete, ["topic-0"]
     for _ in range(n):
         operation = Ready(DELAY_MS)
@@ -57,7 +58,7 @@ def grown(
             ours, least = [], []
             for turn in range(rounds + 1):
                 start = clock()
-                _cycles(purgatory, n)
+                cycles(purgatory, n)
                 between = clock()
                 run_baseline(n)
                 end = clock()

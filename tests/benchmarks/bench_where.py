@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from purgatory import DelayedOperationPurgatory
 from tests.benchmarks.bench_purgatory import DELAY_MS, Ready, baseline, cycle
+from tests.benchmarks.bench_scale import cycles
 from tests.benchmarks.harness import Case, Table, clock, compare, say
 from timer import SystemTimer, TimerTask
 
@@ -72,16 +73,7 @@ def at_once() -> Iterator[Run]:
 def without_timer() -> Iterator[Run]:
     """The cycle in a purgatory whose operations don't expire."""
     with DelayedOperationPurgatory("bench", timer_enabled=False) as purgatory:
-
-        def run(n: int) -> None:
-            park, check, names = purgatory.try_complete_else_watch, purgatory.check_and_complete, ["topic-0"]
-            for _ in range(n):
-                operation = Ready(DELAY_MS)
-                park(operation, names)
-                operation.ready = True
-                check("topic-0")
-
-        yield run
+        yield functools.partial(cycles, purgatory)
 
 
 def steps(*, rounds: int = 15, scale: float = 1.0) -> Table:

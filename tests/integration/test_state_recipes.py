@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from purgatory.aio import AsyncPurgatory
-from tests.support.loops import run_on, until
+from tests.support.loops import until
 from tests.support.served import ROOT, python_files
 
 PAGES = {name: dict(python_files(ROOT / "docs/recipes" / f"{name}.md")) for name in ("after", "state")}
@@ -77,74 +77,62 @@ def test_work_that_is_left_is_done_at_the_end(load):
     assert list(range(50)) == done
 
 
-def test_replicas_agree(load):
+async def test_replicas_agree(load):
     """A change that one worker takes answers a query in another. A worker that starts later has the same state."""
     page = load("state")
-
-    async def main():
-        log = Log(page)
-        async with AsyncPurgatory("one") as first, AsyncPurgatory("two") as second, AsyncPurgatory("three") as third:
-            one, two, three = page.Replica(log, first), page.Replica(log, second), page.Replica(log, third)
-            following = [asyncio.create_task(each.follow()) for each in (one, two)]
-            query = asyncio.create_task(two.changed("color", 0, 30_000))
-            await until(lambda: second.parked)
-            number = await one.write({"kind": "put", "key": "color", "value": "blue"})
-            assert {"value": "blue", "number": number} == await query
-            assert await two.changed("color", number, 5) is None
-            following.append(asyncio.create_task(three.follow()))
-            assert "blue" == (await three.changed("color", 0, 30_000))["value"]
-            for task in following:
-                task.cancel()
-
-    run_on("asyncio", main)
+    log = Log(page)
+    async with AsyncPurgatory("one") as first, AsyncPurgatory("two") as second, AsyncPurgatory("three") as third:
+        one, two, three = page.Replica(log, first), page.Replica(log, second), page.Replica(log, third)
+        following = [asyncio.create_task(each.follow()) for each in (one, two)]
+        query = asyncio.create_task(two.changed("color", 0, 30_000))
+        await until(lambda: second.parked)
+        number = await one.write({"kind": "put", "key": "color", "value": "blue"})
+        assert {"value": "blue", "number": number} == await query
+        assert await two.changed("color", number, 5) is None
+        following.append(asyncio.create_task(three.follow()))
+        assert "blue" == (await three.changed("color", 0, 30_000))["value"]
+        for task in following:
+            task.cancel()
 
 
-def test_worker_that_was_cut_off_finds_out_what_it_missed(load):
+async def test_worker_that_was_cut_off_finds_out_what_it_missed(load):
     """After a lost connection a worker starts from a snapshot, and a query that waited meanwhile is answered."""
     page = load("state")
-
-    async def main():
-        log = Log(page)
-        async with AsyncPurgatory("polls") as purgatory:
-            replica = page.Replica(log, purgatory)
-            following = asyncio.create_task(replica.follow())
-            query = asyncio.create_task(replica.changed("color", 0, 30_000))
-            await until(lambda: purgatory.parked)
-            log.cut = True
-            await log.append({"kind": "put", "key": "color", "value": "red"})
-            with pytest.raises(ConnectionError):
-                await following
-            assert not query.done()
-            log.cut = False
-            following = asyncio.create_task(replica.follow())
-            assert "red" == (await query)["value"]
-            following.cancel()
-
-    run_on("asyncio", main)
+    log = Log(page)
+    async with AsyncPurgatory("polls") as purgatory:
+        replica = page.Replica(log, purgatory)
+        following = asyncio.create_task(replica.follow())
+        query = asyncio.create_task(replica.changed("color", 0, 30_000))
+        await until(lambda: purgatory.parked)
+        log.cut = True
+        await log.append({"kind": "put", "key": "color", "value": "red"})
+        with pytest.raises(ConnectionError):
+            await following
+        assert not query.done()
+        log.cut = False
+        following = asyncio.create_task(replica.follow())
+        assert "red" == (await query)["value"]
+        following.cancel()
 
 
-def test_leases_are_fenced(load):
+async def test_leases_are_fenced(load):
     """A lease ends when it is not kept alive. Its next owner's writes count, and those of the former do not."""
     page = load("state")
-
-    async def main():
-        log = Log(page)
-        async with AsyncPurgatory("leases") as purgatory:
-            replica = page.Replica(log, purgatory)
-            following = asyncio.create_task(replica.follow())
-            generation, lease = await page.grant(replica, "leader", "ann", 60_000)
-            assert await page.grant(replica, "leader", "bob", 60_000) is None
-            assert lease.extend(10)
-            await until(lambda: "leader" not in replica.state["leases"])
-            later, _ = await page.grant(replica, "leader", "bob", 60_000)
-            assert later > generation
-            put = {"kind": "put", "key": "config", "lease": "leader"}
-            await replica.write({**put, "value": "bob's", "generation": later})
-            await replica.write({**put, "value": "ann's", "generation": generation})
-            assert "bob's" == replica.state["values"]["config"]["value"]
-            await log.append({"kind": "release", "key": "leader", "generation": generation})
-            await replica.write({**put, "value": "bob's again", "generation": later})
-            assert "bob's again" == replica.state["values"]["config"]["value"]
-            following.cancel()
-
-    run_on("asyncio", main)
+    log = Log(page)
+    async with AsyncPurgatory("leases") as purgatory:
+        replica = page.Replica(log, purgatory)
+        following = asyncio.create_task(replica.follow())
+        generation, lease = await page.grant(replica, "leader", "ann", 60_000)
+        assert await page.grant(replica, "leader", "bob", 60_000) is None
+        assert lease.extend(10)
+        await until(lambda: "leader" not in replica.state["leases"])
+        later, _ = await page.grant(replica, "leader", "bob", 60_000)
+        assert later > generation
+        put = {"kind": "put", "key": "config", "lease": "leader"}
+        await replica.write({**put, "value": "bob's", "generation": later})
+        await replica.write({**put, "value": "ann's", "generation": generation})
+        assert "bob's" == replica.state["values"]["config"]["value"]
+        await log.append({"kind": "release", "key": "leader", "generation": generation})
+        await replica.write({**put, "value": "bob's again", "generation": later})
+        assert "bob's again" == replica.state["values"]["config"]["value"]
+        following.cancel()

@@ -64,8 +64,8 @@ def purgatory(opened: Callable[[], Any]) -> Any:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine by its fixture ``run``. A fixture that is opened with ``async with`` is opened."""
-    if not inspect.iscoroutinefunction(pyfuncitem.obj) or "run" not in pyfuncitem.funcargs:
+    """Run a test that is a coroutine, by ``run`` if it has that fixture. What ``async with`` opens is open."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj) or pyfuncitem.get_closest_marker("anyio"):
         return None
     test: Any = pyfuncitem.obj
     given = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
@@ -77,7 +77,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
                     given[name] = await stack.enter_async_context(value)
             await test(**given)
 
-    run_it: Any = pyfuncitem.funcargs["run"]
+    run_it: Any = pyfuncitem.funcargs.get("run", functools.partial(run_on, "asyncio"))
     run_it(opened_test)
     return True
 

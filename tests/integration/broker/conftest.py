@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
 
 from examples.broker.coordination.embedded import EmbeddedStore
 
@@ -289,6 +289,14 @@ def tree(cluster):
 def topic():
     """A name that no other test uses."""
     return f"topic-{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+def topic4(broker, topic):
+    """A topic of four partitions."""
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(60)
+    return topic
 
 
 @pytest.fixture

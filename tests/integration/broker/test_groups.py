@@ -17,14 +17,6 @@ from kafka import KafkaAdminClient, KafkaConsumer, TopicPartition
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor as PythonRoundRobin
 
 
-@pytest.fixture
-def topic4(broker, topic):
-    """A topic of four partitions."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(60)
-    return topic
-
-
 def produce(bootstrap, topic, values):
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "linger.ms": 1})
     for number, value in enumerate(values):

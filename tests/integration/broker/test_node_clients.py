@@ -7,7 +7,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import AdminClient, NewTopic
 
 SCRIPTS = Path(__file__).parent / "node"
 INSTALLED = Path(__file__).parents[3] / "var" / "node"
@@ -60,14 +59,6 @@ def _install():
         return f"npm could not install kafkajs and no-kafka: {done.stderr[-300:]}"
     (INSTALLED / "done").touch()
     return None
-
-
-@pytest.fixture
-def topic4(broker, topic):
-    """A topic of four partitions."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    admin.create_topics([NewTopic(topic, 4, 1)])[topic].result(10)
-    return topic
 
 
 def test_kafkajs_reads_what_it_wrote(node, broker, topic4):

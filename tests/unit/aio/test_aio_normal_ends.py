@@ -54,32 +54,24 @@ async def test_wrong_normal_ends_of_a_wait_are_rejected(purgatory):
     assert 0 == purgatory.totals().started
 
 
-def test_awaited_thresholds_take_normal_ends():
+async def test_awaited_thresholds_take_normal_ends():
     """``AsyncThresholdPurgatory`` says for all of its waits which ends are normal."""
-
-    async def main():
-        timer = MockTimer()
-        async with AsyncThresholdPurgatory("t", timer=timer, normal_ends=EXPIRED) as thresholds:
-            late = asyncio.create_task(thresholds.wait(3, 5))
-            await until(lambda: thresholds.num_waiting)
-            timer.advance_clock(5)
-            with pytest.raises(TimeoutError):
-                await late
-            totals = thresholds.purgatory.totals()
-            assert (1, 1) == (totals.expired, totals.expired_normally)
-
-    asyncio.run(main())
+    timer = MockTimer()
+    async with AsyncThresholdPurgatory("t", timer=timer, normal_ends=EXPIRED) as thresholds:
+        late = asyncio.create_task(thresholds.wait(3, 5))
+        await until(lambda: thresholds.num_waiting)
+        timer.advance_clock(5)
+        with pytest.raises(TimeoutError):
+            await late
+        totals = thresholds.purgatory.totals()
+        assert (1, 1) == (totals.expired, totals.expired_normally)
 
 
-def test_many_waits_share_a_type():
+async def test_many_waits_share_a_type():
     """Waits that say the same have one type: it is made once."""
-
-    async def main():
-        async with AsyncPurgatory("p") as purgatory:
-            tasks = [asyncio.create_task(wait(purgatory, normal_ends=[Outcome.EXPIRED])) for _ in range(3)]
-            await asyncio.sleep(0)
-            kinds = {type(operation) for operation in purgatory.operations()}
-            await asyncio.gather(*tasks)
-            assert 1 == len(kinds)
-
-    asyncio.run(main())
+    async with AsyncPurgatory("p") as purgatory:
+        tasks = [asyncio.create_task(wait(purgatory, normal_ends=[Outcome.EXPIRED])) for _ in range(3)]
+        await asyncio.sleep(0)
+        kinds = {type(operation) for operation in purgatory.operations()}
+        await asyncio.gather(*tasks)
+        assert 1 == len(kinds)

@@ -117,19 +117,15 @@ async def test_waits_are_completed_and_failed_by_hand(run):
         assert [OSError] * 4 == list(map(type, await asyncio.gather(*tasks, return_exceptions=True)))
 
 
-def test_time_is_up_by_hand():
+async def test_time_is_up_by_hand():
     """A wait raises ``TimeoutError`` at its deadline, on a clock that the test moves."""
-
-    async def main():
-        async with Purgatories() as purgatories:
-            watermark = purgatories.make_async_threshold(value=1)
-            waiting = asyncio.create_task(watermark.wait(3, timeout_ms=500))
-            assert not await purgatories.advance_async(499)
-            assert await purgatories.advance_async(1)
-            with pytest.raises(TimeoutError, match="did not reach 3 within 500 ms"):
-                await waiting
-
-    asyncio.run(main())
+    async with Purgatories() as purgatories:
+        watermark = purgatories.make_async_threshold(value=1)
+        waiting = asyncio.create_task(watermark.wait(3, timeout_ms=500))
+        assert not await purgatories.advance_async(499)
+        assert await purgatories.advance_async(1)
+        with pytest.raises(TimeoutError, match="did not reach 3 within 500 ms"):
+            await waiting
 
 
 async def test_cancelled_task_is_taken_out(run):

@@ -6,46 +6,48 @@ from pathlib import Path
 
 import pytest
 
-from purgatory import (
-    AlreadyParked,
-    InvalidAction,
-    InvalidOperation,
-    InvalidSetting,
-    InvalidTenant,
-    NoKeys,
-    PurgatoryClosed,
-    PurgatoryError,
-    PurgatoryFull,
-    UnhashableKey,
-    WatchKeysType,
-    WrongLoop,
-)
+import purgatory
 
 
 @pytest.mark.parametrize(
     ("error", "builtin", "attributes", "says"),
     [
-        (PurgatoryClosed("p"), RuntimeError, {"name": "p"}, "answer the client yourself"),
-        (PurgatoryFull("p", 5), RuntimeError, {"name": "p", "limit": 5, "tenant": None}, "answer 'busy'"),
-        (PurgatoryFull("p", 5, "a", "no"), RuntimeError, {"limit": 5, "tenant": "a"}, "no place for tenant 'a': no"),
-        (InvalidTenant(3, "no"), TypeError, {"operation": 3}, "tenant must return a hashable tenant for a int: no"),
-        (AlreadyParked("op"), RuntimeError, {"operation": "op"}, "create a new one"),
-        (NoKeys(), ValueError, {}, "give at least one key"),
-        (WatchKeysType("k"), TypeError, {"watch_keys": "k"}, "got 'k'; for a single key, write [key]"),
-        (WatchKeysType({1}), TypeError, {"watch_keys": {1}}, "got {1}; pass list(keys)"),
-        (WatchKeysType(range(2)), TypeError, {}, "pass list(keys)"),
-        (WatchKeysType(None), TypeError, {"watch_keys": None}, "give at least one key"),
-        (UnhashableKey([1]), TypeError, {"key": [1]}, "use a tuple"),
-        (InvalidOperation(5, "it is no operation"), TypeError, {"operation": 5}, "it is no operation"),
-        (InvalidAction(5), TypeError, {"action": 5}, "give the function"),
-        (WrongLoop("p", "make one"), RuntimeError, {"name": "p"}, "another event loop; make one"),
-        (InvalidSetting("shards", 0, "more"), ValueError, {"setting": "shards", "value": 0}, "shards must be more"),
+        (purgatory.PurgatoryClosed("p"), RuntimeError, {"name": "p"}, "answer the client yourself"),
+        (purgatory.PurgatoryFull("p", 5), RuntimeError, {"name": "p", "limit": 5, "tenant": None}, "answer 'busy'"),
+        (
+            purgatory.PurgatoryFull("p", 5, "a", "no"),
+            RuntimeError,
+            {"limit": 5, "tenant": "a"},
+            "no place for tenant 'a': no",
+        ),
+        (
+            purgatory.InvalidTenant(3, "no"),
+            TypeError,
+            {"operation": 3},
+            "tenant must return a hashable tenant for a int: no",
+        ),
+        (purgatory.AlreadyParked("op"), RuntimeError, {"operation": "op"}, "create a new one"),
+        (purgatory.NoKeys(), ValueError, {}, "give at least one key"),
+        (purgatory.WatchKeysType("k"), TypeError, {"watch_keys": "k"}, "got 'k'; for a single key, write [key]"),
+        (purgatory.WatchKeysType({1}), TypeError, {"watch_keys": {1}}, "got {1}; pass list(keys)"),
+        (purgatory.WatchKeysType(range(2)), TypeError, {}, "pass list(keys)"),
+        (purgatory.WatchKeysType(None), TypeError, {"watch_keys": None}, "give at least one key"),
+        (purgatory.UnhashableKey([1]), TypeError, {"key": [1]}, "use a tuple"),
+        (purgatory.InvalidOperation(5, "it is no operation"), TypeError, {"operation": 5}, "it is no operation"),
+        (purgatory.InvalidAction(5), TypeError, {"action": 5}, "give the function"),
+        (purgatory.WrongLoop("p", "make one"), RuntimeError, {"name": "p"}, "another event loop; make one"),
+        (
+            purgatory.InvalidSetting("shards", 0, "more"),
+            ValueError,
+            {"setting": "shards", "value": 0},
+            "shards must be more",
+        ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_error_carries_its_value_and_says_what_to_do(error, builtin, attributes, says):
     """An error refines a built-in, keeps what was given, and says what to do about it."""
-    assert isinstance(error, PurgatoryError)
+    assert isinstance(error, purgatory.PurgatoryError)
     assert isinstance(error, builtin)
     assert attributes == {name: getattr(error, name) for name in attributes}
     assert says in str(error)

@@ -38,6 +38,15 @@ class Key:
             raise ValueError("not to be compared")
         return self.number == other.number
 
+    @classmethod
+    def purge_refused(cls, purgatory):
+        """Purge while no key can be compared."""
+        cls.refuses = True
+        try:
+            purgatory.purge()
+        finally:
+            cls.refuses = False
+
 
 class Told:
     """Notes the reports to an observer."""
@@ -132,11 +141,7 @@ def test_removed_key_stays_removed(mock_timer):
         purgatory.purge()
         assert removed.closed
         operation.maybe_try_complete()
-        Key.refuses = True
-        try:
-            purgatory.purge()
-        finally:
-            Key.refuses = False
+        Key.purge_refused(purgatory)
 
         assert removed.closed
 
@@ -149,11 +154,7 @@ def test_key_that_could_not_be_compared_is_forgotten_later(mock_timer):
         purgatory.try_complete_else_watch(second, [Key(2)])
         second.cancel()  # its key is looked at first, and compared with the other
         first.cancel()
-        Key.refuses = True
-        try:
-            purgatory.purge()
-        finally:
-            Key.refuses = False
+        Key.purge_refused(purgatory)
         purgatory.purge()
 
         assert 0 == purgatory.known_keys

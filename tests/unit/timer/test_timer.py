@@ -193,53 +193,55 @@ def test_no_thread_before_the_first_task_is_due(clock):
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("idle")]
 
 
+class Collecting:
+    """An executor that keeps its batches. ``run`` runs them."""
+
+    def __init__(self):
+        self.batches = []
+
+    def submit(self, fn, *args):
+        self.batches.append((fn, args))
+
+    def run(self):
+        batches, self.batches = self.batches, []
+        for fn, args in batches:
+            fn(*args)
+        return len(batches)
+
+
 def test_due_tasks_go_to_the_executor_as_one_batch(clock):
     """Everything that is due at a look is one call of ``submit``."""
-    calls = []
-
-    class Collecting:
-        def submit(self, fn, *args):
-            calls.append((fn, args))
-
-    timer = SystemTimer(clock=clock, executor=Collecting())
+    executor = Collecting()
+    timer = SystemTimer(clock=clock, executor=executor)
     tasks = [Ping(delay_ms) for delay_ms in (1, 2, 3, 25, 26)]
     for task in tasks:
         timer.add(task)
     clock.advance(30)
     timer.advance_clock(0)
 
-    assert 1 == len(calls)
     assert (0, 5) == (timer.size, timer.statistics().handed_over)
     tasks[1].cancel()  # not run yet, so it can still be cancelled
-    calls[0][0](*calls[0][1])
+    assert 1 == executor.run()
     assert [1, 0, 1, 1, 1] == [len(task.log) for task in tasks]
     assert 0 == timer.statistics().handed_over
 
 
 def test_task_moved_after_its_bucket_was_handed_over(clock):
     """A task that is added again while it waits for the executor runs by its new deadline only."""
-    calls = []
-
-    class Collecting:
-        def submit(self, fn, *args):
-            calls.append((fn, args))
-
-    timer = SystemTimer(clock=clock, executor=Collecting())
+    executor = Collecting()
+    timer = SystemTimer(clock=clock, executor=executor)
     task = Ping(5)
     timer.add(task)
     clock.advance(5)
     timer.advance_clock(0)
     timer.add(task)
-    for fn, args in calls:
-        fn(*args)
+    assert 1 == executor.run()
     assert [] == task.log
     assert 1 == timer.size
 
-    calls.clear()
     clock.advance(5)
     timer.advance_clock(0)
-    for fn, args in calls:
-        fn(*args)
+    executor.run()
     assert [task] == task.log
 
 

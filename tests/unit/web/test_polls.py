@@ -12,7 +12,7 @@ from purgatory import InvalidSetting, NoKeys, Outcome, WaitCancelled, metrics
 from purgatory.aio import AsyncPurgatory
 from purgatory.web import HungUp, LongPolls, Unavailable, unless_hung_up
 from tests.support import Waiting
-from tests.support.loops import run_on, until
+from tests.support.loops import until
 from timer import MockTimer
 
 
@@ -33,17 +33,6 @@ def body(text, more=False):
     return {"type": "http.request", "body": text, "more_body": more}
 
 
-def on_loop(function):
-    """Run an async test, bounded."""
-
-    def test():
-        run_on("asyncio", function)
-
-    test.__name__, test.__doc__ = function.__name__, function.__doc__
-    return test
-
-
-@on_loop
 async def test_condition_that_holds_ends_the_wait():
     """An event that makes the condition hold ends the wait. Nothing of it is left."""
     inbox = []
@@ -58,7 +47,6 @@ async def test_condition_that_holds_ends_the_wait():
         assert 1 == len(asyncio.all_tasks())
 
 
-@on_loop
 async def test_client_that_hangs_up_ends_the_wait():
     """When the client goes, the operation is out of the purgatory by the time that ``HungUp`` is raised."""
     async with AsyncPurgatory("test") as purgatory:
@@ -72,7 +60,6 @@ async def test_client_that_hangs_up_ends_the_wait():
         assert (0, 0) == (purgatory.snapshot().parked, purgatory.waiting)
 
 
-@on_loop
 async def test_result_is_brought():
     """A wait for a result returns it to one of the waiters, and raises when the time is up."""
     items = []
@@ -96,7 +83,6 @@ async def test_result_is_brought():
             await waiting[1]
 
 
-@on_loop
 async def test_result_for_a_cancelled_endpoint_is_given_back():
     """A result for an endpoint that is cancelled before it gets it is given back."""
     items, back = [], []
@@ -117,7 +103,6 @@ async def test_result_for_a_cancelled_endpoint_is_given_back():
         assert [["item"]] == back
 
 
-@on_loop
 async def test_client_that_has_gone_gets_no_item():
     """If an item and a hang-up come together, in either order, the item is given back and the next client gets it."""
     for item_first in (True, False):
@@ -146,7 +131,6 @@ async def test_client_that_has_gone_gets_no_item():
             assert ["item"] == [*back, *items]
 
 
-@on_loop
 async def test_item_that_is_there_at_once_is_not_given_to_a_client_that_has_gone():
     """A hang-up that is known wins over an item that need not be waited for. A client that is there gets it."""
     items, back = ["item"], []
@@ -167,7 +151,6 @@ async def test_item_that_is_there_at_once_is_not_given_to_a_client_that_has_gone
         assert 1 == len(asyncio.all_tasks())
 
 
-@on_loop
 async def test_endpoint_cancelled_while_it_looks_for_its_client_gives_back():
     """An endpoint that is cancelled between its item and its return gives the item back, once."""
     back = []
@@ -185,7 +168,6 @@ async def test_endpoint_cancelled_while_it_looks_for_its_client_gives_back():
         assert ["item"] == back
 
 
-@on_loop
 async def test_wait_can_have_a_name():
     """``name`` names the type of the operation that waits."""
     async with AsyncPurgatory("test") as purgatory:
@@ -203,7 +185,6 @@ async def test_wait_can_have_a_name():
             await waiting[1]
 
 
-@on_loop
 async def test_shutdown_answers_who_waits_for_a_result():
     """Endpoints that wait for a result at a shutdown get ``Unavailable``."""
     purgatory = AsyncPurgatory("test")
@@ -216,7 +197,6 @@ async def test_shutdown_answers_who_waits_for_a_result():
         await waiting
 
 
-@on_loop
 async def test_client_that_went_before_is_not_waited_for():
     """A client that has hung up before the wait begins doesn't wait. A result that is there at once is returned all the
     same.
@@ -230,7 +210,6 @@ async def test_client_that_went_before_is_not_waited_for():
         assert Outcome.IMMEDIATE is await polls.wait_for(client.request, lambda: True, keys=["k"], timeout_ms=60_000)
 
 
-@on_loop
 async def test_body_can_be_read_after_the_wait():
     """Listening for the client reads the body, and keeps it."""
     async with AsyncPurgatory("test") as purgatory:
@@ -241,7 +220,6 @@ async def test_body_can_be_read_after_the_wait():
         assert b"one, two" == await client.request.body()
 
 
-@on_loop
 async def test_wait_that_ends_before_the_body_loses_nothing_of_it():
     """Waits that end while the body arrives lose nothing of it, however many there are."""
     async with AsyncPurgatory("test") as purgatory:
@@ -257,7 +235,6 @@ async def test_wait_that_ends_before_the_body_loses_nothing_of_it():
         assert b"one, two, three" == await client.request.body()
 
 
-@on_loop
 async def test_long_body_stays_with_the_server():
     """A wait takes a mebibyte of a body, in at most 1,024 pieces. The rest is read after it."""
     for piece, taken in ((bytes(600_000), 2), (b"x", 1024)):
@@ -275,7 +252,6 @@ async def test_long_body_stays_with_the_server():
             assert b"".join(pieces) == await client.request.body()
 
 
-@on_loop
 async def test_hang_up_is_known_to_the_next_wait():
     """A server that reports a hang-up once is enough for every wait of the request."""
     async with AsyncPurgatory("test") as purgatory:
@@ -286,7 +262,6 @@ async def test_hang_up_is_known_to_the_next_wait():
         assert await client.request.is_disconnected()
 
 
-@on_loop
 async def test_body_that_was_read_as_a_stream_is_no_hindrance():
     """An endpoint that has read its body piece by piece hears of a client that goes."""
     async with AsyncPurgatory("test") as purgatory:
@@ -301,7 +276,6 @@ async def test_body_that_was_read_as_a_stream_is_no_hindrance():
             await waiting
 
 
-@on_loop
 async def test_cancelled_endpoint_takes_its_operation_out():
     """A cancellation of the endpoint goes on its way, and the operation is out."""
     async with AsyncPurgatory("test") as purgatory:
@@ -315,7 +289,6 @@ async def test_cancelled_endpoint_takes_its_operation_out():
         assert 1 == len(asyncio.all_tasks())
 
 
-@on_loop
 async def test_wait_that_was_cancelled_elsewhere_is_no_hang_up():
     """If what is awaited is itself cancelled while the client is there, that is a cancellation."""
     client = Client()
@@ -327,7 +300,6 @@ async def test_wait_that_was_cancelled_elsewhere_is_no_hang_up():
         await waiting
 
 
-@on_loop
 async def test_server_that_fails_to_report_is_no_hang_up():
     """If the server raises instead of a message, the wait goes on."""
 
@@ -338,7 +310,6 @@ async def test_server_that_fails_to_report_is_no_hang_up():
     assert "answer" == await unless_hung_up(request, asyncio.sleep(0.01, "answer"))
 
 
-@on_loop
 async def test_deadline_during_a_shutdown_is_an_ordinary_deadline():
     """A poll whose own time is up while the shutdown waits is answered as at any other time."""
     timer = MockTimer()
@@ -354,7 +325,6 @@ async def test_deadline_during_a_shutdown_is_an_ordinary_deadline():
     assert Outcome.EXPIRED is await waiting
 
 
-@on_loop
 async def test_shutdown_that_cancels_answers_who_waits():
     """Endpoints that a shutdown cancels get ``Unavailable``."""
     purgatory = AsyncPurgatory("test")
@@ -367,7 +337,6 @@ async def test_shutdown_that_cancels_answers_who_waits():
         await waiting
 
 
-@on_loop
 async def test_shutdown_answers_who_waits_and_who_comes():
     """Endpoints that wait at a shutdown, and later ones, get ``Unavailable``: 503 with Retry-After."""
     purgatory = AsyncPurgatory("test")
@@ -386,7 +355,6 @@ async def test_shutdown_answers_who_waits_and_who_comes():
         )
 
 
-@on_loop
 async def test_full_purgatory_refuses():
     """Beyond ``max_parked`` an endpoint that would have to wait gets ``Unavailable``."""
     async with AsyncPurgatory("test", max_parked=1) as purgatory:
@@ -399,7 +367,6 @@ async def test_full_purgatory_refuses():
         first.cancel()
 
 
-@on_loop
 async def test_mistakes_are_raised_as_they_are():
     """The purgatory's errors for wrong arguments, and the predicate's own error, are raised."""
     async with AsyncPurgatory("test") as purgatory:
@@ -410,7 +377,6 @@ async def test_mistakes_are_raised_as_they_are():
             await polls.wait_for(Client().request, lambda: 1 / 0, keys=["k"], timeout_ms=60_000)
 
 
-@on_loop
 async def test_wait_ends_before_the_client_gives_up():
     """With a margin, a wait ends that much before its time."""
     with MockTimer() as timer:
@@ -447,7 +413,6 @@ def test_something_else_for_a_purgatory_is_refused():
         LongPolls("inbox")
 
 
-@on_loop
 async def test_lifespan_shuts_down():
     """As an application's lifespan it shuts the purgatory down at the end."""
     purgatory = AsyncPurgatory("test")
@@ -457,7 +422,6 @@ async def test_lifespan_shuts_down():
     assert purgatory.is_closed
 
 
-@on_loop
 async def test_metrics_are_a_route():
     """``purgatory.metrics.app()`` answers as a route, under its own path, without a redirect."""
     app = Starlette()
@@ -468,7 +432,6 @@ async def test_metrics_are_a_route():
     assert "# HELP purgatory_parked_operations" in answer.text
 
 
-@on_loop
 async def test_poll_that_expires_ends_normally():
     """The time of a poll is up without anything being wrong. A wait that must be answered passes ``()``."""
     async with AsyncPurgatory("test") as purgatory:

@@ -128,3 +128,14 @@ def make_groups(tmp_path):
 @pytest.fixture
 def groups(make_groups):
     return make_groups()
+
+
+@pytest.fixture
+def restart(make_groups):
+    """Stop a coordinator, and start another on its folder."""
+
+    def restart(groups):
+        groups.stop()
+        return make_groups()
+
+    return restart

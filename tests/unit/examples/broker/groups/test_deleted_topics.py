@@ -12,17 +12,6 @@ T0, U0 = ("t", 0), ("u", 0)
 PARTITION = (OFFSETS_TOPIC, 0)
 
 
-@pytest.fixture
-def restart(make_groups):
-    """Stop a coordinator, and start another on its folder."""
-
-    def restart(groups):
-        groups.stop()
-        return make_groups()
-
-    return restart
-
-
 def committed(groups, group="g"):
     return dict(groups.coordinator.commits.committed(group))
 

@@ -1,21 +1,8 @@
 """A coordinator that starts again: the state of its groups."""
 
-import pytest
-
 from examples.broker.groups.state.group import GroupState
 from examples.broker.groups.state.values import Commit
 from examples.broker.protocol.errors import ErrorCode
-
-
-@pytest.fixture
-def restart(make_groups):
-    """Stop a coordinator, and start another on its folder."""
-
-    def restart(groups):
-        groups.stop()
-        return make_groups()
-
-    return restart
 
 
 def test_members_go_on_where_they_were(groups, restart):

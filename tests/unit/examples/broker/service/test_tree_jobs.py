@@ -114,20 +114,16 @@ def test_settings_that_cannot_be_decoded(jobs):
 
 
 @pytest.mark.parametrize("error", [NoNode("/t", "missing"), ValueError(), TypeError(), BrokerError(ErrorCode.NONE)])
-def test_a_job_that_fails_is_reported(error):
+async def test_a_job_that_fails_is_reported(error):
     """Whatever a job raises, its caller gets an error."""
+    client, failed = TreeClient(lambda: None), asyncio.get_running_loop().create_future()
 
-    async def main():
-        client, failed = TreeClient(lambda: None), asyncio.get_running_loop().create_future()
+    def job():
+        raise error
 
-        def job():
-            raise error
-
-        client.run(job, lambda _: None, failed.set_result)
-        assert isinstance(await asyncio.wait_for(failed, 60), BrokerError)
-        client.close()
-
-    asyncio.run(main())
+    client.run(job, lambda _: None, failed.set_result)
+    assert isinstance(await asyncio.wait_for(failed, 60), BrokerError)
+    client.close()
 
 
 def test_a_report_replaces_an_old_one_at_once(jobs, monkeypatch):

@@ -1,5 +1,7 @@
 """A disk that rejects writes: its effect on the log, the producers' sequences and the small files."""
 
+from unittest import mock
+
 import pytest
 from structlog.testing import capture_logs
 
@@ -25,6 +27,11 @@ def full(monkeypatch):
 
     monkeypatch.setattr("examples.broker.storage.segment.os.pwrite", write)
     return is_full
+
+
+def small_files_rejected():
+    """Have the disk reject the files that are replaced as a whole."""
+    return mock.patch("examples.broker.storage.topics.replace_file", side_effect=FULL)
 
 
 class Clock:
@@ -166,15 +173,10 @@ def test_a_disk_that_fails_again_soon_is_probed_less_often(disk, clock):
     assert not disk.is_failing
 
 
-def test_a_full_disk_gives_no_producer_id_twice(tmp_path, monkeypatch):
+def test_a_full_disk_gives_no_producer_id_twice(tmp_path):
     """When the next block of producer ids cannot be reserved, none of it is given, also after a restart."""
     store = TopicStore(tmp_path)
-
-    def reject(*_, **__):
-        raise FULL
-
-    with monkeypatch.context() as patch:
-        patch.setattr("examples.broker.storage.topics.replace_file", reject)
+    with small_files_rejected():
         for _ in range(2):
             with pytest.raises(BrokerError):
                 store.next_producer_id()
@@ -185,15 +187,10 @@ def test_a_full_disk_gives_no_producer_id_twice(tmp_path, monkeypatch):
     assert first < TopicStore(tmp_path).next_producer_id()
 
 
-def test_a_checkpoint_that_was_not_written_is_written_later(tmp_path, monkeypatch):
+def test_a_checkpoint_that_was_not_written_is_written_later(tmp_path):
     """A checkpoint that the disk rejects is kept as due."""
     store = TopicStore(tmp_path)
-
-    def reject(*_, **__):
-        raise FULL
-
-    with monkeypatch.context() as patch:
-        patch.setattr("examples.broker.storage.topics.replace_file", reject)
+    with small_files_rejected():
         store.save_checkpoint({"t-0": [1, 2]})
     store.disk.is_failing = False
     store.save_checkpoint({"t-0": [1, 2]})
