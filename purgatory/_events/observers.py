@@ -103,11 +103,11 @@ class Observers(ObserverMethods):
                 exc_info=error,
             )
 
-    def notify(self, methods: Iterable[Callable[..., object]], operation: Any, *details: object) -> None:
-        """Call the observers' methods for one event, for example ``notify(observers.parked, operation)``."""
-        for method in methods:
+    def notify(self, event: str, operation: Any, *details: object) -> None:
+        """Call the observers' methods for one event: ``"parked"``, ``"leaving"`` or ``"finished"``."""
+        for method in getattr(self, event):
             try:
-                call(operation, getattr(method, "__name__", "observer"), method, operation, *details)
+                call(operation, event, method, operation, *details)
             except Exception as error:  # noqa: BLE001  # contained, as any callback
                 self._contain_observer(operation, method, error)
 

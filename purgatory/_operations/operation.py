@@ -430,7 +430,7 @@ class DelayedOperation(TimerTask, abc.ABC):
                 self._op_remove()
             observers = self._op_home_shard.observers
             if observers.leaving:
-                observers.notify(observers.leaving, self)
+                observers.notify("leaving", self)
             self._op_run_hooks(completion)
         except BaseException:
             self._op_check_initialized()
@@ -490,7 +490,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         if home_shard.observers.finished and not completion.is_reported:
             completion.is_reported = True
             outcome = OUTCOMES[self._op_state]
-            home_shard.observers.notify(home_shard.observers.finished, self, outcome, completion.error)
+            home_shard.observers.notify("finished", self, outcome, completion.error)
         with home_shard.lock:
             home_shard.completing -= completion.is_counted
             completion.is_counted = False

@@ -116,7 +116,7 @@ class Parking:
             if operation._op_home_shard is UNPARKED:
                 return False  # it had completed before it was parked
             if self._observers.parked and operation._op_state != IMMEDIATE:
-                self._observers.notify(self._observers.parked, operation)
+                self._observers.notify("parked", operation)
             if operation._op_recheck and operation._op_state == PARKED:
                 operation.maybe_try_complete()  # a check came while this thread had the turn
         except BaseException:

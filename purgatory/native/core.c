@@ -138,6 +138,7 @@ static int make_all_names(void)
                           {&core.str_cancelled_and_notified, "CANCELLED_AND_NOTIFIED"}, {&core.str_contain, "contain"},
                           {&core.str_contain_observer, "_contain_observer"}, {&core.str_done, "done"},
                           {&core.str_error, "error"}, {&core.str_finished, "FINISHED"}, {&core.str_finished_event, "finished"},
+                          {&core.str_leaving, "leaving"}, {&core.str_parked, "parked"},
                           {&core.str_force_complete, "force_complete"},
                           {&core.str_maybe_try_complete, "maybe_try_complete"},
                           {&core.str_normal_ends, "normal_ends"}, {&core.str_notify, "notify"},

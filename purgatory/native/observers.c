@@ -60,14 +60,10 @@ static inline ObserverMethods *observers_of(Operation *op)
     return (ObserverMethods *)home_of(op)->observers;
 }
 
-/* Notify the observers that an operation is parked (which: 0) or leaves (1). 0, or -1 with an error. */
-static int notify(Operation *op, Py_ssize_t which)
+/* Notify the observers that an operation is parked, or leaves. 0, or -1 with an error. */
+static int notify(Operation *op, PyObject *event)
 {
-    PyObject *observers = (PyObject *)observers_of(op), *callables = methods_get(observers, (void *)which);
-    int failed = callables == NULL
-                 || done_call(PyObject_CallMethodObjArgs(observers, core.str_notify, callables, op, NULL));
-    Py_XDECREF(callables);
-    return failed ? -1 : 0;
+    return done_call(PyObject_CallMethodObjArgs((PyObject *)observers_of(op), core.str_notify, event, op, NULL));
 }
 
 /* Notify the observers that an operation has ended. `error` is borrowed, or NULL. 0, or -1 with an error. */

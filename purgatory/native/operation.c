@@ -292,7 +292,7 @@ static int op_end(Operation *op, int outcome)
         return 0;
     if (before != ARRIVING)
         op_remove(op, &deferred);
-    if (any(&observers_of(op)->any_leaving) && notify(op, 1))
+    if (any(&observers_of(op)->any_leaving) && notify(op, core.str_leaving))
         defer_error(&deferred);
     op_run_hooks(op, outcome, &deferred);
     return raise_deferred(deferred) ? -1 : 1;

@@ -110,7 +110,7 @@ static int try_complete_else_watch(Parking *self, Operation *op, Shard *home_sha
     if (completed >= 0 && op->home_shard == NULL)
         return 0; /* it had completed before it was parked */
     if (completed >= 0 && state_of(op) != IMMEDIATE && any(&((ObserverMethods *)self->observers)->any_parked)
-        && notify(op, 0))
+        && notify(op, core.str_parked))
         completed = -1;
     if (completed >= 0 && flag_of(&op->recheck) && state_of(op) == PARKED && check_as_defined(op) < 0)
         completed = -1; /* a check came while this thread had the turn */
