@@ -10,11 +10,8 @@ import random
 
 #: What is known to differ, and is left out unless it is asked for:
 KNOWN = {
-    "locks": "the calls of a user's lock, plain locks, and locks beside steps on another thread",
-    "initialize": "a second ``__init__`` of an operation",
     "cancel": "an overridden ``cancel``, which the native implementation calls for an operation that got no place",
     "interrupts": "an interrupt in an observer, and observers that act while an error ends the parking",
-    "turns": "``try_complete_else_watch`` on another thread than the one that runs a hook of the operation",
     "forgetful": "an operation that was not initialized, in ``extend`` and in the timer",
 }
 

@@ -205,7 +205,6 @@ def observer(world, name, spec):
             text = " ".join(map(world.shown, (operation, operation.outcome, *details)))
             return world.act(f"{name}.{event} {text}", script)
 
-        told.__code__ = told.__code__.replace(co_name=event)  # as if it was written out
         return told
 
     return type("Told", (Observer,), {event: method(event) for event in spec})()

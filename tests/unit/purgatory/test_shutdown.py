@@ -183,6 +183,19 @@ def test_shutdown_in_a_lambda_does_not_wait_for_it():
     assert (False, 0) == (report.timed_out, report.running)
 
 
+@pytest.mark.parametrize("event", ["leaving", "finished"])
+def test_shutdown_in_an_observers_lambda_does_not_wait_for_it(event):
+    """A method of an observer is recorded by its event and not by its own name, so its shutdown does not wait for it."""
+    reports = []
+    observer = type("Closing", (Observer,), {event: lambda *_: reports.append(purgatory.shutdown())})()
+    purgatory = DelayedOperationPurgatory("test", observers=[observer])
+    operation = park(purgatory, "k")
+    in_thread(operation.force_complete)
+
+    (report,) = reports
+    assert (False, 0) == (report.timed_out, report.running)
+
+
 def test_later_call_gives_the_report_of_the_outermost_shutdown():
     """A hook's own shutdown during another one does not replace its report."""
     purgatory = DelayedOperationPurgatory("test")
