@@ -265,8 +265,8 @@ class DelayedOperation(TimerTask, abc.ABC):
         Raises:
             timer.DelayTypeError, timer.DelayValueError: the delay is not a finite number.
         """
-        delay_ms = checked_delay_ms(delay_ms)
         home_shard = self._op_home_shard
+        delay_ms = checked_delay_ms(delay_ms)
         if home_shard.timer is None:
             return False
         with home_shard.lock:

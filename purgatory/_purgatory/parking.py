@@ -49,6 +49,8 @@ if TYPE_CHECKING:
     from purgatory._purgatory.shards import Shards
     from timer import Timer
 
+#: The errors of an operation that gets no place.
+NO_PLACE: Final = (PurgatoryFull, InvalidTenant)
 #: How long a parking thread sleeps while another thread checks the operation.
 RETRY_SLEEP_S: Final = 0.0001
 
@@ -158,10 +160,9 @@ class Parking:
                 self._timer.add(operation)
             operation._op_finish_parking(turn)
         except TimerClosed:
-            was_open = operation.cancel()
             if not self._closed:
                 raise
-            if was_open:  # a shutdown closed the timer, and did not find the operation
+            if operation.cancel():  # a shutdown closed the timer, and did not find the operation
                 raise PurgatoryClosed(self._name) from None
         finally:
             if operation._op_state != PARKED:
@@ -243,7 +244,7 @@ def find_place(capacity: Capacity, operation: DelayedOperation) -> bool:
     """Take a place for an operation that has to wait. False if it has an outcome. If this raises, it is new again."""
     try:
         capacity.take(operation)
-    except (PurgatoryFull, InvalidTenant):
+    except NO_PLACE:
         if operation._op_reset():
             raise
         return False

@@ -93,7 +93,7 @@ static struct {
     /* from purgatory._rare */
     PyObject *admit, *already_parked, *check_lock, *check_ready, *checked_delay_ms, *checked_int, *checked_keys,
         *checked_when_closed, *closed_error, *each_once, *find_place, *hand_over, *invalid_operation,
-        *lock_not_taken, *no_init, *reject_coroutine, *reject_own_hook, *retry_sleep_s, *set_deadline, *sleep, *timer_closed, *unhashable, *warn;
+        *lock_not_taken, *no_init, *no_place, *reject_coroutine, *reject_own_hook, *retry_sleep_s, *set_deadline, *sleep, *timer_closed, *unhashable, *warn;
     PyObject *own_check; /* Operation.maybe_try_complete */
     PyObject *future; /* concurrent.futures.Future */
     PyObject *str_acquire, *str_add, *str_added_ns, *str_cancel, *str_cancelled, *str_cancelled_and_notified,

@@ -86,13 +86,15 @@ static int start_waiting(Parking *self, Operation *op, ParkingTurn *turn)
     return -1;
 }
 
-/* After an error, which stays set, the operation must not stay parked. */
+/* After an error the operation must not stay parked. The error stays set, unless the cancellation raises one. */
 static void cancel_after_error(Operation *op)
 {
     PyObject *deferred = NULL;
     Kept kept = keep_error();
-    if (done_call(PyObject_CallMethodNoArgs((PyObject *)op, core.str_cancel)))
-        PyErr_WriteUnraisable((PyObject *)op);
+    if (done_call(PyObject_CallMethodNoArgs((PyObject *)op, core.str_cancel))) {
+        drop_kept(kept);
+        kept = keep_error();
+    }
     op_remove(op, &deferred);
     Py_XDECREF(deferred);
     set_again(kept);
@@ -141,6 +143,8 @@ static int park(Parking *self, Operation *op, Shard *home_shard, PyObject *key, 
         return completed;
     if (self->capacity != Py_None) {
         int found = truth_of_call(PyObject_CallFunctionObjArgs(core.find_place, self->capacity, op, NULL));
+        if (found < 0 && PyErr_ExceptionMatches(core.no_place))
+            turn->is_taken = 0; /* it is new again, and another thread may park it */
         if (found != 1)
             return found;
     }

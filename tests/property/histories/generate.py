@@ -10,9 +10,7 @@ import random
 
 #: What is known to differ, and is left out unless it is asked for:
 KNOWN = {
-    "cancel": "an overridden ``cancel``, which the native implementation calls for an operation that got no place",
-    "interrupts": "an interrupt in an observer, and observers that act while an error ends the parking",
-    "forgetful": "an operation that was not initialized, in ``extend`` and in the timer",
+    "forgetful": "``Timer.add`` of an operation that was not initialized",
 }
 
 LOCKS = 3
@@ -25,7 +23,7 @@ TRY_ENDS = (
     + ("true", "one", "text", "none", "error", "error", "interrupt", "coroutine", "untrue")
 )
 HOOK_ENDS = ("none",) * 8 + ("error", "error", "interrupt", "exit", "coroutine", "one")
-OBSERVER_ENDS = ("none",) * 6 + ("error",)
+OBSERVER_ENDS = ("none",) * 6 + ("error", "interrupt")
 LOCK_ENDS = ("none",) * 6 + ("error", "interrupt", "false")
 
 
@@ -39,9 +37,8 @@ class Generator:
         self.pick = self.random.choice
         self.operations = self.pick((3, 8, 20, 40))
         self.current = None  # the operation whose hook is drawn
-        self.has_locks = self.chance(0.5)
-        self.has_interrupts = "interrupts" in known or self.chance(0.5)
-        self.has_threads = "locks" in known or not self.has_locks
+        self.has_locks = self.chance(0.7)
+        self.has_interrupts = self.chance(0.6)
         self.keys = self.pick((1, 3, 6, 30))
         self.wildness = self.pick((0.1, 0.25, 0.5))  # how many scripts do something
 
@@ -58,7 +55,7 @@ class Generator:
 
     def settings(self):
         limit = self.pick((None, None, 1, 3, 15))
-        kind = self.pick(("mock",) * 5 + ("none", "own") + ("hooked", "small") * self.has_interrupts)
+        kind = self.pick(("mock",) * 5 + ("none", "own") + ("hooked", "small"))
         return {
             "keys": self.pick(("str", "int", "tuple", "own", "mixed")),
             "timer": kind,
@@ -70,17 +67,15 @@ class Generator:
             "keep_context": self.chance(0.3),
             "journal": None if kind == "none" else self.pick((None,) * 8 + ("roomy", "narrow")),
             "identify": self.chance(0.5),
-            "lock_calls": "locks" in self.known,
-            "own_cancel": "cancel" in self.known,
         }
 
     def lock(self):
-        calls = self.scripts(4, LOCK_ENDS, depth=2) if "locks" in self.known and self.chance(0.3) else []
+        calls = self.scripts(4, LOCK_ENDS, depth=2) if self.chance(0.3) else []
         return {
-            "kind": self.pick(("RLock", "RLock", "Lock")) if "locks" in self.known else "RLock",
+            "kind": self.pick(("RLock", "RLock", "Lock")),
             "acquire": calls,
             "release": self.scripts(2, ("none",) * 6 + ("error", "interrupt"), depth=2) if calls else [],
-            "fails": self.pick((None,) * 4 + (0, 1, 2)) if "locks" in self.known else None,
+            "fails": self.pick((None,) * 8 + (0, 1, 2)),
         }
 
     def operation(self, number):
@@ -99,11 +94,8 @@ class Generator:
         return drawn
 
     def observer(self):
-        is_known = "interrupts" in self.known
-        ends = (*OBSERVER_ENDS, "interrupt") if is_known else OBSERVER_ENDS
-        depth = 1 if is_known or not self.has_interrupts else 0
         return {
-            name: self.scripts(6, ends, depth) for name in ("parked", "leaving", "finished") if self.chance(0.7)
+            name: self.scripts(6, OBSERVER_ENDS) for name in ("parked", "leaving", "finished") if self.chance(0.7)
         } or {"finished": []}
 
     def scripts(self, most, ends, depth=1):
@@ -112,7 +104,7 @@ class Generator:
         return [self.script(ends, depth) for _ in range(self.random.randint(0, most))]
 
     def script(self, ends, depth):
-        number = self.pick((1, 1, 2, 3)) if depth and self.chance(self.wildness) else 0
+        number = self.pick((1, 1, 2, 3)) if self.chance(self.wildness) else 0
         return {"do": [self.step(depth) for _ in range(number)], "end": self.pick(ends)}
 
     # -- steps
@@ -121,9 +113,7 @@ class Generator:
         """A step. Those inside a call of the library have a depth of one or more, and do not move the clock."""
         while True:
             name, share = self.pick(STEPS)
-            if not self.chance(share) or (name in KNOWN and name not in self.known):
-                continue
-            if (name == "elsewhere" and not self.has_threads) or (name == "hold" and "locks" not in self.known):
+            if not self.chance(share):
                 continue
             if depth and name in {"advance", "add_to_timer", "stop_timer"}:
                 continue
@@ -197,8 +187,7 @@ class Generator:
     holding = hold
 
     def elsewhere(self, depth):
-        steps = self.inner(depth)
-        return ([each for each in steps if each[0] != "park" or not depth or "turns" in self.known],)
+        return (self.inner(depth),)
 
     def shutdown(self, depth):
         ticks = [self.inner(depth + 1) for _ in range(self.pick((0, 1, 3)))]

@@ -77,8 +77,7 @@ class Own(Plain):
         return super().maybe_try_complete()
 
     def cancel(self):
-        if self.world.settings.get("own_cancel"):
-            self.world.say(f"{self.name}.cancel")
+        self.world.say(f"{self.name}.cancel")
         return super().cancel()
 
     def force_complete(self):
@@ -163,8 +162,6 @@ class Lock:
     def play(self, method, text):
         number = self.called[method]
         self.called[method] += 1
-        if not self.world.settings.get("lock_calls"):
-            return None
         scripts = self.spec.get(method, ())
         return self.world.act(f"{self.name}.{method}{text}", scripts[number] if number < len(scripts) else {})
 

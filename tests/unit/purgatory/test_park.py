@@ -13,6 +13,7 @@ from purgatory import (
     InvalidOperation,
     InvalidSetting,
     NoKeys,
+    Observer,
     Outcome,
     PurgatoryFull,
     UnhashableKey,
@@ -786,6 +787,42 @@ def test_every_way_out_makes_room(mock_timer, observers):
 
 
 @pytest.mark.guarantee("a timer of yours may be full")
+def test_operation_without_a_place_is_not_cancelled(mock_timer):
+    """An operation that is rejected is new again, and nothing calls its ``cancel``: another thread may park it."""
+
+    class Own(Waiting):
+        def cancel(self):
+            cancelled.append(self)
+            return super().cancel()
+
+    cancelled = []
+    purgatory = DelayedOperationPurgatory("test", timer=mock_timer, max_parked=1)
+    purgatory.try_complete_else_watch(Waiting(), ["k"])
+    with pytest.raises(PurgatoryFull):
+        purgatory.try_complete_else_watch(Own(), ["k"])
+    assert [] == cancelled
+    purgatory.shutdown()
+
+
+def test_interrupt_of_an_observer_is_raised_although_parking_failed():
+    """An interrupt comes to the caller, also if it ends the report of an operation that the timer rejected."""
+
+    class Interrupted(Observer):
+        def finished(self, *_):
+            raise KeyboardInterrupt
+
+    with MockTimer(max_pending=1) as timer:
+        purgatory = DelayedOperationPurgatory("test", timer=timer)
+        purgatory.try_complete_else_watch(Waiting(), ["k"])
+        purgatory.attach(Interrupted())
+        operation = Waiting()
+        with pytest.raises(KeyboardInterrupt):
+            purgatory.try_complete_else_watch(operation, ["k"])
+        assert (Outcome.CANCELLED, 1) == (operation.outcome, purgatory.watched)
+        purgatory.detach(purgatory._observers._observers[0])
+        purgatory.shutdown()
+
+
 def test_full_timer_takes_the_operation_out_again():
     """If the timer rejects the operation, it is not in the purgatory either."""
     timer = SystemTimer(max_pending=1)

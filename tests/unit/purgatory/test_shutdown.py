@@ -185,7 +185,7 @@ def test_shutdown_in_a_lambda_does_not_wait_for_it():
 
 @pytest.mark.parametrize("event", ["leaving", "finished"])
 def test_shutdown_in_an_observers_lambda_does_not_wait_for_it(event):
-    """A method of an observer is recorded by its event and not by its own name, so its shutdown does not wait for it."""
+    """An observer's method is recorded by its event, not by its own name. So its shutdown does not wait for it."""
     reports = []
     observer = type("Closing", (Observer,), {event: lambda *_: reports.append(purgatory.shutdown())})()
     purgatory = DelayedOperationPurgatory("test", observers=[observer])
