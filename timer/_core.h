@@ -103,6 +103,8 @@ typedef struct {
     /* Remove the entry from its timer: 1 if this call removed it, else 0. The caller has a reference of its own. No
      * Python code runs, except what freeing an empty bucket may run. */
     int (*withdraw)(TimerEntry *entry);
+    /* Have a batch call this function in place of run() of tasks of a type, whose run() nothing may replace. */
+    void (*run_by)(PyTypeObject *type, PyCFunction run);
     /* Set the deadline of an entry that no timer takes, by the system's clock: 1, 0 if it does not fit into 64 bits, or
      * -1 with an error. */
     int (*note)(TimerEntry *entry);

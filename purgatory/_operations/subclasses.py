@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from purgatory._operations.operation import DelayedOperation
     from purgatory._operations.operation_type import OperationT
 
-#: The public properties of an operation.
-PROPERTIES: Final = (
+#: What a subclass must not redefine, and an instance not assign: the public properties, and ``run``, which the timer
+#: calls.
+RESERVED: Final = (
     *("added_ns", "checks", "created_ns", "deadline_ns", "delay_ms"),
     *("drained", "is_completed", "is_pending", "keys", "outcome"),
+    "run",
 )
-#: What a subclass must not redefine. The timer calls ``run`` at the deadline.
-RESERVED: Final = (*PROPERTIES, "run")
 
 #: The ends that a type may call normal. Every other end is one anyway.
 _CAN_BE_NORMAL: Final = (Outcome.EXPIRED, Outcome.CANCELLED)
@@ -87,8 +87,8 @@ def with_normal_ends(kind: type[OperationT], normal_ends: Collection[Outcome]) -
 
 
 def reserve(cls: type) -> None:
-    """Give the properties of a class a setter that raises :class:`ReservedName`."""
-    for name in PROPERTIES:
+    """Give each reserved attribute of a class a setter that raises :class:`ReservedName`."""
+    for name in RESERVED:
         own = getattr(cls, name)
         get = own.fget if isinstance(own, property) else own.__get__
         setattr(cls, name, property(get, partial(_reject_value, name), doc=own.__doc__))

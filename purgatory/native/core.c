@@ -181,6 +181,7 @@ static int fill(PyObject *module)
     core.own_check = PyObject_GetAttr((PyObject *)core.operation, core.str_maybe_try_complete);
     if (failed || core.own_check == NULL)
         return -1;
+    core.timer->run_by(core.operation, (PyCFunction)operation_run);
     for_others.operation_type = core.operation;
     PyObject *capsule = PyCapsule_New(&for_others, PURGATORY_CORE_CAPSULE, NULL);
     failed = capsule == NULL || PyModule_AddObjectRef(module, "CAPSULE", capsule);

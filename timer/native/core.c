@@ -59,8 +59,14 @@ static int capsule_put_off(PyObject *timer, TimerEntry *entry, PyObject *delay_m
     return put_off((QuickTimer *)timer, entry, delay_ms);
 }
 
+static void run_by(PyTypeObject *type, PyCFunction run)
+{
+    core.run_type = type;
+    core.run = run;
+}
+
 static TimerCore for_others = {
-    .version = TIMER_CORE_VERSION, .entry_size = sizeof(TimerEntry), .init = entry_init_delay, .is_native = is_native,
+    .run_by = run_by, .version = TIMER_CORE_VERSION, .entry_size = sizeof(TimerEntry), .init = entry_init_delay, .is_native = is_native,
     .add = capsule_add, .put_off = capsule_put_off, .withdraw = withdraw, .note = note_deadline,
     .begin = begin};
 

@@ -98,6 +98,8 @@ typedef struct {
 /* The types and the names are kept as long as the process lives. */
 static struct {
     PyTypeObject *entry, *bucket, *quick_timer, *tally, *batch;
+    PyTypeObject *run_type; /* tasks of this type are run by: */
+    PyCFunction run;        /* NULL: none */
     PyObject *system_clock; /* time.monotonic_ns */
     PyObject *huge_times;   /* {address of an entry: (delay_ms, deadline_ns, moved_ns)} */
     PyObject *partial;      /* functools.partial */

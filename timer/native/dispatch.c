@@ -189,6 +189,14 @@ static int64_t lateness(int64_t now_ns, int64_t deadline_ns, int64_t delay_ms)
     return late_ns < 0 ? 0 : late_ns;
 }
 
+/* Call run() of a task. NULL with an error. */
+static PyObject *run_of(TimerEntry *task)
+{
+    if (core.run != NULL && PyObject_TypeCheck(task, core.run_type))
+        return core.run((PyObject *)task, NULL);
+    return PyObject_CallMethodNoArgs((PyObject *)task, core.str_run);
+}
+
 /* Run a claimed task. 0, or -1 with an error that must reach the caller. */
 static int run_task(Batch *self, TimerEntry *task, Tally *tally, int64_t late_ns)
 {
@@ -198,7 +206,7 @@ static int run_task(Batch *self, TimerEntry *task, Tally *tally, int64_t late_ns
         tally->late_max_ns = late_ns;
     tally->fired++;
     Record record = begin(task, core.str_run);
-    PyObject *answer = PyObject_CallMethodNoArgs((PyObject *)task, core.str_run);
+    PyObject *answer = run_of(task);
     end_call(record);
     if (answer != NULL) {
         Py_DECREF(answer);

@@ -18,7 +18,7 @@ from purgatory import (
     Outcome,
     ReservedName,
 )
-from purgatory._operations.subclasses import PROPERTIES, RESERVED
+from purgatory._operations.subclasses import RESERVED
 from tests.support import Waiting, eventually, in_thread, run_threads
 from timer import DelayTypeError, InlineExecutor, MockTimer, SystemTimer, TaskHeld, Timer, TimerTask
 
@@ -583,19 +583,31 @@ def test_operation_without_a_try_complete_cannot_be_made():
 # -- names that are the library's
 
 
-def test_name_of_the_librarys_cannot_be_assigned():
+@pytest.mark.parametrize("name", RESERVED)
+def test_name_of_the_librarys_cannot_be_assigned(name):
     """An operation that sets a reserved attribute gets an error with the reserved names."""
 
     class Fetch(Waiting):
         def __init__(self):
             super().__init__()
-            self.keys = ["a"]
+            setattr(self, name, ["a"])
 
     with pytest.raises(
-        ReservedName, match=r"Fetch.keys is a reserved name; choose another .*added_ns, checks, .*keys"
+        ReservedName, match=rf"Fetch.{name} is a reserved name; choose another .*added_ns, checks, .*keys"
     ) as caught:
         Fetch()
-    assert (Fetch, "keys") == (caught.value.kind, caught.value.name)
+    assert (Fetch, name) == (caught.value.kind, caught.value.name)
+
+
+def test_run_expires_an_operation(purgatory, mock_timer):
+    """``run``, which the timer calls, can also be called by hand, and expires the operation."""
+    operation = Waiting()
+    purgatory.try_complete_else_watch(operation, ["k"])
+    operation.run()
+
+    assert Outcome.EXPIRED == operation.outcome
+    assert ["complete", "expire"] == operation.history
+    assert 0 == mock_timer.size
 
 
 @pytest.mark.parametrize("name", ["keys", "checks", "outcome", "delay_ms", "is_pending", "drained", "run"])
@@ -651,8 +663,8 @@ def test_subclass_may_use_any_other_private_name(purgatory, name):
     assert "a request" == getattr(operation, name)
 
 
-def test_reserved_names_are_the_public_properties():
-    """Every public property of an operation is reserved, in both implementations."""
+def test_reserved_names_are_those_that_cannot_be_assigned():
+    """Every public property of an operation is reserved, and so is ``run``, in both implementations."""
     properties = {
         name
         for kind in DelayedOperation.__mro__
@@ -660,7 +672,7 @@ def test_reserved_names_are_the_public_properties():
         if not name.startswith("_") and inspect.isdatadescriptor(value)
     }
 
-    assert properties == set(PROPERTIES)
+    assert properties == set(RESERVED)
 
 
 def test_guide_lists_the_names_that_are_reserved():
