@@ -5,7 +5,8 @@
 
 It uses event time, Append mode and two chained stateful stages. The output is one table, partitioned by `part`: `done`
 (every operation once), `late` and `malformed` (rows set aside, with the reason). Read it through `answers`, which
-uses the sink's own log. A file that a killed run left in the folder is not part of the output.
+uses the sink's own log. A file that a killed run left in the folder is not part of the output. `ended_well` of a done
+operation is whether it was answered, or expired although its type calls that a normal end.
 
 The stages do not get the watermark column. Spark would drop late rows before the stages without a trace, and the query
 reports them.
@@ -125,6 +126,8 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
         rows: from whatever source, with a trace's columns (`spark_schema(TRACE)`); `seq` may be null: it is only shown.
         settings: of which buckets, partitions and `keep_ms` must not change while the query's checkpoint lives.
     """
+    if "normal_ends" not in rows.columns:  # of a trace that another program writes
+        rows = rows.withColumn("normal_ends", F.lit(None).cast("string"))
     timed = (
         rows.withColumn("purgatory", F.coalesce("purgatory", F.lit("")))  # the one without a name
         .withColumn("reason", F.expr(TRACE_PROBLEM))
@@ -136,7 +139,7 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
     # the watermark.
     detail = F.to_json(F.struct("seq", "kind", "purgatory", "operation", "keys", "ts", "delay_ms", "levels"))
     packed = timed.select(
-        *("seq", "kind", "purgatory", "operation", "keys", "delay_ms", "levels", "reason"),
+        *("seq", "kind", "purgatory", "operation", "keys", "delay_ms", "levels", "reason", "normal_ends"),
         F.unix_micros("ts").alias("us"),
         F.when(F.col("reason").isNotNull(), detail).alias("detail"),
     ).mapInArrow(packing(settings.buckets), PACKED)
@@ -158,7 +161,9 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
     instants = [F.timestamp_micros(f"{name}_us").alias(name) for name in ("created", "finished")]
     waited = (F.col("finished_us") - F.col("created_us")).alias("waited_us")
     observed = answered.observe(METRICS, *counts, parked).where(F.col("part") != PARKED)
-    return observed.select("part", "purgatory", "operation", "outcome", *instants, waited, "reason", "detail")
+    return observed.select(
+        "part", "purgatory", "operation", "outcome", *instants, waited, "reason", "detail", "ended_well"
+    )
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """Normal ends that the types themselves declare: from the class, through the journal, to what the commands show."""
 
 import json
+import time
+from collections import Counter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,10 +11,11 @@ import pytest
 from purgatory import DelayedOperationPurgatory, Outcome
 from purgatory.journal import Journal, Trace, read
 from purgatory.journal.cli import main as journal_main
-from purgatory.journal.records import JOURNAL, TRACE
+from purgatory.journal.records import FLUSH, JOURNAL, TRACE
 from purgatory.journal.records.normal import Normal
-from purgatory.pipeline import monitor
+from purgatory.pipeline import monitor, stream
 from purgatory.pipeline.cli import main
+from purgatory.pipeline.replay import replay
 from purgatory.pipeline.report import Wishes, report
 from purgatory.pipeline.rows import gen
 from purgatory.pipeline.summaries.choices import Grid
@@ -217,6 +220,40 @@ def test_type_in_two_opposite_options_is_rejected(recorded, tmp_path, capsys, co
     said = capsys.readouterr().err
     assert "--expiry-failure must be another type than --expiry-normal, got 'Poll'\n" in said
     assert 1 == said.count("\n")
+
+
+def test_replay_says_which_operations_ended_well(engine, recorded, tmp_path):
+    """An answer is well if it is no expiry, or an expiry that is a normal end. A trace without events answers none."""
+    replay(engine([str(recorded / "trace")], schema=TRACE), str(tmp_path / "out"), keep_us=None)
+    rows = pq.read_table(tmp_path / "out" / "answers").to_pylist()
+    assert {("expired", False): 300, ("expired", True): 150} == Counter(
+        (row["outcome"], row["ended_well"]) for row in rows
+    )
+
+
+@pytest.mark.spark
+def test_stream_says_which_operations_ended_well(spark, tmp_path):
+    """The stream's answers say the same as the replay's: with events that answer some operations, and for expiries."""
+    with Trace(tmp_path / "trace", when_full="wait") as trace:
+        observer = trace.observer("p", lambda operation: dict.fromkeys(operation.keys, 1))
+        purgatory = DelayedOperationPurgatory("p", observers=[observer])
+        for number in range(20):
+            for kind in (Write, Poll):
+                purgatory.try_complete_else_watch(kind(60_000), [f"{kind.__name__}-{number}"])
+                if number % 3 == 0:
+                    trace.event("p", f"{kind.__name__}-{number}", 1)
+        purgatory.shutdown("cancel")
+        trace._put((FLUSH, "", None, (), time.monotonic_ns() + 10**12, 0, (), "", None, None, None))
+    places = [str(tmp_path / name) for name in ("trace", "streamed", "checkpoint")]
+    stream.run(spark, *places, stream.StreamSettings(once=True, buckets=2, partitions=2))
+    columns = ["operation", "outcome", "ended_well"]
+    streamed = stream.answers(spark, places[1]).where("part = 'done'").select(*columns).collect()
+    replay(Local([places[0]], schema=TRACE), str(tmp_path / "replayed"), keep_us=None)
+    replayed = pq.read_table(tmp_path / "replayed" / "answers", columns=columns).to_pylist()
+    assert sorted(tuple(row.values()) for row in replayed) == sorted(map(tuple, streamed))
+    assert {("satisfied", True): 14, ("expired", True): 13, ("expired", False): 13} == Counter(
+        (row["outcome"], row["ended_well"]) for row in streamed
+    )
 
 
 @pytest.mark.spark

@@ -53,7 +53,7 @@ def answer():
             for bucket, (opened, hits) in zip(operations, handed, strict=True):
                 settled, refused = bucket.core.settle(opened, hits, watermark)
                 assert [] == refused
-                for name, outcome, _, finished in settled:
+                for name, outcome, _, finished, _ in settled:
                     assert name not in done
                     done[name] = (outcome, finished)
             watermark = 2**60 if part == [] else max(watermark, latest - slack - 1)
@@ -211,7 +211,7 @@ def one():
         core, operations = key_core(), operation_core()
         core.events((at, "k", level) for at, level in events)
         core.watches([(10, "op", 0, 1, "k", 5, 20, 7, 1)])
-        ((_, outcome, _, finished),), _ = operations.settle(*core.advance(100), 100)
+        ((_, outcome, _, finished, _),), _ = operations.settle(*core.advance(100), 100)
         return outcome, finished
 
     return one
@@ -240,7 +240,7 @@ def test_hits_count_for_operations_opened_with_them_and_before():
     core = operation_core()
     assert ([], []) == core.settle([("op", 3, 10, 90, 7, 1)], [("op", 1, 10, 7)], 10)
     assert ([], []) == core.settle([], [("op", 0, 15, 7)], 20)
-    assert ([("op", "satisfied", 10, 15)], []) == core.settle([], [("op", 2, 12, 7)], 20)
+    assert ([("op", "satisfied", 10, 15, 7)], []) == core.settle([], [("op", 2, 12, 7)], 20)
     assert ([], []) == core.settle([], [("op", 2, 12, 7)], 95)
 
 
@@ -258,6 +258,8 @@ def test_a_name_is_refused_while_an_operation_has_it(apart):
         ]
     else:
         found = [core.settle(rows[::-1], hits, 45)]
-    assert [("op", "satisfied", 10, 40), ("op", "satisfied", 40, 45)] == [one for done, _ in found for one in done]
+    assert [("op", "satisfied", 10, 40, 1), ("op", "satisfied", 40, 45, 4)] == [
+        one for done, _ in found for one in done
+    ]
     assert [("op", 10, 1), ("op", 39, 2)] == [one for _, refused in found for one in refused]
     assert 0 == core.parked

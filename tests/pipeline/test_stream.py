@@ -194,7 +194,7 @@ def test_a_checkpoint_is_gone_on_with_as_it_was_begun(spark, tmp_path):
     kept = json.loads((tmp_path / "purgatory.json").read_text())
     (tmp_path / "purgatory.json").write_text(json.dumps({**kept, "semantics": 1}))
     (tmp_path / ".purgatory.json.crc").unlink()  # Hadoop's, of its own files
-    with pytest.raises(stream.CheckpointDiffers, match="started with semantics 1, not 4"):
+    with pytest.raises(stream.CheckpointDiffers, match="started with semantics 1, not 5"):
         stream.keep(spark, str(tmp_path), begun)
 
 

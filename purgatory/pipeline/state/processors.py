@@ -36,9 +36,10 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from purgatory.journal.records import OPERATION
 from purgatory.journal.records.errors import reduced
+from purgatory.journal.records.normal import EXPIRED
 from purgatory.pipeline.rows.validity import IN_USE
 from purgatory.pipeline.state.state_machines import KeyCore, OperationCore
-from purgatory.pipeline.state.wire import hand, handed, parted, unpack
+from purgatory.pipeline.state.wire import NORMAL, hand, handed, parted, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -58,8 +59,11 @@ _NUMBER: Final = "number long"
 BETWEEN: Final = "at timestamp, bucket int, rows binary"
 """The rows from stage 1 to stage 2: one value per bucket of stage 2."""
 
-_NAMES: Final = ("part", "purgatory", "operation", "outcome", "created_us", "finished_us", "reason", "detail")
-ANSWER: Final = ", ".join(f"{name} {'long' if name.endswith('_us') else 'string'}" for name in _NAMES)
+_TEXTS: Final = ("part", "purgatory", "operation", "outcome", "reason", "detail")
+_NAMES: Final = (*_TEXTS[:4], "created_us", "finished_us", *_TEXTS[4:], "ended_well")
+ANSWER: Final = ", ".join(
+    f"{name} {'string' if name in _TEXTS else 'boolean' if name == 'ended_well' else 'long'}" for name in _NAMES
+)
 """The rows that stage 2 gives: operations that are done, rows set aside, and the change in parked ones (`PARKED`)."""
 
 PARKED: Final = "parked"
@@ -235,18 +239,19 @@ class OperationStage(_Bucket):
         self._keep(core, watermark_ms, fired)
         if done:
             # Column by column: a frame of tuples costs several times as much.
-            operation, outcome, created, finished = (list(column) for column in zip(*done, strict=True))
+            operation, outcome, created, finished, mark = (list(column) for column in zip(*done, strict=True))
             purgatory, operation = (list(column) for column in zip(*map(parted, operation), strict=True))
             nothing = [None] * len(done)
-            columns = (["done"] * len(done), purgatory, operation, outcome, created, finished, nothing, nothing)
+            well = [how != EXPIRED or bool(each >> NORMAL & 1) for how, each in zip(outcome, mark, strict=True)]
+            columns = (["done"] * len(done), purgatory, operation, outcome, created, finished, nothing, nothing, well)
             yield pd.DataFrame(dict(zip(_NAMES, columns, strict=True)))
         aside = [row[1:] for row in named]
         for name, at, seq in refused:
             purgatory_, operation_ = parted(name)
             row = {"seq": seq, "kind": OPERATION, "purgatory": purgatory_, "operation": operation_}
             aside.append(("malformed", purgatory_, operation_, at, IN_USE, _detail(at, row)))
-        rows = [(part, *who, None, us, us, reason, detail) for part, *who, us, reason, detail in aside]
+        rows = [(part, *who, None, us, us, reason, detail, None) for part, *who, us, reason, detail in aside]
         if core.parked != before:
-            rows.append((PARKED, None, None, None, core.parked - before, 0, None, None))
+            rows.append((PARKED, None, None, None, core.parked - before, 0, None, None, None))
         if rows:
             yield pd.DataFrame(rows, columns=_NAMES)

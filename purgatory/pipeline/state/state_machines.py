@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from purgatory.pipeline.state.leaf_index import Store
 
-SEMANTICS: Final = 4
+SEMANTICS: Final = 5
 """The version of the semantics and the state. A checkpoint of another version is rejected."""
 
 Event: TypeAlias = tuple[int, str, int]
@@ -64,8 +64,8 @@ Open: TypeAlias = tuple[str, int, int, int, int, int]
 Hit: TypeAlias = tuple[str, int, int, int]
 """An operation, which of its keys, when, and the mark of its row."""
 
-Done: TypeAlias = tuple[str, str, int, int]
-"""An operation, its outcome, its arrival and when it was finished."""
+Done: TypeAlias = tuple[str, str, int, int, int]
+"""An operation, its outcome, its arrival, when it was finished, and its row's mark."""
 
 Refused: TypeAlias = tuple[str, int, int]
 """The name of an operation that was open, and the instant and the number of the row that claimed it."""
@@ -212,12 +212,12 @@ class OperationCore:
                 if operation.missing and operation.deadline > watermark:  # as most: they have no `end` yet
                     find((name,)).operations[name] = operation
                 elif (end := operation.end(watermark)) is not None:
-                    done.append((name, end[0], operation.arrival, end[1]))
+                    done.append((name, end[0], operation.arrival, end[1], operation.mark))
         for leaf in self._index.due(watermark):
             for name, operation in list(leaf.operations.items()):
                 if (end := operation.end(watermark)) is not None:
                     del leaf.operations[name]
-                    done.append((name, end[0], operation.arrival, end[1]))
+                    done.append((name, end[0], operation.arrival, end[1], operation.mark))
         self._index.save()
         return done, refused
 

@@ -11,7 +11,7 @@ sorts, shuffles and passes on a few values in place of many rows::
 
 A key belongs to a purgatory, and so does an operation. Their full names are the purgatory's name and their own, joined.
 The *mark* of a row is a number made of all that it says. It tells a row delivered twice from another with the same
-name.
+name. One of its bits (`NORMAL`) says whether an expiry is a normal end.
 
 Rows go into the first stage as Arrow columns: one row per key of an operation, split by bucket in a few steps on whole
 columns. In the JVM, the same would be generated, compiled and warmed up in each run. From the first stage to the second
@@ -30,6 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory.journal.records import EVENT, OPERATION
+from purgatory.journal.records.normal import EXPIRED
 from purgatory.pipeline.rows.validity import LONGEST_MS
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ _MIX: Final = np.uint64(0x9E3779B97F4A7C15)  # odd, its bits in disorder: a mult
 
 _ANSWERED: Final = pa.array([OPERATION, EVENT])
 PACKED: Final = "bucket int, rows binary"
+NORMAL: Final = 32
+"""The bit of a mark that says that an expiry is a normal end of the operation."""
 _WHOLE: Final = ["seq", "kind", "purgatory", "operation", "keys", "delay_ms", "levels"]
 
 
@@ -96,7 +99,9 @@ def keyed(rows: pa.Table, buckets: int) -> pa.Table:
     us, delay_ms = (pc.fill_null(well.column(name), 0).to_numpy() for name in ("us", "delay_ms"))
     until_us = us + np.clip(delay_ms, 0, LONGEST_MS) * 1000
     said = (codes[key], number.astype(np.uint64), level.to_numpy().astype(np.uint64))
+    is_normal = pc.fill_null(pc.match_substring(well.column("normal_ends"), EXPIRED), False)
     marks = _marks(said, (us.astype(np.uint64), delay_ms.astype(np.uint64)), owner)
+    marks |= is_normal.to_numpy().astype(np.uint64) << np.uint64(NORMAL)
     # In full, in case that the row is late: once, with its first key.
     whole = well.select(_WHOLE).to_struct_array().combine_chunks().take(pa.array(owner, mask=number > 0))
     columns = {

@@ -72,10 +72,10 @@ _NOT_REFUSED: Final = "not exists (select 1 from refused as r where r.seq = t.se
 def _pairs(engine: Engine, rows: str) -> str:
     """One row per key of a row. For an event `count` is 0, for an operation it is the number of its keys."""
     return f"""select seq, purgatory, at_us, case when kind = '{OPERATION}' then size(keys) else 0 end as count,
-        operation, delay_ms, type, {engine.each_pair} from {rows}"""
+        operation, delay_ms, type, normal_ends, {engine.each_pair} from {rows}"""
 
 
-_PAIR: Final = "t.seq, t.purgatory, t.at_us, t.count, t.operation, t.delay_ms, t.type, t.key, t.level"
+_PAIR: Final = "t.seq, t.purgatory, t.at_us, t.count, t.operation, t.delay_ms, t.type, t.normal_ends, t.key, t.level"
 
 
 def _in_order(engine: Engine, rows: str, *, forgets: bool, where: str = "true") -> str:
@@ -96,7 +96,7 @@ def _in_order(engine: Engine, rows: str, *, forgets: bool, where: str = "true") 
 def _with_spells(pairs: str) -> str:
     """The same pairs, with the spell to whose events each one belongs. Spells are counted where a key was forgotten."""
     same = "f.purgatory = t.purgatory and f.key = t.key"
-    nothing = ", ".join(f"cast(null as {kind})" for kind in ("string", "bigint", "string"))
+    nothing = ", ".join(f"cast(null as {kind})" for kind in ("string", "bigint", "string", "string"))
     return f"""with pairs as (select * from {pairs} as p),
         marked as (
             select {_PAIR}, 0 as begins from pairs as t where exists (select 1 from starts as f where {same})
@@ -155,7 +155,7 @@ def _refuses(engine: Engine, *, forgets: bool) -> bool:
         f"""select *, {_MARK} as mark from good as t where kind = '{OPERATION}'
             and exists (select 1 from shared as f where f.name = xxhash64(t.purgatory, t.operation))""",
     )
-    columns = "seq, kind, purgatory, type, keys, at_us, delay_ms, levels"
+    columns = "seq, kind, purgatory, type, normal_ends, keys, at_us, delay_ms, levels"
     engine.view(
         "apart",
         f"""select {columns}, cast(seq as string) as operation from disputed
@@ -203,13 +203,15 @@ def _needs(watches: str, by: str) -> str:
     """Each operation, and the instant `ready_us` at which all its needs were there (null: never)."""
     # The keys of an operation are rarely in one partition of Spark. So a sum before the shuffle would gain nothing.
     return f"""select min(seq) as seq, purgatory, operation, at_us as arrival_us, min(delay_ms) as delay_ms,
-            {LIMIT_US.replace("delay_ms", "min(delay_ms)")} as limit_us, min(type) as type, max(count) as keys,
+            {LIMIT_US.replace("delay_ms", "min(delay_ms)")} as limit_us, min(type) as type,
+            min(normal_ends) as normal_ends, max(count) as keys,
             case when count(first_us) = count(*) then greatest(max(first_us), at_us) end as ready_us
         from (select /*+ repartition(operation) */ * from ({watches}) as w) as watches group by {by}"""
 
 
 _ANSWERS: Final = """select purgatory, operation, outcome, timestamp_micros(arrival_us) as created,
-        timestamp_micros(finished_us) as finished, finished_us - arrival_us as waited_us, delay_ms, keys
+        timestamp_micros(finished_us) as finished, finished_us - arrival_us as waited_us, delay_ms, keys,
+        outcome <> 'expired' or coalesce(contains(normal_ends, 'expired'), false) as ended_well
     from (
         select *, case when outcome = 'expired' then arrival_us + limit_us else ready_us end as finished_us
         from (
