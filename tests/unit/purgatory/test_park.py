@@ -786,7 +786,6 @@ def test_every_way_out_makes_room(mock_timer, observers):
         assert 1 == purgatory.parked
 
 
-@pytest.mark.guarantee("a timer of yours may be full")
 def test_operation_without_a_place_is_not_cancelled(mock_timer):
     """An operation that is rejected is new again, and nothing calls its ``cancel``: another thread may park it."""
 
@@ -823,6 +822,7 @@ def test_interrupt_of_an_observer_is_raised_although_parking_failed():
         purgatory.shutdown()
 
 
+@pytest.mark.guarantee("a timer of yours may be full")
 def test_full_timer_takes_the_operation_out_again():
     """If the timer rejects the operation, it is not in the purgatory either."""
     timer = SystemTimer(max_pending=1)
