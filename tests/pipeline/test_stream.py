@@ -281,7 +281,7 @@ def test_any_source_and_sink_will_do_in_a_stock_session(spark, request, tmp_path
         for row in [*sorted(rows[::2], key=lambda row: row["ts"]), end]:
             at_ns = row["ts"] * 1000 - trace._epoch_ns  # the trace's clock is the system's
             names = (row["kind"], row["purgatory"], row["operation"], tuple(row["keys"]))
-            trace._put((*names, at_ns, row["delay_ms"], tuple(row["levels"]), "Kafka", None, None))
+            trace._put((*names, at_ns, row["delay_ms"], tuple(row["levels"]), "Kafka", None, None, None))
         assert trace.flush(10)
         assert [] == list((tmp_path / "trace").glob("*.parquet"))
         opened = stock.readStream.format("purgatory").option("kind", "trace").load(str(tmp_path / "trace"))
