@@ -72,18 +72,14 @@ static int cancel_when_closed(Parking *self, Operation *op)
 /* Add the operation to the timer, and take the step to parked. 0, or -1 with an error. */
 static int start_waiting(Parking *self, Operation *op, ParkingTurn *turn)
 {
-    if (!add_to_timer(self, op)) {
-        int parked = op_finish_parking(op);
-        turn->is_parked = parked > 0;
-        return parked < 0 ? -1 : 0;
-    }
-    if (!PyErr_ExceptionMatches(core.timer_closed))
+    int parked = add_to_timer(self, op) ? -1 : op_finish_parking(op);
+    turn->is_parked = parked > 0;
+    if (parked >= 0)
+        return 0;
+    if (!PyErr_ExceptionMatches(core.timer_closed) || !is_closed(self))
         return -1;
-    if (is_closed(self)) { /* a shutdown closed the timer, and did not find the operation */
-        PyErr_Clear();
-        return cancel_when_closed(self, op);
-    }
-    return -1;
+    PyErr_Clear(); /* a shutdown closed the timer, and did not find the operation */
+    return cancel_when_closed(self, op);
 }
 
 /* After an error the operation must not stay parked. The error stays set, unless the cancellation raises one. */
@@ -118,7 +114,7 @@ static int try_complete_else_watch(Parking *self, Operation *op, Shard *home_sha
         completed = -1; /* a check came while this thread had the turn */
     if (completed < 0 && turn.is_taken)
         cancel_after_error(op);
-    if (op->has_new_delay)
+    if (turn.is_taken && op->has_new_delay) /* otherwise it is for the thread that has the turn */
         drop_new_delay(op);
     return completed;
 }

@@ -15,12 +15,13 @@ from purgatory import (
     NoKeys,
     Observer,
     Outcome,
+    PurgatoryClosed,
     PurgatoryFull,
     UnhashableKey,
     WatchKeysType,
 )
 from tests.support import PATIENCE_S, Waiting, eventually, in_thread, run_threads
-from timer import DelayTypeError, DelayValueError, MockTimer, SystemTimer, TimerFull
+from timer import DelayTypeError, DelayValueError, MockTimer, SystemTimer, Timer, TimerClosed, TimerFull
 
 
 def held(lock):
@@ -903,3 +904,73 @@ def test_operation_of_a_purgatory_without_a_timer_may_get_one(mock_timer):
 
         assert Outcome.EXPIRED is operation.outcome
         assert 0 == purgatory.watched
+
+
+def test_second_parking_thread_leaves_the_extension_of_the_first(purgatory, mock_timer):
+    """Of two threads that park one operation, the rejected one does not drop what ``extend`` promised meanwhile."""
+    arrived, rejected, answers = threading.Event(), threading.Event(), []
+
+    class Lock:
+        """Excludes nothing. A parking thread takes it once it has found the operation new."""
+
+        blocking = 0
+
+        def acquire(self, blocking=True):
+            self.blocking += blocking
+            return True
+
+        def release(self):
+            """Nothing."""
+
+    def look(operation):
+        if operation.checks == 1:
+            arrived.set()
+            assert eventually(lambda: lock.blocking == 2)
+        elif operation.checks == 2:
+            answers.append(operation.extend(1_000))
+            rejected.wait(PATIENCE_S)
+
+    def park():
+        try:
+            purgatory.try_complete_else_watch(operation, ["k"])
+        except AlreadyParked:
+            rejected.set()
+
+    lock = Lock()
+    operation = Waiting(10, look=look, lock=lock)
+    checker = threading.Thread(target=operation.maybe_try_complete)
+    checker.start()
+    arrived.wait(PATIENCE_S)
+    run_threads(park, park)
+    checker.join(PATIENCE_S)
+    mock_timer.advance_clock(999)
+
+    assert [True] == answers
+    assert rejected.is_set()
+    assert operation.outcome is None
+    assert 1 == purgatory.totals().extended
+
+
+def test_timer_that_is_closed_while_an_extension_is_applied():
+    """If a shutdown closes the timer before an extension is applied, the parking thread gets ``PurgatoryClosed``."""
+
+    class Closing(MockTimer):
+        put_off = Timer.put_off
+        adds = 0
+
+        def add(self, task):
+            self.adds += 1
+            if self.adds > 1:
+                raise TimerClosed("closing")
+            super().add(task)
+
+    def look(operation):
+        if operation.checks == 1:
+            in_thread(purgatory.shutdown)
+            assert operation.extend(100)
+
+    purgatory = DelayedOperationPurgatory("closing", timer=Closing(), reaper_enabled=False)
+    operation = Waiting(10, look=look)
+    with pytest.raises(PurgatoryClosed):
+        purgatory.try_complete_else_watch(operation, ["k"])
+    assert Outcome.CANCELLED is operation.outcome
