@@ -1,5 +1,13 @@
 /* Operation (_operations/operation.py): the methods and attributes that Python sees. The steps are in operation.c. */
 
+/* Set the delay, unless the operation was parked already. 0, or -1 with an error. */
+static int init_delay(Operation *self, PyObject *delay_ms)
+{
+    if (__atomic_load_n(&self->home_shard, __ATOMIC_ACQUIRE) != NULL)
+        return 0; /* a second __init__ of an operation that was parked changes nothing */
+    return core.timer->init(&self->entry, delay_ms);
+}
+
 static int operation_init(Operation *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"delay_ms", "lock", NULL};
@@ -9,9 +17,7 @@ static int operation_init(Operation *self, PyObject *args, PyObject *kwargs)
     else if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$O:__init__", names, &delay_ms, &lock))
         return -1;
     int is_first = self->entry.delay_ms == TIMER_UNSET;
-    if (__atomic_load_n(&self->home_shard, __ATOMIC_ACQUIRE) != NULL)
-        return 0; /* a second __init__ of an operation that was parked changes nothing */
-    if (core.timer->init(&self->entry, delay_ms))
+    if (init_delay(self, delay_ms))
         return -1;
     if (is_first && lock != Py_None) { /* a second __init__ keeps the lock, which a thread may hold */
         if (done_call(PyObject_CallOneArg(core.check_lock, lock)))
@@ -53,6 +59,21 @@ static PyObject *operation_cancel(Operation *self, PyObject *Py_UNUSED(none))
     return cancelled < 0 ? NULL : PyBool_FromLong(cancelled);
 }
 
+/* Ask the timer, if there is one and the operation is parked, to move the deadline: 1, 0, or -1 with an error. */
+static int move_deadline(Operation *self, Shard *home_shard, PyObject *delay_ms)
+{
+    int is_in_timer = state_of(self) == PARKED && home_shard->timer != NULL && home_shard->timer != Py_None, moved = 0;
+    if (is_in_timer && home_shard->native_timer)
+        return core.timer->put_off(home_shard->timer, &self->entry, delay_ms);
+    PyObject *checked = PyObject_CallOneArg(core.checked_delay_ms, delay_ms);
+    if (checked == NULL)
+        return -1;
+    if (is_in_timer)
+        moved = truth_of_call(PyObject_CallMethodObjArgs(home_shard->timer, core.str_put_off, self, checked, NULL));
+    Py_DECREF(checked);
+    return moved;
+}
+
 static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
 {
     static const char *const wanted[] = {"delay_ms", NULL};
@@ -60,7 +81,6 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
     if (each_argument(args, number, names, "extend(delay_ms)", wanted, 1, &delay_ms))
         return NULL;
     Shard *home_shard = home_of(self);
-    int moved = 0;
     if (op_check_initialized(self))
         return NULL;
     /* While it is being parked, the parking thread applies the new deadline: see op_finish_parking(). */
@@ -80,12 +100,7 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
         if (done_call(PyObject_CallMethodObjArgs(core.new_delays, core.str_pop, self, Py_None, NULL)))
             return NULL;
     }
-    if (state_of(self) != PARKED || home_shard->timer == NULL || home_shard->timer == Py_None)
-        moved = done_call(PyObject_CallOneArg(core.checked_delay_ms, delay_ms));
-    else if (home_shard->native_timer)
-        moved = core.timer->put_off(home_shard->timer, &self->entry, delay_ms);
-    else
-        moved = truth_of_call(PyObject_CallMethodObjArgs(home_shard->timer, core.str_put_off, self, delay_ms, NULL));
+    int moved = move_deadline(self, home_shard, delay_ms);
     if (moved < 0)
         return NULL;
     if (!moved)

@@ -133,7 +133,7 @@ static int futures_init(FuturesWait *self, PyObject *args, PyObject *kwargs)
     PyObject *delay_ms, *futures, *callback;
     if (three_arguments(args, kwargs, names, &delay_ms, &futures, &callback))
         return -1;
-    if (core.timer->init(&self->op.entry, delay_ms) || (futures = PySequence_Tuple(futures)) == NULL)
+    if (init_delay(&self->op, delay_ms) || (futures = PySequence_Tuple(futures)) == NULL)
         return -1;
     __atomic_store_n(&self->done, 0, __ATOMIC_RELAXED);
     replace(&self->op, &self->futures, futures);
@@ -238,7 +238,7 @@ static int threshold_init(ThresholdWait *self, PyObject *args, PyObject *kwargs)
     static char *names[] = {"threshold", "delay_ms", "number", NULL};
     PyObject *threshold, *delay_ms, *number;
     if (three_arguments(args, kwargs, names, &threshold, &delay_ms, &number)
-        || core.timer->init(&self->op.entry, delay_ms))
+        || init_delay(&self->op, delay_ms))
         return -1;
     replace(&self->op, &self->threshold, Py_NewRef(threshold));
     replace(&self->op, &self->number, Py_NewRef(number));

@@ -11,6 +11,7 @@ import pytest
 from purgatory import (
     DelayedFuture,
     DelayedFuturePurgatory,
+    DelayedOperationPurgatory,
     InvalidOperation,
     InvalidSetting,
     Observer,
@@ -471,3 +472,17 @@ def test_callback_that_hangs_does_not_hold_up_the_shutdown(mock_timer):
 
     assert (1, True) == (report.running, report.timed_out)
     assert ended.wait(PATIENCE_S)
+
+
+def test_second_init_keeps_the_times_of_a_set_that_was_parked(mock_timer):
+    """A second ``__init__`` of an operation that was parked changes neither its delay nor when it was parked."""
+    mock_timer.advance_clock(7)
+    with DelayedOperationPurgatory("twice", timer=mock_timer) as purgatory:
+        operation = DelayedFuture(50, [Future()], print)
+        purgatory.try_complete_else_watch(operation, ["key"])
+        before = operation.created_ns
+        operation.cancel()
+        operation.__init__(5, [], print)
+
+    assert (50, before) == (operation.delay_ms, operation.created_ns)
+    assert before > 0

@@ -4,6 +4,7 @@ import copy
 import dis
 import gc
 import itertools
+import math
 import pickle
 import signal
 import subprocess
@@ -15,7 +16,7 @@ import pytest
 from purgatory import COMPILED, DelayedOperation, DelayedOperationPurgatory, PurgatoryFull
 from purgatory._operations.operation import UNPARKED
 from tests.support import PATIENCE_S, Waiting, cpython_only, eventually, in_thread
-from timer import MockTimer
+from timer import MockTimer, TimerError
 
 
 class Interrupted(BaseException):
@@ -304,6 +305,29 @@ def test_own_put_off_of_a_timer_is_asked():
         purgatory.try_complete_else_watch(operation, ["k"])
         assert operation.extend(50)
         assert [50] == asked
+
+
+@pytest.mark.parametrize("delay_ms", ["soon", True, math.nan])
+def test_bad_delay_does_not_reach_the_own_put_off_of_a_timer(delay_ms):
+    """A timer that defines its own ``put_off`` gets whole milliseconds, and never what is no delay."""
+    asked = []
+
+    class Own(MockTimer):
+        def put_off(self, task, delay_ms):
+            asked.append(delay_ms)
+            return True
+
+    with (
+        Own() as timer,
+        DelayedOperationPurgatory("own", timer=timer, reaper_enabled=False) as purgatory,
+    ):
+        operation = Waiting(5)
+        purgatory.try_complete_else_watch(operation, ["k"])
+        with pytest.raises(TimerError, match="delay_ms must be"):
+            operation.extend(delay_ms)
+        assert operation.extend(1.5)
+
+    assert [2] == asked
 
 
 @pytest.mark.parametrize("limit", [None, 3])
