@@ -118,15 +118,15 @@ static int op_check_with(Operation *op)
     return taken == 0 ? op_retry(op) : -1;
 }
 
-/* The keys that an operation is being parked under, as a tuple. None if it is not being parked. An error that is set
- * stays set. */
+/* The keys that an operation is being parked under, as a tuple. An empty one if it is not being parked, and without
+ * memory. An error that is set stays set. */
 static PyObject *keys_for_log(PyObject *key, PyObject *keys)
 {
     Kept kept = keep_error();
-    PyObject *named = keys != NULL ? Py_NewRef(keys) : key != NULL ? PyTuple_Pack(1, key) : PyTuple_New(0);
+    PyObject *named = keys != NULL ? Py_NewRef(keys) : key != NULL ? PyTuple_Pack(1, key) : NULL;
     if (named == NULL) {
         PyErr_Clear();
-        named = Py_NewRef(Py_None);
+        named = PyTuple_New(0); /* there is one, which needs no memory */
     }
     set_again(kept);
     return named;
