@@ -94,7 +94,7 @@ typedef struct {
     PyTypeObject *entry_type;
     /* Set the delay, as __init__ does. 0, or -1 with an error. */
     int (*init)(TimerEntry *entry, PyObject *delay_ms);
-    /* Whether `add` and `put_off` below serve this timer, because no subclass overrides them. */
+    /* Whether `add` and `put_off` below serve this timer, because neither its class nor the timer has its own. */
     int (*is_native)(PyObject *timer);
     /* timer.add(entry) of such a timer. 0, or -1 with an error. */
     int (*add)(PyObject *timer, TimerEntry *entry);

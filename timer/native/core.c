@@ -35,22 +35,22 @@
 
 /* ---------------------------------------------------------------- for other C */
 
-static int is_native(PyObject *timer)
+/* Whether a method of a timer is this function: neither its class nor the timer itself has another one. */
+static int is_own(PyObject *timer, PyObject *name, PyCFunction function)
 {
-    if (!PyObject_TypeCheck(timer, core.quick_timer))
-        return 0;
-    /* Whether no subclass overrides them. A method of a type is the same object at each look-up. */
-    int same = 1;
-    for (int i = 0; i < 2 && same; i++) {
-        PyObject *name = i == 0 ? core.str_add : core.str_put_off;
-        PyObject *ours = PyObject_GetAttr((PyObject *)core.quick_timer, name);
-        PyObject *its = PyObject_GetAttr((PyObject *)Py_TYPE(timer), name);
-        same = ours != NULL && ours == its;
-        Py_XDECREF(ours);
-        Py_XDECREF(its);
-    }
+    PyObject *method = PyObject_GetAttr(timer, name);
+    int same = method != NULL && PyCFunction_Check(method) && PyCFunction_GET_FUNCTION(method) == function
+               && PyCFunction_GET_SELF(method) == timer;
+    Py_XDECREF(method);
     PyErr_Clear();
     return same;
+}
+
+static int is_native(PyObject *timer)
+{
+    return PyObject_TypeCheck(timer, core.quick_timer)
+           && is_own(timer, core.str_add, (PyCFunction)(void (*)(void))quick_add)
+           && is_own(timer, core.str_put_off, (PyCFunction)(void (*)(void))quick_put_off);
 }
 
 static int capsule_add(PyObject *timer, TimerEntry *entry) { return add((QuickTimer *)timer, entry); }
