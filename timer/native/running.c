@@ -94,15 +94,27 @@ static Py_ssize_t further_place(Slot *slot)
     return slot->used;
 }
 
-/* The number of the greenlet that runs. Called only if threading.get_ident was replaced. An error that is set stays. */
+/* For Py_AddPendingCall(): raise an interrupt in the main thread. Takes over the reference. */
+static int interrupt(void *error)
+{
+    raise_made(error);
+    return -1;
+}
+
+/* The number of the greenlet that runs. Called only if threading.get_ident was replaced. An error that is set stays. A
+ * signal handler may raise an interrupt in get_ident(), which is raised again in the hook. */
 static unsigned long ask_for_ident(unsigned long thread)
 {
     Kept kept = keep_error();
     PyObject *answer = PyObject_CallNoArgs(slots.get_ident);
     if (answer != NULL)
         thread = PyLong_AsUnsignedLongMask(answer);
-    if (PyErr_Occurred())
-        PyErr_Clear();
+    if (PyErr_Occurred() && !is_contained()) {
+        PyObject *error = take_error();
+        if (Py_AddPendingCall(interrupt, error))
+            Py_DECREF(error); /* too many are waiting */
+    }
+    PyErr_Clear();
     Py_XDECREF(answer);
     set_again(kept);
     return thread;

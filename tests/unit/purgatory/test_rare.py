@@ -307,6 +307,19 @@ def test_own_put_off_of_a_timer_is_asked():
         assert [50] == asked
 
 
+@pytest.mark.parametrize("name", ["add", "put_off"])
+def test_method_that_is_assigned_to_a_timer_is_called(monkeypatch, mock_timer, name):
+    """A purgatory calls the ``add`` and the ``put_off`` of its timer, also if the timer itself has another one."""
+    called, own = [], getattr(mock_timer, name)
+    monkeypatch.setattr(mock_timer, name, lambda *given: [called.append(given[0]), own(*given)][1])
+    with DelayedOperationPurgatory("patched", timer=mock_timer, reaper_enabled=False) as purgatory:
+        operation = Waiting(5)
+        purgatory.try_complete_else_watch(operation, ["k"])
+        assert operation.extend(50)
+
+    assert [operation] == called
+
+
 @pytest.mark.parametrize("delay_ms", ["soon", True, math.nan])
 def test_bad_delay_does_not_reach_the_own_put_off_of_a_timer(delay_ms):
     """A timer that defines its own ``put_off`` gets whole milliseconds, and never what is no delay."""
@@ -350,3 +363,30 @@ def test_purgatory_is_not_copied(purgatory, make):
     """A purgatory can't be copied: two that share what waits would count it twice."""
     with pytest.raises(TypeError, match="cannot copy or pickle"):
         make(purgatory)
+
+
+def test_interrupt_while_a_greenlet_is_named_reaches_the_caller():
+    """Ctrl-C in the function that gevent puts in the place of ``threading.get_ident`` is raised, and not dropped."""
+    program = """
+import signal, threading
+threads, armed = threading.get_ident, []
+def get_ident():
+    if armed:
+        armed.clear()
+        signal.raise_signal(signal.SIGINT)
+    return threads()
+threading.get_ident = get_ident
+from purgatory import DelayedOperation, DelayedOperationPurgatory
+class Waits(DelayedOperation):
+    def try_complete(self):
+        return False
+purgatory = DelayedOperationPurgatory("greenlets", timer_enabled=False, reaper_enabled=False)
+purgatory.try_complete_else_watch(Waits(5), ["k"])
+armed.append(True)
+try:
+    purgatory.check_and_complete("k")
+except KeyboardInterrupt:
+    print("interrupted", armed)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
+    assert "interrupted []" == done.stdout.strip()
