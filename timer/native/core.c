@@ -99,6 +99,10 @@ static int make_core(void)
     PyTypeObject *entry = make_type(&entry_spec);
     if (entry == NULL || PyErr_Occurred() || PyObject_SetAttrString((PyObject *)entry, "_task_allows_readd", Py_True))
         return -1;
+    if (free_mutexes_after_fork()) {
+        PyErr_NoMemory();
+        return -1;
+    }
     core.entry = entry;
     for_others.entry_type = entry;
     return 0;

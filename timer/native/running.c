@@ -6,7 +6,12 @@
  *
  * A call borrows its task and the name of its hook, whose references the caller of begin() keeps until end_call(). The
  * dict of the thread's state owns the slot. So the slot goes with the thread, and in a forked child with the threads
- * that the child does not have. Without a global lock, a slot has a mutex, and `slots.mutex` guards the list of slots. */
+ * that the child does not have. Without a global lock, a slot has a mutex, and `slots.mutex` guards the list of slots.
+ * A child frees these before CPython frees the slots: any of them may have been held by a thread that is gone. */
+
+#if defined(Py_GIL_DISABLED) && defined(HAVE_FORK)
+#include <pthread.h>
+#endif
 
 #ifdef __GLIBC__ /* its loader keeps room for such a variable, which is then read without a call */
 #define THREAD_LOCAL static _Thread_local __attribute__((tls_model("initial-exec")))
@@ -29,6 +34,19 @@ static struct {
 } slots;
 
 THREAD_LOCAL Slot *my_slot;
+
+#if defined(Py_GIL_DISABLED) && defined(HAVE_FORK)
+static void free_mutexes(void)
+{
+    slots.mutex = (PyMutex){0};
+    for (Slot *slot = slots.first; slot != NULL; slot = slot->after)
+        slot->mutex = (PyMutex){0};
+}
+
+static int free_mutexes_after_fork(void) { return pthread_atfork(NULL, NULL, free_mutexes); }
+#else
+static int free_mutexes_after_fork(void) { return 0; }
+#endif
 
 /* Free a slot. Called when the capsule that owns it goes. */
 static void free_slot(PyObject *capsule)

@@ -166,6 +166,26 @@ def test_what_fails_in_a_child_keeps_nothing_else_from_it():
     assert ["True 5 ('not_renewed_in_child', 'Thing', \"OSError('no more')\")"] == out
 
 
+@pytest.mark.slow
+def test_a_forked_child_has_the_records_of_calls_however_many_threads_used_them():
+    """Threads record calls, and others read all records, when the process forks. The child does both."""
+    out = run(
+        """
+        from timer import _running
+        task = Quiet(5)
+        def records():
+            for _ in range(500):
+                _running.call(task, "run", int)
+        def child():
+            assert not _running.calls()
+            records()
+            assert _running.call(task, "run", _running.calls)
+        forks(25, child, records, records, records, _running.calls, _running.calls)
+        """
+    )
+    assert ["25 children ended"] == out
+
+
 @global_lock
 def test_a_forked_child_parks_checks_and_scrapes_however_busy_its_parents_metrics_were():
     """Histograms, callback times and types are measured on, and collected, in a child."""
