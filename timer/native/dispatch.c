@@ -158,7 +158,15 @@ static int gather_bucket(Batch *self, TimerBucket *bucket, Py_ssize_t *room, int
     return 0;
 }
 
-/* Collect all tasks of the buckets in order of deadline. Tasks of one deadline stay in order of arrival. */
+/* Forget the tasks that the batch has not come to. */
+static void drop_tasks(Batch *self)
+{
+    while (self->next < self->count)
+        Py_DECREF(self->tasks[self->next++].task);
+}
+
+/* Collect all tasks of the buckets in order of deadline. Tasks of one deadline stay in order of arrival. 0, or -1 with
+ * an error. */
 static int gather(Batch *self)
 {
     Py_ssize_t room = self->left + 1;
@@ -176,6 +184,18 @@ static int gather(Batch *self)
     if (!sorted)
         qsort(self->tasks, self->count, sizeof(Due), by_deadline);
     return 0;
+}
+
+/* The same. After an error the next run collects them again. */
+static int gather_or_forget(Batch *self)
+{
+    if (!gather(self))
+        return 0;
+    drop_tasks(self);
+    PyMem_Free(self->tasks);
+    self->tasks = NULL;
+    self->count = self->next = 0;
+    return -1;
 }
 
 /* How late a task is. 0 if that or its times do not fit into 64 bits. */
@@ -254,8 +274,7 @@ static int end_turn(Batch *self, Tally *tally, int more, PyObject *thread_id)
     Py_ssize_t done = more ? (Py_ssize_t)tally->reached : self->left;
     self->left -= done;
     if (!more)
-        while (self->next < self->count)
-            Py_DECREF(self->tasks[self->next++].task);
+        drop_tasks(self);
     PyObject *number = PyLong_FromSsize_t(done);
     int failed = number == NULL ? -1
                                 : done_call(PyObject_CallMethodObjArgs(self->dispatcher, core.str_end, tally, number,
@@ -285,7 +304,8 @@ static PyObject *batch_run(Batch *self, PyObject *const *args, Py_ssize_t count,
     PyObject *given = count + named == 1 ? args[0] : Py_None;
     Tally *tally = (Tally *)core.tally->tp_alloc(core.tally, 0);
     PyObject *thread_id = tally == NULL ? NULL : PyObject_CallMethodNoArgs(self->dispatcher, core.str_begin);
-    int failed = thread_id == NULL || number_of_most(given, &most) || (self->tasks == NULL && gather(self)) ? -1 : 0;
+    int failed = thread_id == NULL || number_of_most(given, &most)
+                 || (self->tasks == NULL && gather_or_forget(self)) ? -1 : 0;
     if (!failed)
         failed = run(self, tally, most);
     int more = !failed && tally->reached == most;
@@ -313,8 +333,7 @@ static int batch_traverse(Batch *self, visitproc visit, void *arg)
 
 static int batch_clear(Batch *self)
 {
-    while (self->next < self->count)
-        Py_DECREF(self->tasks[self->next++].task);
+    drop_tasks(self);
     return 0;
 }
 
