@@ -107,7 +107,7 @@ typedef struct {
     void (*run_by)(PyTypeObject *type, PyCFunction run);
     /* Set the deadline of an entry that no timer takes, by the system's clock: 1, 0 if it does not fit into 64 bits, or
      * -1 with an error. */
-    int (*note)(TimerEntry *entry);
+    int (*set_deadline)(TimerEntry *entry);
     /* Record that this thread calls a hook of a task. The caller keeps both references until end_call(). No error is
      * raised. */
     Record (*begin)(TimerEntry *task, PyObject *hook);

@@ -1,8 +1,7 @@
 /* The native implementation of the purgatory's hot types: purgatory._core.
  *
  * The Python module of the same name defines what each type does, and tells the same steps under the same names (a test
- * compares them). The files here, in the order in which this one
- * includes them:
+ * compares them). The files here, in the order in which this one includes them:
  *
  *     core.h             the structs, the objects that all parts share, their locks
  *     stack.c            how much of the C stack is left

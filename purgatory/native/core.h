@@ -62,7 +62,7 @@ typedef struct {
 struct Shard {
     PyObject_HEAD
     PyObject *by_key; /* a dict: key to Watchers */
-    PyObject *lock;
+    PyObject *key_lock; /* for Python code. C makes and forgets keys in single steps of the dict */
     PyObject *observers; /* an ObserverMethods */
     IdleKeys *idle_keys;
     PyObject *retrier, *capacity, *timer;

@@ -62,7 +62,9 @@ static Py_ssize_t take_further(Watchers *watchers, Taken *taken, Py_ssize_t most
     return taken->count - taken->begin;
 }
 
-/* A set of addresses: the watchers and the operations that a check of many keys has met. */
+/* A set of addresses: the watchers and the operations that a check of many keys has met. It owns none. An operation that
+ * is freed meanwhile may leave its address to a new one, which is then not checked. It was checked as it was parked,
+ * which was after the event. */
 typedef struct {
     void *few[4 * FEW], **slots;
     size_t size, count; /* size: a power of two */

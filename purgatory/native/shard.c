@@ -68,12 +68,12 @@ static int watch(Shard *self, PyObject *key, Operation *op, Link *link)
 static int shard_init(Shard *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"key_lock", "by_key", "observers", "idle_keys", "retrier", "capacity", "timer", NULL};
-    PyObject *lock, *by_key, *observers, *idle_keys, *retrier = Py_None, *capacity = Py_None, *timer = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!|OOO:__init__", names, &lock, &PyDict_Type, &by_key,
+    PyObject *key_lock, *by_key, *observers, *idle_keys, *retrier = Py_None, *capacity = Py_None, *timer = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!|OOO:__init__", names, &key_lock, &PyDict_Type, &by_key,
                                      core.observer_methods, &observers, core.idle_keys, &idle_keys, &retrier, &capacity,
                                      &timer))
         return -1;
-    Py_XSETREF(self->lock, Py_NewRef(lock));
+    Py_XSETREF(self->key_lock, Py_NewRef(key_lock));
     Py_XSETREF(self->by_key, Py_NewRef(by_key));
     Py_XSETREF(self->observers, Py_NewRef(observers));
     Py_XSETREF(self->idle_keys, (IdleKeys *)Py_NewRef(idle_keys));
@@ -121,7 +121,7 @@ static int shard_traverse(Shard *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->by_key);
-    Py_VISIT(self->lock);
+    Py_VISIT(self->key_lock);
     Py_VISIT(self->observers);
     Py_VISIT((PyObject *)self->idle_keys);
     Py_VISIT(self->retrier);
@@ -149,7 +149,7 @@ static void shard_dealloc(Shard *self)
         PyObject_ClearWeakRefs((PyObject *)self);
     shard_clear(self);
     Py_CLEAR(self->by_key);
-    Py_CLEAR(self->lock);
+    Py_CLEAR(self->key_lock);
     Py_CLEAR(self->observers);
     Py_CLEAR(self->capacity);
     type->tp_free(self);
@@ -173,7 +173,7 @@ static PyObject *shard_stop_completing(Shard *self, PyObject *but)
 
 static PyMemberDef shard_members[] = {
     {"by_key", Py_T_OBJECT_EX, offsetof(Shard, by_key), READONLY, NULL},
-    {"key_lock", Py_T_OBJECT_EX, offsetof(Shard, lock), 0, NULL},
+    {"key_lock", Py_T_OBJECT_EX, offsetof(Shard, key_lock), 0, NULL},
     {"observers", Py_T_OBJECT_EX, offsetof(Shard, observers), READONLY, NULL},
     {"idle_keys", Py_T_OBJECT_EX, offsetof(Shard, idle_keys), READONLY, NULL},
     {"retrier", Py_T_OBJECT_EX, offsetof(Shard, retrier), READONLY, NULL},

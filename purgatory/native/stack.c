@@ -23,7 +23,8 @@ THREAD_LOCAL uintptr_t outcomes_end, hooks_end;
 
 static inline uintptr_t stack_address(void) { return (uintptr_t)__builtin_frame_address(0); }
 
-/* Find this thread's stack. Where that fails, and in code that runs on a stack of its own, there is no bound. */
+/* Find this thread's stack. There is no bound where that fails, nor for a thread whose first hook runs on another stack
+ * than the thread's own. */
 static void find_stack(void)
 {
     uintptr_t lowest = 0, size = 0, here = stack_address();

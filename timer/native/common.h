@@ -1,6 +1,6 @@
 /* Helpers that the C code of timer, purgatory and purgatory.journal share: versions of CPython, errors, arguments.
  *
-* Each native module is one translation unit: its main C file includes a header with its structs, then its parts in
+ * Each native module is one translation unit: its main C file includes a header with its structs, then its parts in
  * order. So every function is static, the compiler inlines across parts, and a part needs no declarations of earlier
  * parts. */
 #ifndef TIMER_NATIVE_COMMON_H

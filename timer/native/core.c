@@ -66,9 +66,9 @@ static void run_by(PyTypeObject *type, PyCFunction run)
 }
 
 static TimerCore for_others = {
-    .run_by = run_by, .version = TIMER_CORE_VERSION, .entry_size = sizeof(TimerEntry), .init = entry_init_delay, .is_native = is_native,
-    .add = capsule_add, .put_off = capsule_put_off, .withdraw = withdraw, .note = note_deadline,
-    .begin = begin};
+    .version = TIMER_CORE_VERSION, .entry_size = sizeof(TimerEntry), .init = entry_init_delay, .is_native = is_native,
+    .run_by = run_by, .add = capsule_add, .put_off = capsule_put_off, .withdraw = withdraw,
+    .set_deadline = set_deadline, .begin = begin};
 
 /* ---------------------------------------------------------------- the module */
 

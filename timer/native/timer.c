@@ -124,7 +124,7 @@ static int deadline_of(QuickTimer *self, int64_t delay_ms, int64_t *deadline_ns)
 }
 
 /* For the capsule: set the deadline of a task that no timer takes. */
-static int note_deadline(TimerEntry *task)
+static int set_deadline(TimerEntry *task)
 {
     int64_t now_ns, delay_ms = peek(&task->delay_ms);
     if (delay_ms < 0 || delay_ms > MOST_MS)
