@@ -75,7 +75,7 @@ typedef struct {
 typedef struct RunningCalls {
     unsigned long thread;
     int64_t number; /* of the last call */
-    Py_ssize_t used, room;
+    Py_ssize_t used, room, gaps; /* gaps: how many of the used places are free */
     RunningCall *places;
     struct RunningCalls *before, *after;
     Mutex mutex;
@@ -113,6 +113,15 @@ typedef struct {
     Record (*begin)(TimerEntry *task, PyObject *hook);
 } TimerCore;
 
+/* Free the place of a call that does not end as the last one of its thread, or above a free place. The mutex is held. */
+__attribute__((cold, noinline, unused)) static void end_among_others(RunningCalls *calls, Py_ssize_t place)
+{
+    calls->places[place].task = NULL;
+    calls->gaps++;
+    for (; calls->used > 0 && calls->places[calls->used - 1].task == NULL; calls->used--)
+        calls->gaps--;
+}
+
 /* Remove the record of a call. */
 static inline void end_call(Record record)
 {
@@ -120,11 +129,10 @@ static inline void end_call(Record record)
     if (calls == NULL)
         return;
     lock_mutex(&calls->mutex);
-    calls->places[record.place].task = NULL;
-    if (record.place == calls->used - 1) /* nearly always */
+    if (record.place == calls->used - 1 && calls->gaps == 0) /* nearly always */
         calls->used--;
-    while (calls->used > 0 && calls->places[calls->used - 1].task == NULL)
-        calls->used--;
+    else
+        end_among_others(calls, record.place);
     unlock_mutex(&calls->mutex);
 }
 

@@ -132,6 +132,16 @@ static PyObject *keys_for_log(PyObject *key, PyObject *keys)
     return named;
 }
 
+/* Report a check that raised, or that returned True without completing. 0, or -1 with an error. */
+RARE int report_check(Operation *op, int answer, PyObject *key, PyObject *keys)
+{
+    PyObject *named = keys_for_log(key, keys);
+    int failed = answer < 0 ? contain(op, core.str_try_complete, named)
+                            : done_call(PyObject_CallFunctionObjArgs(core.warn, op, named, NULL));
+    Py_DECREF(named);
+    return failed;
+}
+
 /* Check the operation once, or expire it: 1 if the check completed it, 0, or -1 with an error. The keys are for the
  * log: those of an operation that is being parked, of which `keys` is NULL if there is only one. */
 static int op_check_now(Operation *op, PyObject *key, PyObject *keys)
@@ -139,17 +149,13 @@ static int op_check_now(Operation *op, PyObject *key, PyObject *keys)
     if (flag_of(&op->overdue) && state_of(op) != ARRIVING)
         return op_end(op, EXPIRED) < 0 ? -1 : 0; /* it takes nothing that the event provided, so it does not count */
     count_check(op);
-    int answer = call_try_complete(op), failed = 0;
+    int answer = call_try_complete(op);
     if (answer == 0 || (answer < 0 && !is_contained()))
         return answer;
-    if (answer < 0 || state_of(op) <= PARKED) {
-        PyObject *named = keys_for_log(key, keys);
-        failed = answer < 0 ? contain(op, core.str_try_complete, named)
-                            : done_call(PyObject_CallFunctionObjArgs(core.warn, op, named, NULL));
-        Py_DECREF(named);
-    }
+    if ((answer < 0 || state_of(op) <= PARKED) && report_check(op, answer, key, keys))
+        return -1;
     /* Another thread may have forced or cancelled the operation, so the answer alone is not enough. */
-    return failed ? -1 : answer > 0 && (state_of(op) == IMMEDIATE || state_of(op) == SATISFIED);
+    return answer > 0 && (state_of(op) == IMMEDIATE || state_of(op) == SATISFIED);
 }
 
 /* Let the retrier repeat the check: 0, or -1 with an error. An error that is set stays set, unless this call is
@@ -345,12 +351,10 @@ static int op_decide(Operation *op, int outcome)
     return before;
 }
 
-/* Run a hook. If it raises, that error is in `error`, which the caller owns. 0, or -1 with an error if this thread is
+/* Contain the error of a hook, which is set, and keep it in `error`. 0, or -1 with an error if this thread is
  * interrupted. */
-static int run_hook(Operation *op, PyObject *name, PyObject **error)
+RARE int contain_hook(Operation *op, PyObject *name, PyObject **error)
 {
-    if (done_call(plain_answer(op, call_hook_in_context(op, name))) == 0)
-        return 0;
     int contained = is_contained(), failed = -1;
     PyObject *raised = take_error();
     if (contained) {
@@ -365,6 +369,13 @@ static int run_hook(Operation *op, PyObject *name, PyObject **error)
         PyErr_SetObject((PyObject *)Py_TYPE(raised), raised);
     Py_XSETREF(*error, raised);
     return failed;
+}
+
+/* Run a hook. If it raises, that error is in `error`, which the caller owns. 0, or -1 with an error if this thread is
+ * interrupted. */
+static int run_hook(Operation *op, PyObject *name, PyObject **error)
+{
+    return done_call(plain_answer(op, call_hook_in_context(op, name))) ? contain_hook(op, name, error) : 0;
 }
 
 /* Call the hooks, then report the end to the observers. */

@@ -51,7 +51,7 @@ static void find_stack(void)
     hooks_end = is_known ? lowest + margin / 2 : 1;
 }
 
-static int reject_depth(const char *what)
+RARE int reject_depth(const char *what)
 {
     PyErr_Format(PyExc_RecursionError, "maximum recursion depth exceeded while %s; let hooks nest less deeply", what);
     return 0;

@@ -16,6 +16,9 @@
 #define Py_T_BOOL T_BOOL
 #endif
 
+/* Of a function for a rare case: the usual path around its call then saves fewer registers. */
+#define RARE __attribute__((cold, noinline)) static
+
 #ifndef Py_BEGIN_CRITICAL_SECTION /* before CPython 3.13 */
 #define Py_BEGIN_CRITICAL_SECTION(object) {
 #define Py_END_CRITICAL_SECTION() }
@@ -214,10 +217,13 @@ static inline int make_names(const Name *names, size_t count)
 static inline int each_argument(PyObject *const *args, Py_ssize_t number, PyObject *names, const char *call,
                                 const char *const *wanted, Py_ssize_t required, PyObject **found)
 {
-    Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names), used = 0;
+    Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names), used = 0, most = 0;
+    for (; wanted[most] != NULL; most++)
+        found[most] = most < number ? args[most] : NULL;
+    if (named == 0 && required <= number && number <= most) /* nearly always */
+        return 0;
     int is_complete = 1;
-    for (Py_ssize_t place = 0; wanted[place] != NULL; place++) {
-        found[place] = place < number ? args[place] : NULL;
+    for (Py_ssize_t place = 0; place < most; place++) {
         for (Py_ssize_t i = 0; i < named && found[place] == NULL; i++)
             if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, i), wanted[place]) == 0)
                 found[place] = args[number + i];

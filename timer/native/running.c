@@ -95,7 +95,7 @@ static Slot *make_slot(void)
  * memory. */
 static Py_ssize_t further_place(Slot *slot)
 {
-    for (Py_ssize_t place = 0; place < slot->used; place++)
+    for (Py_ssize_t place = 0; slot->gaps > 0; place++)
         if (slot->places[place].task == NULL)
             return place;
     Py_ssize_t room = slot->room == 0 ? FIRST_PLACES : 2 * slot->room;
@@ -105,6 +105,8 @@ static Py_ssize_t further_place(Slot *slot)
     lock_mutex(&slot->mutex);
     if (before != NULL)
         memcpy(larger, before, (size_t)slot->room * sizeof *larger);
+    for (Py_ssize_t place = slot->room; place < room; place++)
+        larger[place].thread = slot->thread; /* and of greenlets the number of each */
     slot->places = larger;
     slot->room = room;
     unlock_mutex(&slot->mutex);
@@ -156,7 +158,7 @@ static void wake(void)
 
 /* Record a call where begin() cannot: it is the first one of the thread, there is no place, a greenlet runs, or another
  * thread waits for a call. */
-__attribute__((noinline)) static Record begin_slowly(TimerEntry *task, PyObject *hook)
+RARE Record begin_slowly(TimerEntry *task, PyObject *hook)
 {
     Slot *slot = my_slot != NULL ? my_slot : make_slot();
     if (slot == NULL)
@@ -166,7 +168,10 @@ __attribute__((noinline)) static Record begin_slowly(TimerEntry *task, PyObject 
     if (place < 0)
         return (Record){NULL, 0};
     lock_mutex(&slot->mutex);
-    slot->used += place == slot->used;
+    if (place == slot->used)
+        slot->used++;
+    else
+        slot->gaps--;
     slot->places[place] = (RunningCall){task, hook, thread, ++slot->number};
     unlock_mutex(&slot->mutex);
     wake();
@@ -182,7 +187,6 @@ static Record begin(TimerEntry *task, PyObject *hook)
     lock_mutex(&slot->mutex);
     RunningCall *call = &slot->places[slot->used];
     call->hook = hook;
-    call->thread = slot->thread;
     call->number = ++slot->number;
     call->task = task;
     Record record = {slot, slot->used++};
