@@ -41,6 +41,14 @@ def checked_delay_ms(delay_ms: object) -> int:
     return math.ceil(delay_ms)
 
 
+def not_a_task(task: object) -> InvalidTask:
+    """The error for an object that is not a task, or whose ``__init__`` was not called."""
+    if not isinstance(task, TimerTaskEntry):
+        return InvalidTask(task)
+    kind = type(task).__qualname__
+    return InvalidTask(task, f"{kind} was not initialized; call super().__init__(delay_ms) in its __init__")
+
+
 @native_class
 class TimerTaskList(dict["TimerTask", None]):
     """One bucket of a wheel: the tasks whose due tick lies in ``[first, end)``, in order of arrival.

@@ -26,9 +26,9 @@ from timer._base import OnError, Submits, Timer, TimerStatistics, report_error
 from timer._clock import NS_PER_MS, Clock, system_clock
 from timer._dispatch import Dispatcher, by_deadline
 from timer._edition import CORE, native_class
-from timer._errors import InvalidTask, TaskHeld, TimerClosed, TimerConfigError, TimerFull
+from timer._errors import TaskHeld, TimerClosed, TimerConfigError, TimerFull
 from timer._fork import call_after_fork, new_condition, new_lock
-from timer._task import TimerTask, TimerTaskEntry, TimerTaskList, checked_delay_ms
+from timer._task import TimerTask, TimerTaskEntry, TimerTaskList, checked_delay_ms, not_a_task
 from timer._wheel import TimingWheel
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class SystemTimer(Timer):
             if task._task_bucket is not None and not task._task_allows_readd:
                 raise TaskHeld(task)
         except AttributeError:
-            raise InvalidTask(task) from None
+            raise not_a_task(task) from None
         while True:
             now_ns = self._clock()
             deadline_ns = now_ns + task._task_delay_ms * NS_PER_MS
@@ -164,8 +164,8 @@ class SystemTimer(Timer):
 
     def put_off(self, task: TimerTask, delay_ms: float) -> bool:
         """Move the deadline of a pending task to ``delay_ms`` from now, in O(1). See :meth:`Timer.put_off`."""
-        if not isinstance(task, TimerTaskEntry):
-            raise InvalidTask(task)
+        if not (isinstance(task, TimerTaskEntry) and hasattr(task, "_task_bucket")):
+            raise not_a_task(task)
         whole_ms = max(0, checked_delay_ms(delay_ms))
         now_ns = self._clock()
         with self._lock:

@@ -50,6 +50,7 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Collection, Hashable, Sequence
+from contextlib import ExitStack
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
@@ -117,6 +118,9 @@ class Completion:
     is_counted: bool = False
 
 
+#: What may be owed after an interrupt. Each but the last may be interrupted, too.
+_OWED: Final = ("on_complete", "on_expiration", "finished", "count")
+
 #: The hooks to call, in order, for what ends an operation.
 _HOOKS: Final[dict[int, tuple[str, ...]]] = {
     FORCED: ("on_complete",),
@@ -170,11 +174,12 @@ class DelayedOperation(TimerTask, abc.ABC):
     def __init__(self, delay_ms: int, *, lock: LockLike | None = None) -> None:
         if getattr(self, "_op_home_shard", UNPARKED) is not UNPARKED:
             return  # a second __init__ of an operation that was parked changes nothing
-        super().__init__(delay_ms)
-        if hasattr(self, "_op_home_shard"):
-            return  # a second __init__ before that changes the delay only
-        if lock is not None:
+        is_first = not hasattr(self, "_op_home_shard")
+        if is_first and lock is not None:
             check_lock(lock)
+        super().__init__(delay_ms)
+        if not is_first:
+            return  # a second __init__ before that changes the delay only
         self._op_lock = lock
         self._op_home_shard = UNPARKED
         self._op_state: int = NEW
@@ -435,11 +440,10 @@ class DelayedOperation(TimerTask, abc.ABC):
         except BaseException:
             self._op_check_initialized()
             if completion.is_counted:  # this thread decided the outcome, and no other one runs the pending hooks
-                try:
-                    self._op_remove()
-                    self._op_run_hooks(completion)
-                finally:
-                    self._op_run_hooks(completion)  # on_expiration may have raised, too
+                with ExitStack() as owed:  # each call is made, whatever the ones before it raise
+                    for _ in _OWED:
+                        owed.callback(self._op_run_hooks, completion)
+                    owed.callback(self._op_remove)
             raise
         return True
 

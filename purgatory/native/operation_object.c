@@ -17,13 +17,13 @@ static int operation_init(Operation *self, PyObject *args, PyObject *kwargs)
     else if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O|$O:__init__", names, &delay_ms, &lock))
         return -1;
     int is_first = self->entry.delay_ms == TIMER_UNSET;
+    int has_lock = is_first && lock != Py_None; /* a second __init__ keeps the lock, which a thread may hold */
+    if (has_lock && done_call(PyObject_CallOneArg(core.check_lock, lock)))
+        return -1;
     if (init_delay(self, delay_ms))
         return -1;
-    if (is_first && lock != Py_None) { /* a second __init__ keeps the lock, which a thread may hold */
-        if (done_call(PyObject_CallOneArg(core.check_lock, lock)))
-            return -1;
-        self->lock = Py_NewRef(lock);
-    }
+    if (has_lock)
+        Py_XSETREF(self->lock, Py_NewRef(lock));
     return 0;
 }
 

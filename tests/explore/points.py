@@ -38,7 +38,7 @@ FIXED = _words(
     "_task_delay_ms _dispatcher _errors _idle_keys _inside _interval _known _lock _made _make _max_pending _missed "
     "_name _noted _observers _occupied _on_error _on_restart _origin_ns _start_ns _own_executor _own_timer "
     "_retrier _shards _tick_ns _timer _waiting _wheel __weakref__ by_key "
-    "_op_lock error hooks is_reported key_lock capacity clock end "
+    "_op_lock error hooks is_reported key_lock capacity clock end normal_ends "
     "find first idle_keys key outcomes level limit lock name observers reach retrier shard slots span taken timer "
     "requeue inner levels moving tick_ms wheel_size"
 )

@@ -270,9 +270,8 @@ MUTANTS = (
     Mutant(
         "an interrupt while an operation is removed leaves nothing behind",
         OPERATION,
-        "                    self._op_remove()\n"
-        "                    self._op_run_hooks(completion)\n                finally",
-        "                    self._op_run_hooks(completion)\n                finally",
+        "                    owed.callback(self._op_remove)\n",
+        "",
         T_STRUCK + "test_interrupt_while_an_operation_is_removed_leaves_nothing",
     ),
     Mutant(
@@ -281,6 +280,13 @@ MUTANTS = (
         "            if completion.is_counted:",
         "            if False:",
         T_STRUCK + "test_stopped_expiry_runs_what_is_left",
+    ),
+    Mutant(
+        "an interrupt of a pending hook skips none of the others",
+        OPERATION,
+        "                    for _ in _OWED:",
+        "                    for _ in _OWED[:2]:",
+        T_STRUCK + "test_interrupt_in_each_step_of_an_expiry_skips_none",
     ),
     Mutant(
         "an interrupt after PurgatoryFull does not cancel what another thread has parked",

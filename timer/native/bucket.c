@@ -2,9 +2,9 @@
 
 static TimerEntry *as_entry(PyObject *object)
 {
-    if (PyObject_TypeCheck(object, core.entry))
+    if (PyObject_TypeCheck(object, core.entry) && peek(&((TimerEntry *)object)->delay_ms) != TIMER_UNSET)
         return (TimerEntry *)object;
-    raise_made(python("timer._errors", "InvalidTask", object));
+    raise_made(python("timer._task", "not_a_task", object));
     return NULL;
 }
 

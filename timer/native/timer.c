@@ -145,10 +145,6 @@ static int add(QuickTimer *self, TimerEntry *task)
         raise_uninitialized(Py_TYPE(self), "");
         return -1;
     }
-    if (peek(&task->delay_ms) == TIMER_UNSET) {
-        Py_XDECREF(get_time(task, 0));
-        return -1;
-    }
     if (peek_bucket(task) != NULL) /* Python moves a pending task */
         return add_slowly(self, task);
     int counts = deadline_of(self, peek(&task->delay_ms), &deadline_ns);
@@ -222,10 +218,6 @@ static int put_off(QuickTimer *self, TimerEntry *task, PyObject *delay_ms)
     if (whole == NULL)
         return -1;
     int answer = saturated(whole, &delay) ? -1 : deadline_of(self, delay, &deadline_ns);
-    if (answer > 0 && peek(&task->delay_ms) == TIMER_UNSET) {
-        Py_XDECREF(get_time(task, 0));
-        answer = -1;
-    }
     if (answer > 0)
         answer = peek_bucket(task) != NULL && move_quickly(self, task, deadline_ns);
     if (answer == 0)

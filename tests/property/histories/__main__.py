@@ -6,16 +6,13 @@ import time
 from collections import Counter
 
 from tests.property.histories.compare import Comparison
-from tests.property.histories.generate import KNOWN, Generator
+from tests.property.histories.generate import Generator
 
 
 def main():
     parser = argparse.ArgumentParser(prog="python -m tests.property.histories", description=__doc__)
     parser.add_argument("--seeds", type=int, default=1000, help="how many histories (1000)")
     parser.add_argument("--start", type=int, default=0, help="the first seed (0)")
-    parser.add_argument(
-        "--known", nargs="+", choices=KNOWN, default=[], help="what to draw of that which is known to differ (nothing)"
-    )
     parser.add_argument("--shrink", type=int, default=1, help="how many differences to reduce and show (1)")
     parser.add_argument("--first", action="store_true", help="end at the first difference")
     options = parser.parse_args()
@@ -23,7 +20,7 @@ def main():
     kinds = Counter()
     with Comparison() as comparison:
         for seed in range(options.start, options.start + options.seeds):
-            difference = comparison.difference(Generator(seed, options.known).history())
+            difference = comparison.difference(Generator(seed).history())
             if difference is None:
                 continue
             kinds[difference.signature] += 1

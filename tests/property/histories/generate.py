@@ -8,13 +8,8 @@ so that every history ends.
 
 import random
 
-#: What is known to differ, and is left out unless it is asked for:
-KNOWN = {
-    "forgetful": "``Timer.add`` of an operation that was not initialized",
-}
-
 LOCKS = 3
-KINDS = ("plain",) * 6 + ("own", "own", "bare", "future", "own future", "only future")
+KINDS = ("plain",) * 6 + ("own", "own", "bare", "future", "own future", "only future", "forgetful")
 DELAYS = (-5, 0, 1, 20, 300, 10**20)
 NEW_DELAYS = (0, 7, 500, 500, 10**21, "x", -1, 2.0)
 TRY_ENDS = (
@@ -28,11 +23,10 @@ LOCK_ENDS = ("none",) * 6 + ("error", "interrupt", "false")
 
 
 class Generator:
-    """Draws a history. ``known``: what of :data:`KNOWN` is drawn too."""
+    """Draws a history."""
 
-    def __init__(self, seed, known=()):
+    def __init__(self, seed):
         self.random = random.Random(f"history {seed}")
-        self.known = known
         self.chance = lambda share: self.random.random() < share
         self.pick = self.random.choice
         self.operations = self.pick((3, 8, 20, 40))
@@ -81,7 +75,7 @@ class Generator:
     def operation(self, number):
         self.current = number
         drawn = {
-            "kind": self.pick(KINDS + ("forgetful",) if "forgetful" in self.known else KINDS),
+            "kind": self.pick(KINDS),
             "delay_ms": self.pick(DELAYS),
             "lock": self.pick((None, None, *range(LOCKS)) if self.has_locks else (None,)),
             "tenant": self.random.randrange(3),

@@ -721,6 +721,18 @@ def test_operation_without_the_librarys_init_is_refused(purgatory):
         purgatory.try_complete_else_watch(Forgetful(), ["k"])
 
 
+def test_operation_with_a_wrong_lock_is_not_initialized(purgatory):
+    """An operation whose ``__init__`` was given a wrong lock cannot be parked afterwards. The next one initializes it."""
+    operation = Waiting.__new__(Waiting)
+    with pytest.raises(InvalidSetting):
+        DelayedOperation.__init__(operation, 1000, lock=5)
+    with pytest.raises(InvalidOperation, match="its __init__ does not call"):
+        purgatory.try_complete_else_watch(operation, ["k"])
+    DelayedOperation.__init__(operation, 1000)
+
+    assert 1000 == operation.delay_ms
+
+
 @pytest.mark.parametrize("call", ["force_complete", "maybe_try_complete", "cancel"])
 def test_operation_without_the_librarys_init_says_so(call):
     """Every call of an operation whose ``__init__`` forgot ``super().__init__`` names that, in both editions."""

@@ -123,6 +123,34 @@ def test_stopped_expiry_runs_what_is_left(mock_timer, where, keep_context):
         assert (0, 0) == (purgatory.watched, purgatory._shards.completing())
 
 
+@pytest.mark.guarantee("decided hooks run after an interrupt")
+def test_interrupt_in_each_step_of_an_expiry_skips_none(mock_timer):
+    """An expiry that is interrupted by an observer, in both hooks and by an observer again makes each call once."""
+    made = []
+
+    def interrupt(name):
+        def hook(*_):
+            made.append(name)
+            raise Interrupted
+
+        return hook
+
+    kind = type(
+        "Expiring",
+        (DelayedOperation,),
+        {"try_complete": lambda _: False, **{name: interrupt(name) for name in ("on_complete", "on_expiration")}},
+    )
+    observer = type("Interrupting", (Observer,), {name: interrupt(name) for name in ("leaving", "finished")})()
+    with DelayedOperationPurgatory("struck", timer=mock_timer, observers=[observer]) as purgatory:
+        operation = kind(5)
+        purgatory.try_complete_else_watch(operation, ["k"])
+        with pytest.raises(Interrupted):
+            operation.run()
+
+        assert ["leaving", "on_complete", "on_expiration", "finished"] == made
+        assert (0, 0) == (purgatory.watched, purgatory._shards.completing())
+
+
 def test_stop_in_the_log_keeps_the_hooks_error(mock_timer, monkeypatch):
     """An expiry that is interrupted while the error of its ``on_complete`` is logged reports that error."""
 

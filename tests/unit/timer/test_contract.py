@@ -568,6 +568,19 @@ def test_what_is_no_task_is_refused(timer, task):
     assert 0 == timer.size
 
 
+def test_task_without_the_librarys_init_is_refused(timer):
+    """A task whose ``__init__`` forgot ``super().__init__`` is neither added nor extended, and the error says why."""
+
+    class Forgetful(Ping):
+        def __init__(self):
+            pass
+
+    for call in (timer.add, lambda task: timer.put_off(task, 5)):
+        with pytest.raises(InvalidTask, match=r"Forgetful was not initialized; call super\(\).__init__\(delay_ms\)"):
+            call(Forgetful())
+    assert 0 == timer.size
+
+
 # -- tasks that are held
 
 
