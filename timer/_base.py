@@ -206,6 +206,17 @@ class Timer(ShutsDown, abc.ABC):
     def wake(self) -> None:  # nothing to do for a timer whose waits are short
         """Wake all threads that wait in :meth:`advance_clock` or :meth:`advance_until`."""
 
+    def _is_empty(self) -> bool:
+        """Whether nothing is pending, so that a driver may :meth:`_rest`. Called by the argument of ``advance_until``.
+
+        False for a timer that does not define both. A driver then refers to it all the time, and it is never collected.
+        """
+        return False
+
+    def _rest(self, wake: Callable[[Timer], object]) -> bool:  # noqa: ARG002
+        """Call ``wake(self)`` when the timer is not empty any more, or is woken. False, and no call, if it is not."""
+        return False
+
     def driven_by(self, driver: Driver) -> None:  # a timer may ignore it, and can then get a second driver
         """Note that ``driver`` drives this timer, so that no other driver begins to."""
 

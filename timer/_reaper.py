@@ -1,10 +1,24 @@
-"""The thread that drives a timer, alone (:class:`Driver`) or as a part of a timer (:class:`SystemTimerReaper`)."""
+"""The thread that drives a timer, alone (:class:`Driver`) or as a part of a timer (:class:`SystemTimerReaper`).
+
+**A timer that was dropped without a shutdown.** While tasks are pending, the thread refers to the timer, because they
+must run. While none is pending, the thread *rests*: it has a weak reference only. So the garbage collector can find a
+timer that nothing else refers to. The thread then ends, with a ``ResourceWarning`` as for a file that was not closed.
+
+    1. The thread finds the timer empty, registers itself under the timer's lock, and gives up its reference.
+    2. Another thread adds a task, under the same lock, and wakes the thread. This gives a reference to the thread.
+    3. The program drops the timer. The thread drives it all the same.
+
+The collector may run at any time, on a thread that holds any lock. So it wakes the thread by the release of a lock that
+may be free already.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import time
+import warnings
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -17,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class Driver:
-    """A daemon thread that expires due tasks of any timer, until it is stopped or the timer is shut down.
+    """A daemon thread that expires due tasks of any timer, until it is stopped or the timer is shut down or collected.
 
     It stops at once if the timer defines ``wake``, and within 200 ms otherwise. After an exception it goes on.
 
@@ -25,7 +39,8 @@ class Driver:
         name: the thread's name.
         timer: the timer to drive.
         on_restart: called with each exception of the timer and the number of restarts. The default calls
-            ``threading.excepthook``.
+            ``threading.excepthook``. If it refers to the timer, the timer is never collected.
+        owner: what was not shut down, for the warning if the timer is collected.
 
     Attributes:
         thread: the thread.
@@ -34,11 +49,20 @@ class Driver:
     """
 
     def __init__(
-        self, name: str, timer: Timer, *, on_restart: Callable[[BaseException, int], object] | None = None
+        self,
+        name: str,
+        timer: Timer,
+        *,
+        on_restart: Callable[[BaseException, int], object] | None = None,
+        owner: str | None = None,
     ) -> None:
-        self._timer = timer
+        self._timer: Callable[[], Timer | None] = _weakly(timer, self._wake)
+        self._woken_by: Timer | None = None
+        self._owner = owner or f"timer {timer.name!r}"
         self._on_restart = on_restart or (lambda error, _: report_error(error))
         self._stopped = False
+        self._sleep = threading.Lock()  # the thread rests while it is held
+        self._sleep.acquire()
         self.restarts = 0
         self.heartbeat_ns = time.monotonic_ns()
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -50,23 +74,57 @@ class Driver:
         Wait until the thread has ended, but not longer than ``timeout_s``. A call from the thread does not wait.
         """
         self._stopped = True
-        self._timer.wake()
+        self._wake()
+        timer = self._timer()
+        if timer is not None:
+            timer.wake()
         if threading.current_thread() is not self.thread:
             with contextlib.suppress(*JOIN_ERRORS):
                 self.thread.join(timeout_s)
 
+    def _wake_for(self, timer: Timer) -> None:
+        self._woken_by = timer  # first: the program may drop it at once
+        self._wake()
+
+    def _wake(self, *_: object) -> None:
+        with contextlib.suppress(RuntimeError):  # it is free: the thread is awake
+            self._sleep.release()
+
     def _run(self) -> None:
-        while True:
-            try:
-                if self._stopped or self._timer.is_closed:
-                    return
-                self.heartbeat_ns = time.monotonic_ns()
-                self._timer.advance_until(lambda: self._stopped)
-            except BaseException as error:  # noqa: BLE001  # expiry must continue
-                self.restarts += 1
-                with contextlib.suppress(BaseException):  # a broken hook must not end the thread either
-                    self._on_restart(error, self.restarts)
-                time.sleep(0.01)  # a permanent failure must not become a busy loop
+        while not self._stopped:
+            timer, self._woken_by = self._woken_by or self._timer(), None
+            if timer is None:
+                message = f"unclosed {self._owner}: call its shutdown(), or use it in a with statement"
+                warnings.warn(message, ResourceWarning, stacklevel=1)
+                return
+            rests = self._round(timer)
+            del timer
+            if rests:
+                self._sleep.acquire()
+
+    def _round(self, timer: Timer) -> bool:
+        """Wait until a bucket is due, and expire it. Returns True if nothing is pending, so that the thread rests."""
+        try:
+            self._stopped = self._stopped or timer.is_closed
+            if self._stopped:
+                return False
+            self.heartbeat_ns = time.monotonic_ns()
+            timer.advance_until(lambda: self._stopped or timer._is_empty())
+            return timer._rest(self._wake_for)
+        except BaseException as error:  # noqa: BLE001  # expiry must continue
+            self.restarts += 1
+            with contextlib.suppress(BaseException):  # a broken hook must not end the thread either
+                self._on_restart(error, self.restarts)
+            time.sleep(0.01)  # a permanent failure must not become a busy loop
+            return False
+
+
+def _weakly(timer: Timer, collected: Callable[[object], object]) -> Callable[[], Timer | None]:
+    """A weak reference to a timer, or a strong one if its class has ``__slots__`` without ``__weakref__``."""
+    try:
+        return weakref.ref(timer, collected)
+    except TypeError:
+        return lambda: timer
 
 
 class SystemTimerReaper(Timer):

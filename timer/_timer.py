@@ -18,7 +18,6 @@ the tasks, because a slow task would delay all others. If your tasks are quick, 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -38,6 +37,9 @@ if TYPE_CHECKING:
 
 #: How long a driver waits between two slices of tasks, so that other threads get the interpreter.
 SLEEP_S: Final = 0.0001
+
+#: The longest sleep of a driver. After it, the driver of a timer whose tasks were all cancelled begins to rest.
+LONGEST_SLEEP_S: Final = 30.0
 
 #: The greatest time that is converted to a float. A delay may be any int.
 MOST_NS: Final = 10**300
@@ -111,6 +113,7 @@ class SystemTimer(Timer):
         self._max_pending = max_pending
         self._lock = new_lock()  # guards the wheel, the buckets, _closed and _reschedules
         self._changed = new_condition(self._lock)  # drivers sleep on it
+        self._resting: list[Callable[[Timer], object]] = []  # how to wake the drivers that rest: nothing is pending
         self._wheel = TimingWheel(wheel_size, self._lock, self._tick_ns, self._origin_ns)
         self.wheel_size = self._wheel.wheel_size
         self._closed = False
@@ -148,9 +151,7 @@ class SystemTimer(Timer):
                 if self._max_pending is not None and not is_here and self._pending() >= self._max_pending:
                     raise TimerFull(self.name, self._max_pending)
                 if is_here or source is None:
-                    bucket, is_earliest = self._wheel.bucket_for(deadline_ns, now_ns)
-                    if is_earliest:
-                        self._changed.notify_all()  # the drivers sleep until a later bucket
+                    bucket = self._bucket_for(deadline_ns, now_ns)
                     if source is not None:
                         source.remove(task)
                     task._task_rescheduled_by_ns = 0
@@ -174,9 +175,7 @@ class SystemTimer(Timer):
             if source is None or source.lock is not self._lock or self._closed:
                 return False
             deadline_ns = now_ns + whole_ms * NS_PER_MS
-            target, is_earliest = self._wheel.bucket_for(deadline_ns, now_ns)
-            if is_earliest:
-                self._changed.notify_all()
+            target = self._bucket_for(deadline_ns, now_ns)
             if not target.take(task, source, deadline_ns):
                 return False
             self._reschedules += 1
@@ -184,6 +183,21 @@ class SystemTimer(Timer):
         if is_due:
             self._expire_due()
         return True
+
+    def _bucket_for(self, deadline_ns: int, now_ns: int) -> TimerTaskList:
+        """The bucket for a deadline. If it is the earliest one, or after an interrupt, the drivers are woken."""
+        with OnError(self._wake_all):
+            bucket, is_earliest = self._wheel.bucket_for(deadline_ns, now_ns)
+            if is_earliest:
+                self._wake_all()  # the drivers sleep until a later bucket
+        return bucket
+
+    def _wake_all(self) -> None:
+        """Wake all threads that wait for a bucket. The lock is held. A second call has no effect."""
+        self._changed.notify_all()
+        for wake in self._resting:
+            wake(self)
+        self._resting.clear()
 
     def advance_clock(self, timeout_ms: float) -> bool:
         return self._advance(self._clock() + checked_delay_ms(timeout_ms) * NS_PER_MS, lambda: False)
@@ -223,7 +237,7 @@ class SystemTimer(Timer):
         upcoming = self._wheel.next_tick()
         next_ns = None if upcoming is None else self._origin_ns + upcoming * self._tick_ns
         wake_ns = min((ns for ns in (until_ns, next_ns) if ns is not None), default=None)
-        return None if wake_ns is None else min(min(wake_ns - now_ns, MOST_NS) / 1e9, threading.TIMEOUT_MAX)
+        return None if wake_ns is None else min(min(wake_ns - now_ns, MOST_NS) / 1e9, LONGEST_SLEEP_S)
 
     def _expire_due(self) -> bool:
         """Hand due buckets to the executor, without the lock. If that fails they stay due. Returns whether any was."""
@@ -240,7 +254,7 @@ class SystemTimer(Timer):
         with self._lock:
             there = set(map(id, self._wheel.due))
             self._wheel.due += [bucket for bucket in buckets if id(bucket) not in there]
-            self._changed.notify_all()
+            self._wake_all()
 
     @property
     def size(self) -> int:
@@ -301,7 +315,18 @@ class SystemTimer(Timer):
 
     def wake(self) -> None:
         with self._lock:
-            self._changed.notify_all()
+            self._wake_all()
+
+    def _is_empty(self) -> bool:
+        wheel = self._wheel
+        return not (wheel.due or wheel.moving or self._closed) and wheel.next_tick() is None
+
+    def _rest(self, wake: Callable[[Timer], object]) -> bool:
+        with self._lock:
+            rests = self._is_empty()
+            if rests:
+                self._resting.append(wake)
+            return rests
 
     def shutdown(self) -> list[TimerTask]:
         """Stop, and wait for batches on the timer's own executor. Returns the pending tasks, earliest first.
@@ -313,7 +338,7 @@ class SystemTimer(Timer):
     def _shut_down(self, timeout_s: float | None) -> list[TimerTask]:
         with self._lock:
             self._closed = True
-            self._changed.notify_all()
+            self._wake_all()
             leftovers = self._empty()
         self._dispatcher.close(timeout_s)
         with self._lock:

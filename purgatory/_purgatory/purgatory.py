@@ -140,7 +140,9 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         self._waiting: dict[Shutdown, frozenset[int]] = {}  # for each shutdown that runs, the hooks that called it
         self._driver: Driver | None = None
         if reaper_enabled and timer is not None and not timer.is_driven:
-            self._driver = Driver(f"{name}-reaper", timer, on_restart=self._reaper_restarted)
+            restarted = partial(_reaper_restarted, name)  # no bound method, which would keep the purgatory alive
+            owner = f"purgatory {name!r}"
+            self._driver = Driver(f"{name}-reaper", timer, on_restart=restarted, owner=owner)
         log.debug("purgatory_started", purgatory=name, shards=shards, timer=type(timer).__name__)
         if reaper_enabled:
             watch(self)
@@ -384,5 +386,6 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
             if id(operation) not in mine:
                 operation._op_after_fork()
 
-    def _reaper_restarted(self, error: BaseException, restarts: int) -> None:
-        log.error("reaper_restarted", purgatory=self._name, restarts=restarts, error=repr(error), exc_info=error)
+
+def _reaper_restarted(name: str, error: BaseException, restarts: int) -> None:
+    log.error("reaper_restarted", purgatory=name, restarts=restarts, error=repr(error), exc_info=error)

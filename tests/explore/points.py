@@ -22,7 +22,7 @@ def _words(text: str) -> frozenset[str]:
 #: Fields that are written while another thread may look.
 FIELDS = _words(
     "_op_state _op_turn _op_recheck _op_overdue _op_home_shard _op_watches _op_new_delay_ms is_parked _task_bucket "
-    "_task_deadline_ns _task_rescheduled_by_ns _closed closed due idle "
+    "_task_deadline_ns _task_rescheduled_by_ns _closed closed due idle _woken_by "
     "hand _stopped thread _thread driver _driver _report _limit parked leaving finished"
 )
 #: Fields that change, and are touched with a lock held, or whose value decides nothing (a count that is shown). Steps
@@ -40,7 +40,7 @@ FIXED = _words(
     "_retrier _shards _tick_ns _timer _waiting _wheel __weakref__ by_key "
     "_op_lock error hooks is_reported key_lock capacity clock end normal_ends "
     "find first idle_keys key outcomes level limit lock name observers reach retrier shard slots span taken timer "
-    "requeue inner levels moving tick_ms wheel_size"
+    "requeue inner levels moving tick_ms wheel_size _resting _sleep _owner"
 )
 #: Fields of the scenarios' and the explorer's own tests.
 OWN = _words("ready value _value busy")

@@ -722,7 +722,7 @@ def test_operation_without_the_librarys_init_is_refused(purgatory):
 
 
 def test_operation_with_a_wrong_lock_is_not_initialized(purgatory):
-    """An operation whose ``__init__`` was given a wrong lock cannot be parked afterwards. The next one initializes it."""
+    """An operation whose ``__init__`` was given a wrong lock cannot be parked. The next call initializes it."""
     operation = Waiting.__new__(Waiting)
     with pytest.raises(InvalidSetting):
         DelayedOperation.__init__(operation, 1000, lock=5)

@@ -1,0 +1,151 @@
+"""Timers that are dropped without a shutdown: their thread ends once nothing is pending, with a warning."""
+
+import gc
+import threading
+import warnings
+
+import pytest
+
+from tests.support import PATIENCE_S, Ping, eventually
+from timer import Driver, SystemTimer, SystemTimerReaper, Timer
+
+pytestmark = pytest.mark.usefixtures("no_threads_left")
+
+
+@pytest.fixture
+def warned():
+    """The texts of the warnings so far."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield lambda: [str(each.message) for each in caught if each.category is ResourceWarning]
+
+
+def ends(thread):
+    gc.collect()
+    return eventually(lambda: not thread.is_alive())
+
+
+def rests(timer):
+    return eventually(lambda: timer._resting)
+
+
+def test_reaper_of_a_dropped_timer_ends(warned):
+    """The thread of a timer that nothing refers to ends, and a warning names the timer."""
+    reaper = SystemTimerReaper("grim", SystemTimer("dropped"))
+    thread = reaper.driver.thread
+    assert rests(reaper.timer)
+    del reaper
+
+    assert ends(thread)
+    assert ["unclosed timer 'dropped': call its shutdown(), or use it in a with statement"] == warned()
+
+
+def test_task_of_a_dropped_timer_is_run_first(warned):
+    """While a task is pending, the thread stays. It ends after the task has run."""
+    reaper = SystemTimerReaper("grim", SystemTimer("dropped"))
+    thread = reaper.driver.thread
+    task = Ping(100)
+    reaper.add(task)
+    del reaper
+    gc.collect()
+
+    assert [] == warned()
+    assert task.ran.wait(PATIENCE_S)
+    assert eventually(lambda: ends(thread))
+    assert 1 == len(warned())
+
+
+def test_timer_that_is_referenced_is_driven_on(warned):
+    """A timer that the program holds is driven, although its reaper was dropped."""
+    with SystemTimer("held") as timer:
+        thread = SystemTimerReaper("grim", timer).driver.thread
+        assert rests(timer)
+        gc.collect()
+        task = Ping(1)
+        timer.add(task)
+
+        assert task.ran.wait(PATIENCE_S)
+        assert thread.is_alive()
+    assert eventually(lambda: not thread.is_alive())
+    assert [] == warned()
+
+
+@pytest.mark.parametrize("pending", [False, True])
+def test_reaper_that_was_shut_down_warns_of_nothing(warned, pending):
+    """A shutdown ends a thread that rests, and one that waits for a task."""
+    reaper = SystemTimerReaper("grim", SystemTimer("closed"))
+    if pending:
+        reaper.add(Ping(100_000))
+    else:
+        assert rests(reaper.timer)
+    reaper.shutdown()
+    del reaper
+    gc.collect()
+
+    assert [] == warned()
+
+
+def test_each_driver_of_a_resting_timer_is_woken():
+    """Two drivers that rest both end by their stop."""
+    timer = SystemTimer("two")
+    first, second = Driver("first", timer), Driver("second", timer)
+    assert eventually(lambda: 2 == len(timer._resting))
+    second.stop(PATIENCE_S)
+    first.stop(PATIENCE_S)
+
+    assert not (first.thread.is_alive() or second.thread.is_alive())
+    timer.shutdown()
+
+
+def test_interrupted_add_wakes_the_driver(monkeypatch):
+    """An interrupt after a bucket was made does not leave the driver asleep past the bucket's time."""
+    with SystemTimerReaper("grim", SystemTimer("struck")) as reaper:
+        wheel = reaper.timer._wheel
+        make = wheel.bucket_for
+
+        def interrupted(*times):
+            make(*times)
+            raise KeyboardInterrupt
+
+        assert rests(reaper.timer)
+        with monkeypatch.context() as patch:
+            patch.setattr(wheel, "bucket_for", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                reaper.add(Ping(300))
+            task = Ping(300)
+            patch.setattr(wheel, "bucket_for", lambda *times: (make(*times)[0], False))  # it is there already
+            reaper.add(task)
+
+        assert task.ran.wait(PATIENCE_S)
+
+
+def test_timer_without_weak_references_is_driven(warned):
+    """The thread holds a timer that cannot be referenced weakly. It is driven until it is stopped."""
+
+    class Slotted(Timer):
+        __slots__ = ("advanced",)
+
+        def add(self, task):
+            raise NotImplementedError
+
+        def advance_clock(self, timeout_ms):
+            self.advanced.set()
+            return False
+
+        @property
+        def size(self):
+            return 0
+
+        def shutdown(self):
+            return []
+
+    timer = Slotted()
+    timer.advanced = advanced = threading.Event()
+    driver = Driver("slotted", timer)
+    del timer
+    gc.collect()
+    advanced.clear()
+
+    assert advanced.wait(PATIENCE_S)
+    driver.stop(PATIENCE_S)
+    assert [] == warned()
