@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from timer._base import JOIN_ERRORS, Timer, report_error
 from timer._errors import TimerClosed, TimerConfigError
+from timer._fork import new_lock
 
 if TYPE_CHECKING:
     from timer._base import TimerStatistics
@@ -57,11 +58,11 @@ class Driver:
         owner: str | None = None,
     ) -> None:
         self._timer: Callable[[], Timer | None] = _weakly(timer, self._wake)
-        self._woken_by: Timer | None = None
+        self._woken_by: Timer | None = timer
         self._owner = owner or f"timer {timer.name!r}"
         self._on_restart = on_restart or (lambda error, _: report_error(error))
         self._stopped = False
-        self._sleep = threading.Lock()  # the thread rests while it is held
+        self._sleep = new_lock()  # the thread rests while it is held
         self._sleep.acquire()
         self.restarts = 0
         self.heartbeat_ns = time.monotonic_ns()
@@ -97,26 +98,28 @@ class Driver:
                 message = f"unclosed {self._owner}: call its shutdown(), or use it in a with statement"
                 warnings.warn(message, ResourceWarning, stacklevel=1)
                 return
-            rests = self._round(timer)
+            rests = self._drive(timer)
             del timer
             if rests:
                 self._sleep.acquire()
 
-    def _round(self, timer: Timer) -> bool:
-        """Wait until a bucket is due, and expire it. Returns True if nothing is pending, so that the thread rests."""
-        try:
-            self._stopped = self._stopped or timer.is_closed
-            if self._stopped:
-                return False
-            self.heartbeat_ns = time.monotonic_ns()
-            timer.advance_until(lambda: self._stopped or timer._is_empty())
-            return timer._rest(self._wake_for)
-        except BaseException as error:  # noqa: BLE001  # expiry must continue
-            self.restarts += 1
-            with contextlib.suppress(BaseException):  # a broken hook must not end the thread either
-                self._on_restart(error, self.restarts)
-            time.sleep(0.01)  # a permanent failure must not become a busy loop
-            return False
+    def _drive(self, timer: Timer) -> bool:
+        """Expire what comes due. Returns True if nothing is pending, so that the thread rests. False if it must end."""
+        while not self._stopped:
+            try:
+                if timer.is_closed:
+                    self._stopped = True
+                    break
+                self.heartbeat_ns = time.monotonic_ns()
+                timer.advance_until(lambda: self._stopped or timer._is_empty())
+                if timer._rest(self._wake_for):
+                    return True
+            except BaseException as error:  # noqa: BLE001  # expiry must continue
+                self.restarts += 1
+                with contextlib.suppress(BaseException):  # a broken hook must not end the thread either
+                    self._on_restart(error, self.restarts)
+                time.sleep(0.01)  # a permanent failure must not become a busy loop
+        return False
 
 
 def _weakly(timer: Timer, collected: Callable[[object], object]) -> Callable[[], Timer | None]:

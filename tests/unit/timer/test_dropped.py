@@ -149,3 +149,30 @@ def test_timer_without_weak_references_is_driven(warned):
     assert advanced.wait(PATIENCE_S)
     driver.stop(PATIENCE_S)
     assert [] == warned()
+
+
+def test_timer_of_the_programs_own_class_is_driven_on(warned):
+    """A thread holds a timer of a class that does not say whether it is empty, even if nothing else does."""
+    advanced = threading.Semaphore(0)
+
+    class Own(Timer):
+        def add(self, task):
+            raise NotImplementedError
+
+        def advance_clock(self, timeout_ms):
+            advanced.release()
+            return False
+
+        @property
+        def size(self):
+            return 0
+
+        def shutdown(self):
+            return []
+
+    driver = Driver("own", Own())
+    gc.collect()
+
+    assert all(advanced.acquire(timeout=PATIENCE_S) for _ in range(10))
+    driver.stop(PATIENCE_S)
+    assert [] == warned()
