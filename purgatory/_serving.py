@@ -1,7 +1,7 @@
-"""The common part of the library's HTTP servers: an address, a thread, and access control.
+"""The common part of the library's HTTP servers: an address, and access control.
 
-`purgatory.metrics` and `purgatory.journal` serve a WSGI app with :class:`WsgiServer`. `purgatory.console` runs uvicorn
-on a socket from :func:`listen`.
+`purgatory.metrics` and `purgatory.journal` serve a WSGI app with `purgatory._wsgi`. `purgatory.console` runs uvicorn on
+a socket from :func:`listen`.
 
 **The host is checked on loopback.** A page of another site may give its own name the address 127.0.0.1 (DNS
 rebinding), and its scripts could then read the answers. But its requests name the other host.
@@ -14,12 +14,9 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import socket
-import threading
 from http import HTTPStatus
-from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from purgatory._support.errors import AddressUnusable, InvalidSetting, checked_int
 
@@ -30,8 +27,6 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 _MOST_PORT: Final = 65_535
-#: How long a client may take to send its request, or to take the answer.
-_PATIENCE_S: Final = 30.0
 
 
 def is_loopback(addr: str) -> bool:
@@ -81,7 +76,7 @@ def listen(port: int, addr: str) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((addr, port))
-        listening.listen(64)
+        listening.listen(socket.SOMAXCONN)
     except OSError as error:
         listening.close()
         raise AddressUnusable(addr, port, error) from error
@@ -116,59 +111,7 @@ class Served:
         self.close()
 
 
-class _Handler(WSGIRequestHandler):
-    timeout = _PATIENCE_S
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        """Log nothing: a scrape is not news."""
-
-
-class _Threading(ThreadingMixIn, WSGIServer):
-    daemon_threads = True
-
-    def __init__(self, listening: socket.socket) -> None:
-        super().__init__(listening.getsockname()[:2], _Handler, bind_and_activate=False)
-        self.socket.close()  # one of its own, which it would bind after looking up names
-        self.socket = listening
-        self.server_name, self.server_port = listening.getsockname()[:2]
-        self.setup_environ()
-
-
-class WsgiServer(Served):
-    """A WSGI app, served from a daemon thread.
-
-    Args:
-        app: answers ``GET``.
-        port: 0 for a free one.
-        addr: the address to listen on.
-        path: where on the server the answers are.
-        thread: the thread's name.
-        token: what a client must send as a bearer token. If None, no token is needed.
-
-    Raises:
-        InvalidSetting: the port is not a port.
-        AddressUnusable: the address is taken, or is not one of this machine.
-    """
-
-    def __init__(
-        self, app: WSGIApplication, port: int, addr: str, *, path: str, thread: str, token: str | None = None
-    ) -> None:
-        listening = listen(port, addr)
-        super().__init__(listening, addr, path)
-        self._server = _Threading(listening)
-        self._server.set_app(_guarded(app, hosts_for(addr), token))
-        self._thread = threading.Thread(target=self._server.serve_forever, name=thread, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop serving. Harmless twice, and in a forked child, which has no such thread."""
-        if self._thread.is_alive():
-            self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-
-def _guarded(app: WSGIApplication, hosts: frozenset[str] | None, token: str | None) -> WSGIApplication:
+def guarded(app: WSGIApplication, hosts: frozenset[str] | None, token: str | None) -> WSGIApplication:
     """The app, for requests with access."""
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:

@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qs
 
-from purgatory._serving import WsgiServer, check_token
+from purgatory._serving import check_token
+from purgatory._wsgi import WsgiServer
 from purgatory.journal._reader import read
 from purgatory.journal.records import ROWS, SCHEMAS, Record, Schema, TraceRow
 from purgatory.journal.records.errors import JournalFormat

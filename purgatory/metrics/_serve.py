@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import REGISTRY, CollectorRegistry, make_asgi_app, make_wsgi_app
 
-from purgatory._serving import WsgiServer
+from purgatory._wsgi import WsgiServer
 from purgatory.metrics._collector import register
 
 if TYPE_CHECKING:

@@ -74,7 +74,7 @@ def layer_of(module: str) -> str:
     second = rest.partition(".")[0]
     if second in (*SATELLITES, "pipeline", "testing", "web"):
         return second
-    return {"_cli": "cli", "_serving": "serving"}.get(second, "core")
+    return {"_cli": "cli", "_serving": "serving", "_wsgi": "serving"}.get(second, "core")
 
 
 def imports(source: str, module: str, *, is_package: bool) -> list[str]:
