@@ -22,13 +22,10 @@ import inspect
 import types
 from collections.abc import Awaitable, Coroutine, Generator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from purgatory import DelayedOperation, InvalidOperation, Outcome
 from timer._running import call
-
-if TYPE_CHECKING:
-    from purgatory.aio._waiters import Waiters
 
 _HOOKS = ("on_complete", "on_expiration")
 
@@ -51,6 +48,16 @@ def has_async_hooks(kind: type[DelayedOperation]) -> bool:
     return any(inspect.iscoroutinefunction(inspect.unwrap(getattr(kind, hook))) for hook in _HOOKS)
 
 
+class Entries(Protocol):
+    """The table that an entry is in, as far as the entry uses it."""
+
+    def contain(self, operation: DelayedOperation, hook: str, error: BaseException) -> None:
+        """Count and log what a coroutine hook raised."""
+
+    def forget(self, operation: DelayedOperation) -> None:
+        """Drop an entry."""
+
+
 class Hooked:
     """The entry of an operation whose hooks are coroutines: runs them, then sets the future of the task that awaits.
 
@@ -60,16 +67,16 @@ class Hooked:
         task: runs the hooks. None until the operation has left.
     """
 
-    __slots__ = ("_context", "_loop", "_operation", "_waiters", "ended", "future", "task")
+    __slots__ = ("_context", "_entries", "_loop", "_operation", "ended", "future", "task")
 
     def __init__(
-        self, operation: DelayedOperation, loop: asyncio.AbstractEventLoop, waiters: Waiters, *, awaited: bool
+        self, operation: DelayedOperation, loop: asyncio.AbstractEventLoop, entries: Entries, *, awaited: bool
     ) -> None:
         self.future: asyncio.Future[Outcome] = loop.create_future()
         self.ended = False
         self._loop = loop
         self._operation = operation
-        self._waiters = waiters
+        self._entries = entries
         self._context = contextvars.copy_context()
         self.task: asyncio.Task[None] | None = None
         if not awaited:
@@ -119,14 +126,14 @@ class Hooked:
             task = asyncio.current_task()
             if task is None or task.cancelling():  # the loop is ending, else the hook awaited what was cancelled
                 raise
-            self._waiters.contain(self._operation, hook, error)
+            self._entries.contain(self._operation, hook, error)
         except Exception as error:  # noqa: BLE001  # contained, as what any hook raises
-            self._waiters.contain(self._operation, hook, error)
+            self._entries.contain(self._operation, hook, error)
 
     def _end(self, outcome: Outcome) -> None:
         self.ended = True
         if self.future.done():  # no task awaits it
-            self._waiters.forget(self._operation)
+            self._entries.forget(self._operation)
         else:
             self.future.set_result(outcome)
 

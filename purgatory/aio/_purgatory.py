@@ -33,7 +33,6 @@ from purgatory._support.errors import checked_int
 from purgatory._threads.watchdog import watch
 from purgatory.aio._checks import Checks
 from purgatory.aio._shutdown import AsyncShutdown
-from purgatory.aio._signals import forget
 from purgatory.aio._timer import LoopTimer
 from purgatory.aio._waiters import Waiters
 from purgatory.aio._waits import NO_ENDS, result_of, taking, until
@@ -406,7 +405,7 @@ class AsyncPurgatory(Generic[OperationT]):
         self._waiters.detach_if_done()
         if self._own_timer is not None:
             self._own_timer.shutdown()
-        forget(self)
+        self._waiters.at_end()
         return report
 
     async def __aenter__(self) -> Self:

@@ -32,6 +32,7 @@ import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -105,6 +106,7 @@ def drain_on_signals(
         loop = purgatory._waiters.here().loop
         heard = frozenset(number for number in signals if _step_in_front(number))
         _wishes[purgatory] = _Wish(loop, heard, drain, timeout_ms)
+        purgatory._waiters.at_end = partial(_forget, weakref.ref(purgatory))
     return undo
 
 
@@ -115,9 +117,10 @@ def _checked(signals: object) -> tuple[int, ...]:
     return tuple(map(int, numbers))
 
 
-def forget(purgatory: AsyncPurgatory[Any]) -> None:
+def _forget(ended: weakref.ref[AsyncPurgatory[Any]]) -> None:
     """Restore the handlers of signals that only this purgatory listened to, because it is shut down."""
-    if purgatory in _wishes and threading.current_thread() is threading.main_thread():
+    purgatory = ended()
+    if purgatory is not None and purgatory in _wishes and threading.current_thread() is threading.main_thread():
         _wishes.pop(purgatory, None)
         _step_aside()
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,7 @@ class Waiters(Observer):
         owned: whether the purgatory belongs to one loop.
 
     Attributes:
+        at_end: is called when the shutdown has ended.
         closed: set when the shutdown begins. No operation is accepted afterwards.
         entries: by operation. Every use is a single dict operation, atomic in the default and in the free-threaded
             build.
@@ -73,6 +74,7 @@ class Waiters(Observer):
         "_park",
         "_purgatory",
         "_slice_size",
+        "at_end",
         "closed",
         "entries",
         "home",
@@ -86,6 +88,7 @@ class Waiters(Observer):
         self._slice_size = slice_size
         self._owned = owned
         self._kinds: dict[type, bool] = {}  # types seen, and whether their hooks are coroutines
+        self.at_end: Callable[[], object] = bool
         self.closed = False
         self.entries: dict[DelayedOperation, _Entry] = {}
         self.mailboxes: dict[asyncio.AbstractEventLoop, Mailbox] = {}

@@ -13,14 +13,13 @@ import asyncio
 from collections.abc import Callable, Collection, Hashable, Sequence
 from threading import get_ident
 from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from purgatory import DelayedOperation, InvalidSetting, Outcome, PurgatoryClosed, WaitCancelled
 from purgatory._operations.subclasses import frozen_ends, variant
 
 if TYPE_CHECKING:
     from purgatory.aio._mailbox import Mailbox
-    from purgatory.aio._purgatory import AsyncPurgatory
 
 ResultT = TypeVar("ResultT")
 WaitT = TypeVar("WaitT", bound="Wait")
@@ -180,7 +179,19 @@ def taking(
     return wait
 
 
-def result_of(wait: Taking[ResultT], purgatory: AsyncPurgatory[Any], keys: Sequence[Hashable]) -> ResultT:
+class Closable(Protocol):
+    """A purgatory of either kind."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it rejects operations."""
+
+
+def result_of(wait: Taking[ResultT], purgatory: Closable, keys: Sequence[Hashable]) -> ResultT:
     """The result of a wait that has ended. Raises the error that explains why there is none."""
     if wait.error is not None:
         raise wait.error

@@ -9,6 +9,7 @@ of the project which layers it may import, and what from outside. Anything else 
 import ast
 import re
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import attrs
@@ -79,8 +80,13 @@ def layer_of(module: str) -> str:
 
 def imports(source: str, module: str, *, is_package: bool) -> list[str]:
     """All that a source imports, as absolute dotted names. ``from a import b`` counts as ``a.b``."""
+    return imports_of(ast.walk(ast.parse(source)), module, is_package=is_package)
+
+
+def imports_of(nodes: Iterable[ast.AST], module: str, *, is_package: bool) -> list[str]:
+    """The imports among some nodes."""
     found = []
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -90,6 +96,45 @@ def imports(source: str, module: str, *, is_package: bool) -> list[str]:
                 base = [*parents[: len(parents) + is_package - node.level], *base]
             found += [".".join([*base, alias.name]) for alias in node.names]
     return found
+
+
+def outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
+    """The nodes of a module that run when it is imported, and those under ``TYPE_CHECKING``."""
+    for node in ast.iter_child_nodes(tree):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.expr)):
+            yield node
+            yield from outside_functions(node)
+
+
+def circles(sources: dict[str, tuple[str, bool]]) -> set[frozenset[str]]:
+    """The groups of modules that import each other, by way of others as well.
+
+    A package is not in a circle with its own modules, because its ``__init__`` is imported first in any case.
+    """
+
+    def known(name: str) -> str:
+        while name and name not in sources:
+            name = name.rpartition(".")[0]
+        return name
+
+    arrows = {
+        module: set(map(known, imports_of(outside_functions(ast.parse(source)), module, is_package=is_package)))
+        - {"", module}
+        for module, (source, is_package) in sources.items()
+    }
+
+    def reached(module: str) -> set[str]:
+        found: set[str] = set()
+        ways = [module]
+        while ways:
+            start = ways.pop()
+            new = {end for end in arrows[start] if not f"{start}.".startswith(f"{end}.")} - found
+            found |= new
+            ways += new
+        return found
+
+    reach = {module: reached(module) for module in arrows}
+    return {frozenset(end for end in reach[module] if module in reach[end]) for module in arrows} - {frozenset()}
 
 
 def violations(source: str, module: str, *, is_package: bool = False) -> list[str]:
@@ -248,6 +293,70 @@ def test_violation_is_caught(module, source):
 def test_upward_import_is_fine(module, source):
     """An import along the arrows is not reported."""
     assert [] == violations(source, module)
+
+
+#: The modules that import each other, with the reason. No other ones do.
+CIRCLES = {
+    "two directions of one structure: a shard has the watchers of its keys, and watchers know their shard": (
+        "purgatory._keys",
+        ("idle_keys", "shard", "watchers"),
+    ),
+    "helpers of the class of operations name it, and the type variable has it for a bound": (
+        "purgatory._operations",
+        ("operation", "operation_type", "subclasses"),
+    ),
+    "parts of the class of purgatories take a purgatory": (
+        "purgatory._purgatory",
+        ("live", "purgatory", "shutdown", "take_snapshot"),
+    ),
+    "checks of many keys are a part of parking, and hand the rest of a check back": (
+        "purgatory._purgatory",
+        ("many_keys", "parking"),
+    ),
+    "a timer knows its driver, and a driver its timer": ("timer", ("_base", "_reaper")),
+    "a timer's tasks are dispatched by a part of it": ("timer", ("_dispatch", "_timer")),
+    "a table is asked of an engine, and an engine answers with tables": (
+        "purgatory.pipeline.tables",
+        ("engine", "relations"),
+    ),
+    "a group has heartbeats, and a heartbeat knows its group": (
+        "examples.broker.groups",
+        ("delayed_heartbeat", "state.group"),
+    ),
+    "a server has connections, a connection has replies, and each knows its owner": (
+        "examples.broker.service",
+        ("connection", "reply", "server"),
+    ),
+    "parts of the duties of a controller take the duties": (
+        "examples.broker.controller",
+        ("deletion", "duties", "nodes", "reassignment"),
+    ),
+}
+
+
+def test_circles_of_imports_are_known():
+    """Modules that import each other are listed with a reason. Imports for types count."""
+    sources = {}
+    for path in SOURCES:
+        module, is_package = module_of(path)
+        sources[module] = path.read_text(encoding="utf-8"), is_package
+    listed = {frozenset(f"{package}.{module}" for module in modules) for package, modules in CIRCLES.values()}
+
+    assert listed == circles(sources)
+
+
+def test_new_circle_is_found():
+    """A circle through other modules and for types is found. An import inside a function closes none."""
+    line = {
+        "p": ("from p.a import A", True),
+        "p.a": ("import p.b", False),
+        "p.b": ("from p import X\ndef f():\n    from p.a import A", False),
+        "p.c": ("from .b import B", False),
+    }
+    circle = {**line, "p.b": ("if TYPE_CHECKING:\n    from p.c import C", False)}
+
+    assert set() == circles(line)
+    assert {frozenset({"p.b", "p.c"})} == circles(circle)
 
 
 C_SOURCES = sorted(path for package in ("timer", "purgatory") for path in (ROOT / package).rglob("*.[ch]"))
