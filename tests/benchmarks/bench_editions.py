@@ -35,7 +35,7 @@ __all__ = ["cycles", "main", "rotations", "timers"]
 @functools.cache
 def _editions() -> dict[str, tuple[ModuleType, ModuleType]]:
     """By name, purgatory and timer of each implementation."""
-    interpreted = Edition()  # type: ignore[no-untyped-call]
+    interpreted = Edition()
     return {"native": (purgatory, timer), "Python": (interpreted.purgatory, interpreted.timer)}
 
 

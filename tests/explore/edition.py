@@ -11,41 +11,48 @@ import importlib.abc
 import importlib.util
 import os
 import sys
+from collections.abc import Callable, Iterable, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import SimpleNamespace
+from types import CodeType, ModuleType, SimpleNamespace
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS = ("timer", "purgatory")
+Changes = Iterable[tuple[str, Callable[[str], str]]] | dict[str, Callable[[str], str]]
 
 
 class _Silent:
     """A logger without output."""
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda *args, **kw: None
 
 
 class _Loader(importlib.abc.InspectLoader):
-    def __init__(self, path, source):
+    def __init__(self, path: Path, source: str) -> None:
         self.path = path
         self.source = source
 
-    def get_source(self, fullname):
+    def get_source(self, fullname: str) -> str:
         return self.source
 
-    def is_package(self, fullname):
+    def is_package(self, fullname: str) -> bool:
         return self.path.name == "__init__.py"
 
-    def get_code(self, fullname):
-        return compile(self.source, str(self.path), "exec", dont_inherit=True)
+    def get_code(self, fullname: str) -> CodeType:
+        code: CodeType = compile(self.source, str(self.path), "exec", dont_inherit=True)
+        return code
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    def __init__(self, changes):
+    def __init__(self, changes: Changes) -> None:
         self.changes = dict(changes)
 
-    def find_spec(self, fullname, path=None, target=None):
-        if fullname.split(".")[0] not in PARTS:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname.split(".", maxsplit=1)[0] not in PARTS:
             return None
         base = ROOT.joinpath(*fullname.split("."))
         file = base / "__init__.py" if base.is_dir() else base.with_suffix(".py")
@@ -61,7 +68,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         )
 
 
-def _ours():
+def _ours() -> list[str]:
     return [name for name in sys.modules if name.split(".")[0] in PARTS]
 
 
@@ -72,15 +79,16 @@ class Edition:
         changes: by module name, a function from its source to the source to load instead.
     """
 
-    def __init__(self, changes=()):
+    def __init__(self, changes: Changes = ()) -> None:
         finder = _Finder(changes)
         declined = os.environ.get("PURGATORY_PURE")
         os.environ["PURGATORY_PURE"] = "1"  # the steps of Python are explored
         kept = {name: sys.modules.pop(name) for name in _ours()}
         sys.meta_path.insert(0, finder)
         try:
-            self.purgatory, self.timer = importlib.import_module("purgatory"), importlib.import_module("timer")
-            self.modules = [sys.modules[name] for name in _ours()]
+            self.purgatory: Any = importlib.import_module("purgatory")
+            self.timer: Any = importlib.import_module("timer")
+            self.modules: list[Any] = [sys.modules[name] for name in _ours()]
         finally:
             sys.meta_path.remove(finder)
             for name in _ours():
@@ -99,7 +107,7 @@ class Edition:
                     setattr(module, name, lambda purgatory: None)
         self.files = frozenset(module.__file__ for module in self.modules)
 
-    def attach(self, scheduler):
+    def attach(self, scheduler: Any) -> SimpleNamespace:
         """Let the modules see the scheduler's threads and time."""
         threads, time = scheduler.threading_module(), scheduler.time_module()
         for module in self.modules:

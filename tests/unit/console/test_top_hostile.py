@@ -16,6 +16,7 @@ class Answering:
 
     def __init__(self, *parts, rest_s=0.0):
         self._parts, self._rest_s = parts, rest_s
+        self._over = threading.Event()
         self.requests = []
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
@@ -33,7 +34,8 @@ class Answering:
                     self.requests.append(client.recv(65536))
                     for part in self._parts:
                         client.sendall(part)
-                        time.sleep(self._rest_s)
+                        if self._over.wait(self._rest_s):
+                            return
                 except OSError:
                     continue
 
@@ -41,6 +43,7 @@ class Answering:
         return self
 
     def __exit__(self, *_):
+        self._over.set()
         self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
         self._thread.join(PATIENCE_S)
