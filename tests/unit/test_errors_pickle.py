@@ -113,6 +113,7 @@ def _raise(number):
     raise [PurgatoryFull("p", 5), NoKeys(), InvalidSetting("shards", 0, "an int")][number]
 
 
+@pytest.mark.slow
 def test_errors_do_not_hang_a_pool():
     """Errors that workers of a ``multiprocessing.Pool`` raise reach the caller."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:

@@ -88,6 +88,7 @@ async def test_plugin_cancels(purgatories):
 """
 
 
+@pytest.mark.slow
 def test_suite_of_somebody(tmp_path):
     """Named as a plugin, the fixture is there. A test that leaves an operation parked fails, and the error names it."""
     said = run_suite(tmp_path, SUITE)
@@ -97,6 +98,7 @@ def test_suite_of_somebody(tmp_path):
     assert "Session under 'bob' in 'sessions', due in 20000 ms" in said
 
 
+@pytest.mark.slow
 def test_suite_that_awaits(tmp_path):
     """An operation that is still awaited when a test's loop is closed is named. Whom the test has cancelled itself is
     not.

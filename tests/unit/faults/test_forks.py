@@ -186,6 +186,7 @@ def test_a_forked_child_has_the_records_of_calls_however_many_threads_used_them(
     assert ["25 children ended"] == out
 
 
+@pytest.mark.slow
 @global_lock
 def test_a_forked_child_parks_checks_and_scrapes_however_busy_its_parents_metrics_were():
     """Histograms, callback times and types are measured on, and collected, in a child."""

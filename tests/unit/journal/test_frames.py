@@ -111,6 +111,7 @@ def test_many_small_frames_are_read_as_one_batch(tmp_path):
     assert [*range(10, 150), *range(153, 290)] == part.column("seq").to_pylist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["open", "sealed"])
 def test_operations_with_many_keys_are_not_held_all_at_once(tmp_path, form):
     """A row of 1,000 keys is 8 bytes in a frame and 12 KB in Arrow, which cannot hold 2 GB of keys in one batch."""

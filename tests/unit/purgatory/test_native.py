@@ -31,6 +31,12 @@ from timer import MockTimer
 pytestmark = pytest.mark.native
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick_collections():
+    """Leave out of collections what earlier tests left in this process. These tests collect often."""
+    gc.freeze()
+
+
 class Forgetful(DelayedOperation):
     """Forgets its base class."""
 

@@ -16,6 +16,12 @@ from timer._edition import CORE
 pytestmark = pytest.mark.native
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick_collections():
+    """Leave out of collections what earlier tests left in this process. These tests collect often."""
+    gc.freeze()
+
+
 class Short(TimerTask):
     """A task as small as they come."""
 

@@ -49,6 +49,7 @@ def test_arbitrary_bytes_are_refused_cleanly(row, data):
     assert isinstance(value, api.request)
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(VERSIONS), st.data())
 def test_damaged_messages_are_refused_cleanly(any_message, row, data):
