@@ -6,8 +6,6 @@
     purgatory pipeline compact  --answers DIR               merge the small files of a Delta table of answers
     purgatory pipeline monitor  --journal DIR               windowed outcomes, live
     purgatory pipeline whatif   --trace|--journal DIR ...   try other timeouts, purge intervals, wheels and shards
-    purgatory pipeline verify                               compare library, stream and replay on seeded workloads
-    purgatory pipeline gen      --out DIR                   generate workloads, from Kafka-like to adversarial
 
 `spark.dataSource.register(PurgatoryDataSource)` adds `format("purgatory")` to a session of your own. Each command is a
 module here. Their parts are in folders, which import only from those above them:

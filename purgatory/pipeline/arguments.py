@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from purgatory.journal.records.instants import add_keep_keys, add_range, milliseconds, seconds, whole
+from purgatory.journal.records.instants import add_keep_keys, add_range, milliseconds, seconds
 from purgatory.journal.records.normal import add_normal
 
 
@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     for name, (text, add) in _COMMANDS.items():
         sub = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         add(sub)
-        if name not in ("gen", "compact"):
+        if name != "compact":
             sub.add_argument("--master", metavar="URL", help="Spark master (default: local cores)")
             how = "Spark setting (may be repeated)"
             sub.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help=how)
@@ -122,25 +122,6 @@ def _whatif(sub: argparse.ArgumentParser) -> None:
     _gaps(sub)
 
 
-def _verify(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "--workload", action="append", metavar="NAME", help="workload to compare (may be repeated, default: all)"
-    )
-    sub.add_argument("--operations", type=whole, default=2_000, help="operations per workload (default 2000)")
-    sub.add_argument("--seed", type=int, default=1, help="seed of the workloads (default 1)")
-
-
-def _gen(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--out", required=True, metavar="DIR", help="local folder to write")
-    sub.add_argument(
-        "--workload", default="kafka", metavar="NAME", help="workload of a trace, or `journal` (default kafka)"
-    )
-    sub.add_argument("--operations", type=whole, default=10_000, help="number of operations (default 10000)")
-    sub.add_argument("--seed", type=int, default=1, help="seed of the workload (default 1)")
-    sub.add_argument("--files", type=whole, default=8, help="number of files (default 8)")
-    sub.add_argument("--flush", action="store_true", help="end with a row that completes all open operations")
-
-
 def _engine(sub: argparse.ArgumentParser) -> None:
     how = "compute in this process (local) or with Spark (default auto, by size)"
     sub.add_argument("--engine", choices=("auto", "local", "spark"), default="auto", help=how)
@@ -157,6 +138,4 @@ _COMMANDS: Final = {
     "compact": ("merge the small files of a Delta table, also while a stream writes to it", _compact),
     "replay": ("compute the outcome of each operation of a trace, in one batch", _replay),
     "whatif": ("try other timeouts, purge intervals, wheels and shards on recorded operations", _whatif),
-    "verify": ("compare library, stream and batch, operation by operation", _verify),
-    "gen": ("generate a trace or a journal", _gen),
 }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -203,60 +202,6 @@ def _whatif(options: argparse.Namespace) -> int:
         _print(f"{each['setting']:<15} {each['of']:<28} {each['value']:>8,}   {each['why']}")
     _print(_page_of(options.out))
     return 0
-
-
-def _verify(options: argparse.Namespace) -> int:
-    from purgatory.pipeline.rows.gen import WORKLOADS
-    from purgatory.pipeline.spark.session import session
-    from purgatory.pipeline.verify import verify
-
-    names = options.workload or list(WORKLOADS)
-    _known(names, list(WORKLOADS))
-    spark = session("verify", {"spark.sql.shuffle.partitions": "2"})
-    _print(f"{'workload':<14} {'operations':>10} {'late':>6} {'malformed':>9} {'differ: stream':>15} {'library':>8}")
-    compared = different = 0
-    for name in names:
-        with tempfile.TemporaryDirectory(prefix="purgatory-verify-") as folder:
-            found = verify(spark, name, Path(folder) / "run", operations=options.operations, seed=options.seed)
-        _print(
-            f"{name:<14} {found.operations:>10,} {found.late:>6,} {found.malformed:>9,} "
-            f"{found.stream_differs:>15,} {found.library_differs:>8,}"
-        )
-        compared += found.operations
-        different += found.differences
-    _print(f"{compared:,} operations compared, {different:,} differences")
-    return 1 if different else 0
-
-
-def _gen(options: argparse.Namespace) -> int:
-    import attrs
-
-    from purgatory.pipeline.rows import gen
-    from purgatory.pipeline.verify import place_trace
-
-    _known([options.workload], [*gen.WORKLOADS, "journal"])
-    if "://" in options.out:
-        message = f"{options.out} cannot be used: gen writes to a local folder"
-        raise ValueError(message)
-    folder = Path(options.out)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        message = f"{folder} is {'not empty' if folder.is_dir() else 'a file'}: give a new folder"
-        raise ValueError(message)
-    if options.workload == "journal":
-        gen.write(folder, gen.journal(options.operations, options.seed), JOURNAL, files=options.files)
-        return 0
-    shape = attrs.evolve(gen.WORKLOADS[options.workload], operations=options.operations, events=2 * options.operations)
-    if options.flush:
-        place_trace(folder, shape, options.seed, options.files)
-    else:
-        gen.write(folder, gen.trace(shape, options.seed), TRACE, files=options.files)
-    return 0
-
-
-def _known(names: Sequence[str], known: Sequence[str]) -> None:
-    if unknown := [name for name in names if name not in known]:
-        message = f"unknown workload {', '.join(unknown)}: choose from {', '.join(known)}"
-        raise ValueError(message)
 
 
 def _print(line: str) -> None:

@@ -36,7 +36,6 @@ from purgatory.journal.records import JOURNAL, KEEP_KEYS_MS, TRACE
 from purgatory.pipeline import stream
 from purgatory.pipeline.replay import replay
 from purgatory.pipeline.report import report
-from purgatory.pipeline.rows import gen
 from purgatory.pipeline.spark.session import session
 from purgatory.pipeline.summaries.choices import Grid
 from purgatory.pipeline.summaries.idle import PURGES, SPELLS, purging
@@ -44,10 +43,11 @@ from purgatory.pipeline.summaries.wheels import COUNTED, WAITS, counting
 from purgatory.pipeline.tables import answers
 from purgatory.pipeline.tables.cluster import Cluster
 from purgatory.pipeline.tables.local import Local
-from purgatory.pipeline.verify import differences, flush_after, place_trace
 from tests.benchmarks.harness import Row, Table, say, show, write_json
 from tests.benchmarks.pipeline_state import latency, state
 from tests.benchmarks.processor import processor
+from tests.support import workloads
+from tests.support.comparison import differences
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,8 +76,8 @@ def _journal(rows: int) -> Path:
         shutil.rmtree(folder, ignore_errors=True)
         following = 0
         for number, start in enumerate(range(0, rows, CHUNK)):
-            table = gen.journal(min(CHUNK, rows - start), seed=number + 1, seconds=14_400)
-            following = gen.write(folder, table, JOURNAL, files=4, first=following)
+            table = workloads.journal(min(CHUNK, rows - start), seed=number + 1, seconds=14_400)
+            following = workloads.write(folder, table, JOURNAL, files=4, first=following)
         (folder / "done").touch()
     return folder
 
@@ -86,16 +86,16 @@ def _trace(operations: int, files: int) -> Path:
     folder = HOME / f"trace-{operations}-{files}"
     if not (folder / "done").exists():
         shutil.rmtree(folder, ignore_errors=True)
-        base = gen.Workload(skew=0.6, keys=2_000, seconds=7_200, keys_per_operation=2, ahead=1)
+        base = workloads.Workload(skew=0.6, keys=2_000, seconds=7_200, keys_per_operation=2, ahead=1)
         if operations <= CHUNK:
-            place_trace(folder, attrs.evolve(base, operations=operations, events=operations), 1, files)
+            workloads.place_trace(folder, attrs.evolve(base, operations=operations, events=operations), 1, files)
         else:  # in parts that fit into memory, each with keys and operations of its own
             following = 0
             for number, start in enumerate(range(0, operations, CHUNK)):
                 count = min(CHUNK, operations - start)
-                part = gen.trace(attrs.evolve(base, operations=count, events=count), number + 1)
-                following = gen.write(folder, _renamed(part, f"{number}-"), TRACE, files=files, first=following)
-            flush_after(folder, following)
+                part = workloads.trace(attrs.evolve(base, operations=count, events=count), number + 1)
+                following = workloads.write(folder, _renamed(part, f"{number}-"), TRACE, files=files, first=following)
+            workloads.flush_after(folder, following)
         (folder / "done").touch()
     return folder
 

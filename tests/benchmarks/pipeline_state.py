@@ -24,9 +24,9 @@ import pyarrow.parquet as pq
 
 from purgatory.journal.records import TRACE
 from purgatory.pipeline import stream
-from purgatory.pipeline.rows import gen
 from tests.benchmarks.harness import Table, percentile, say
 from tests.benchmarks.processor import processor
+from tests.support import workloads
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,13 +75,15 @@ def _parked(folder: Path, operations: int) -> list[int]:
     steps = [*small, *large[: len(large) // 2], *small, *large[len(large) // 2 :], *small]
     following = 0
     for number, count in enumerate(steps):
-        shape = gen.Workload(operations=count, events=1, seconds=60, keys=operations // 4, delays_ms=(864_000_000,))
+        shape = workloads.Workload(
+            operations=count, events=1, seconds=60, keys=operations // 4, delays_ms=(864_000_000,)
+        )
         shape = attrs.evolve(shape, unreachable=2 * shape.keys_per_operation, keys_per_operation=2)
-        table = gen.trace(shape, number + 1)
+        table = workloads.trace(shape, number + 1)
         names = pa.array([f"op-{number}-{n}" for n in range(len(table))])
         table = table.set_column(table.schema.get_field_index("operation"), "operation", names)
         instants = table.column("ts").cast(pa.int64()).to_numpy() + number * 61_000_000
-        following = gen.write(folder, _dated(table, instants), TRACE, files=1, first=following)
+        following = workloads.write(folder, _dated(table, instants), TRACE, files=1, first=following)
         newest = max(folder.glob("trace-*"), key=lambda path: path.name)
         os.utime(newest, (number, number))  # to be read in this order
     return steps
@@ -103,9 +105,9 @@ def latency(spark: SparkSession, home: Path, operations: int) -> Table:
     for folder in (trace, out, checkpoint):
         shutil.rmtree(folder, ignore_errors=True)
     seconds = 60
-    shape = gen.Workload(operations=operations, events=operations, seconds=seconds, delays_ms=(500, 1_000, 5_000))
-    table = gen.trace(shape)
-    offset = pa.scalar(gen.START_MS * 1000)
+    shape = workloads.Workload(operations=operations, events=operations, seconds=seconds, delays_ms=(500, 1_000, 5_000))
+    table = workloads.trace(shape)
+    offset = pa.scalar(workloads.START_MS * 1000)
     instants = pa.compute.subtract(table.column("ts").cast(pa.int64()), offset).to_numpy()
     trace.mkdir(parents=True)
     settings = stream.StreamSettings(delay_ms=DELAY_MS, buckets=16)
@@ -141,7 +143,7 @@ def _dated(rows: pa.Table, instants: Any) -> pa.Table:
 
 
 def _feed(folder: Path, rows: pa.Table, first: int) -> int:
-    following = gen.write(folder, rows, TRACE, files=1, first=first)
+    following = workloads.write(folder, rows, TRACE, files=1, first=first)
     os.utime(max(folder.glob("trace-*"), key=lambda path: path.name))  # dated by when it came, not by what it follows
     return following
 

@@ -11,8 +11,8 @@ from selenium.webdriver.common.keys import Keys
 
 from purgatory.journal.records import JOURNAL
 from purgatory.pipeline.report import Wishes, report
-from purgatory.pipeline.rows import gen
 from purgatory.pipeline.tables.local import Local
+from tests.support import workloads
 
 PROGRAMS = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
 if not all(PROGRAMS.values()):
@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 def driver(tmp_path_factory):
     """A browser that shows the page of a small journal."""
     folder = tmp_path_factory.mktemp("page")
-    gen.write(folder / "journal", gen.journal(4_000, seconds=300), JOURNAL, files=1)
+    workloads.write(folder / "journal", workloads.journal(4_000, seconds=300), JOURNAL, files=1)
     path = report(Local([str(folder / "journal")]), folder / "out", Wishes(quiet=True))
     options = webdriver.ChromeOptions()
     options.binary_location = PROGRAMS["chromium"]

@@ -10,7 +10,7 @@ from purgatory.journal.records import JOURNAL
 from tests.support.served import python_files
 
 pytest.importorskip("pyarrow")
-gen = pytest.importorskip("purgatory.pipeline.rows.gen")
+workloads = pytest.importorskip("tests.support.workloads")
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes" / "tables.md"
 FILES = dict(python_files(PAGE))
@@ -27,8 +27,8 @@ def rows_of(found):
 def test_the_examples_agree_with_the_records(name, tmp_path, monkeypatch, capsys):
     """Each tool counts the operations and the expiries of each type, and finds the keys that expire most."""
     pytest.importorskip(name.removeprefix("with_").removesuffix(".py"))
-    table = gen.journal(2_000, seconds=60)
-    gen.write(tmp_path / "var" / "journal", table, JOURNAL, files=3)
+    table = workloads.journal(2_000, seconds=60)
+    workloads.write(tmp_path / "var" / "journal", table, JOURNAL, files=3)
     (tmp_path / name).write_text(FILES[name], encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     found = rows_of(runpy.run_path(name)["found"])

@@ -6,8 +6,8 @@ from pathlib import Path
 import attrs
 import pytest
 
-from purgatory.pipeline.rows import gen
 from purgatory.pipeline.spark.session import session
+from tests.support import workloads
 
 ROOT = Path(__file__).parents[2]
 
@@ -76,8 +76,8 @@ def trace_rows():
     """A generated trace as plain rows, instants in microseconds."""
 
     def trace_rows(workload, seed=1, **changes):
-        shape = attrs.evolve(gen.WORKLOADS[workload], **changes)
-        table = gen.trace(shape, seed)
+        shape = attrs.evolve(workloads.WORKLOADS[workload], **changes)
+        table = workloads.trace(shape, seed)
         instants = table.column("ts").cast("int64").to_pylist()
         return [{**row, "ts": ts} for row, ts in zip(table.drop_columns("ts").to_pylist(), instants, strict=True)]
 

@@ -6,12 +6,12 @@ import pytest
 
 from purgatory.journal.records import JOURNAL, SHUTDOWN
 from purgatory.journal.records.parquet import arrow_schema
-from purgatory.pipeline.rows import gen
 from purgatory.pipeline.summaries import advice
 from purgatory.pipeline.summaries.choices import Grid
 from purgatory.pipeline.summaries.recorded import timeouts as timeouts_of_journal
 from purgatory.pipeline.tables import queries, relations
 from purgatory.pipeline.tables.local import Local
+from tests.support import workloads
 
 COUNT = 20_000
 BASE = 1_767_261_600_000_000
@@ -71,7 +71,7 @@ class Service:
             }
             for place, n in enumerate(order.tolist())
         ]
-        gen.write(folder, pa.Table.from_pylist(rows, arrow_schema(JOURNAL)), JOURNAL, files=1)
+        workloads.write(folder, pa.Table.from_pylist(rows, arrow_schema(JOURNAL)), JOURNAL, files=1)
         engine = Local([str(folder)])
         engine.open(allow_gaps=False)
         relations.prepare(engine)

@@ -14,11 +14,11 @@ from purgatory.journal.records.instants import instant_us
 from purgatory.journal.segments import seal
 from purgatory.pipeline.cli import main
 from purgatory.pipeline.report import EmptyJournal, Wishes, report
-from purgatory.pipeline.rows import gen
 from purgatory.pipeline.rows.between import Between
 from purgatory.pipeline.rows.completeness import IncompleteJournal
 from purgatory.pipeline.tables import queries, relations
 from purgatory.pipeline.tables.local import Local
+from tests.support import workloads
 
 
 class Operation:
@@ -28,8 +28,8 @@ class Operation:
 @pytest.fixture
 def journal(tmp_path):
     """A journal of ten segments, and the instants at which its operations left, in order."""
-    table = gen.journal(1_000, seconds=600)
-    gen.write(tmp_path / "journal", table, JOURNAL, files=10)
+    table = workloads.journal(1_000, seconds=600)
+    workloads.write(tmp_path / "journal", table, JOURNAL, files=10)
     return tmp_path / "journal", sorted(table.column("finished").cast(pa.int64()).to_pylist())
 
 

@@ -19,8 +19,7 @@ import pyarrow.parquet as pq
 import pyspark
 import pytest
 
-from purgatory.pipeline.rows import gen
-from purgatory.pipeline.verify import place_trace
+from tests.support import workloads
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(580)]
 
@@ -156,7 +155,7 @@ def test_a_stream_is_submitted_to_a_cluster_that_has_the_package_from_a_zip(
 ):
     """`spark-submit --py-files` runs the stream on two workers, by the submitter's settings: every answer is right."""
     shape = {"operations": 200, "events": 400}
-    place_trace(tmp_path / "trace", attrs.evolve(gen.WORKLOADS["kafka"], **shape), 1, 2)
+    workloads.place_trace(tmp_path / "trace", attrs.evolve(workloads.WORKLOADS["kafka"], **shape), 1, 2)
     run = subprocess.run(submission, env=outside, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert 0 == run.returncode, run.stderr[-3000:]
     assert "Registered app submitted" in cluster[1].read_text()
@@ -171,7 +170,7 @@ def test_a_stream_is_submitted_to_a_cluster_that_has_the_package_from_a_zip(
 def test_an_executor_and_the_driver_are_killed_in_the_middle(tmp_path, outside, submission, brute, trace_rows):
     """A stream goes on without an executor that was killed, and from where it was, its driver killed: all is exact."""
     shape = {"operations": 300, "events": 600}
-    place_trace(tmp_path / "trace", attrs.evolve(gen.WORKLOADS["kafka"], **shape), 1, 6)
+    workloads.place_trace(tmp_path / "trace", attrs.evolve(workloads.WORKLOADS["kafka"], **shape), 1, 6)
     command = [*submission, "--files-per-batch", "1"]
     log = tmp_path / "driver.log"
     with log.open("wb") as said:

@@ -12,11 +12,11 @@ from purgatory.journal.records.errors import JournalDamaged, JournalFormat
 from purgatory.journal.records.folder import open_name
 from purgatory.journal.records.parquet import write_groups
 from purgatory.pipeline.cli import main
-from purgatory.pipeline.rows import gen
 from purgatory.pipeline.rows.completeness import IncompleteJournal, check_streamable
 from purgatory.pipeline.rows.load import load
 from purgatory.pipeline.source import PurgatoryDataSource
 from purgatory.pipeline.tables.cluster import Cluster
+from tests.support import workloads
 from tests.support.replays import over, replayed
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
@@ -31,7 +31,7 @@ def load_whole(spark, folder, schema, *, allow_gaps=False):
 @pytest.fixture
 def trace(tmp_path):
     """A trace of 300 rows in three segments, and their paths."""
-    gen.write(tmp_path / "trace", gen.trace(gen.Workload(operations=100, events=200)), TRACE, files=3)
+    workloads.write(tmp_path / "trace", workloads.trace(workloads.Workload(operations=100, events=200)), TRACE, files=3)
     return tmp_path / "trace", sorted((tmp_path / "trace").glob("*.parquet"))
 
 
@@ -205,7 +205,7 @@ def test_the_newest_segment_is_missed_where_a_later_one_was_begun(tmp_path, trac
     segments[-1].unlink()
     with pytest.raises(IncompleteJournal, match="100 rows missing, 200 to 299: no segment has them"):
         check_streamable(folder)
-    gen.write(tmp_path / "journal", gen.journal(300, seconds=60), JOURNAL, files=3)
+    workloads.write(tmp_path / "journal", workloads.journal(300, seconds=60), JOURNAL, files=3)
     (tmp_path / "journal" / open_name(300)).touch()
     max((tmp_path / "journal").glob("*.parquet")).unlink()
     command = ["report", "--quiet", "--journal", str(tmp_path / "journal"), "--out", str(tmp_path / "out")]
@@ -220,7 +220,7 @@ def test_the_newest_segment_is_missed_where_a_later_one_was_begun(tmp_path, trac
 def test_the_data_source_misses_nothing_in_silence(spark, tmp_path):
     """A gap stops a read of `format("purgatory")`, unless gaps are allowed."""
     spark.dataSource.register(PurgatoryDataSource)
-    gen.write(tmp_path, gen.journal(300, seconds=60), JOURNAL, files=3)
+    workloads.write(tmp_path, workloads.journal(300, seconds=60), JOURNAL, files=3)
     sorted(tmp_path.glob("*.parquet"))[1].unlink()
     reader = spark.read.format("purgatory")
     with pytest.raises(Exception, match="100 rows missing, 100 to 199"):
@@ -231,8 +231,8 @@ def test_the_data_source_misses_nothing_in_silence(spark, tmp_path):
 def test_the_data_source_leaves_out_no_doubled_rows_in_silence(spark, tmp_path):
     """A segment of another journal stops a read. Where gaps are allowed, each number is read once."""
     spark.dataSource.register(PurgatoryDataSource)
-    gen.write(tmp_path / "journal", gen.journal(300, seconds=60), JOURNAL, files=3)
-    gen.write(tmp_path / "other", gen.journal(50, seconds=60), JOURNAL, files=1)
+    workloads.write(tmp_path / "journal", workloads.journal(300, seconds=60), JOURNAL, files=3)
+    workloads.write(tmp_path / "other", workloads.journal(50, seconds=60), JOURNAL, files=1)
     (segment,) = (tmp_path / "other").glob("*.parquet")
     segment.rename(tmp_path / "journal" / segment.name)
     reader = spark.read.format("purgatory")

@@ -11,9 +11,8 @@ from deltalake import DeltaTable, write_deltalake
 
 from purgatory.pipeline import stream
 from purgatory.pipeline.cli import main
-from purgatory.pipeline.rows import gen
 from purgatory.pipeline.spark import delta
-from purgatory.pipeline.verify import place_trace
+from tests.support import workloads
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
@@ -24,7 +23,7 @@ SETTINGS = stream.StreamSettings(buckets=1, partitions=1, files_per_batch=1, for
 @pytest.fixture
 def places(tmp_path):
     """A trace of several files, and the places of answers and checkpoint."""
-    place_trace(tmp_path / "trace", attrs.evolve(gen.WORKLOADS["kafka"], **SHAPE), 1, 4)
+    workloads.place_trace(tmp_path / "trace", attrs.evolve(workloads.WORKLOADS["kafka"], **SHAPE), 1, 4)
     return tuple(str(tmp_path / name) for name in ("trace", "out", "checkpoint"))
 
 

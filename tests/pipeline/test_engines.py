@@ -12,11 +12,11 @@ from purgatory.journal.records import JOURNAL, OUTCOMES
 from purgatory.journal.records.normal import Normal
 from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline.report import _made
-from purgatory.pipeline.rows import gen
 from purgatory.pipeline.tables import levels, queries, relations
 from purgatory.pipeline.tables.cluster import Cluster
 from purgatory.pipeline.tables.local import Local
 from tests.pipeline.test_figures import BASE, NORMAL, made
+from tests.support import workloads
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
 
@@ -76,8 +76,8 @@ def engine(request):
 @pytest.mark.parametrize("engine", ["local", "spark"], indirect=True)
 def test_the_tables_are_those_of_the_earlier_implementation(engine, name, tmp_path):
     """Each row of each table of two fixed journals is the one that kernels over Arrow columns gave."""
-    table, normal = (mixed(), [NORMAL]) if name == "mixed" else (gen.journal(300, seconds=20), [])
-    gen.write(tmp_path, table, JOURNAL, files=2)
+    table, normal = (mixed(), [NORMAL]) if name == "mixed" else (workloads.journal(300, seconds=20), [])
+    workloads.write(tmp_path, table, JOURNAL, files=2)
     found = tables_of(engine([str(tmp_path)]), WIDTHS[name], normal)
     expected = json.loads((EXPECTED / f"{name}.json").read_text(encoding="utf-8"))
     for each, was in expected.items():
@@ -121,7 +121,7 @@ def drawn(seed):
 @pytest.mark.parametrize("seed", range(2))
 def test_both_engines_make_the_same_tables_of_a_random_journal(spark, seed, tmp_path):
     """DuckDB and Spark agree on every value of every table, to the last bit."""
-    gen.write(tmp_path, drawn(seed), JOURNAL, files=2)
+    workloads.write(tmp_path, drawn(seed), JOURNAL, files=2)
     journals, widths = [str(tmp_path)], (1_000_000, 10_000)
     assert tables_of(Local(journals), widths, ["b's", "\\"]) == tables_of(
         Cluster(spark, journals), widths, ["b's", "\\"]
@@ -130,7 +130,7 @@ def test_both_engines_make_the_same_tables_of_a_random_journal(spark, seed, tmp_
 
 def test_an_instant_is_beside_its_microseconds(tmp_path):
     """A table of windows has the window's beginning as a timestamp for other tools."""
-    gen.write(tmp_path, gen.journal(50, seconds=20), JOURNAL, files=1)
+    workloads.write(tmp_path, workloads.journal(50, seconds=20), JOURNAL, files=1)
     names, rows = tables_of(Local([str(tmp_path)]), (1_000_000, 50_000))["latency"]
     row = dict(zip(names, rows[0], strict=True))
     assert datetime.fromtimestamp(row["window_us"] / 1e6, UTC).isoformat() == row["window"]

@@ -18,8 +18,8 @@ from purgatory.journal.records.normal import Normal
 from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline.pages.texts import clock_text, count_text, duration_text, share_text
 from purgatory.pipeline.report import Wishes, report
-from purgatory.pipeline.rows import gen
 from purgatory.pipeline.tables.local import Local
+from tests.support import workloads
 
 BASE = 1_767_261_607_250_000  # in the middle of a window
 WINDOW_US = 10_000_000
@@ -128,13 +128,13 @@ def before():
 def page(rows, before, tmp_path_factory):
     """The report on these rows and three that can't be true, beside an earlier one."""
     folder = tmp_path_factory.mktemp("figures")
-    gen.write(folder / "earlier", pa.Table.from_pylist(before, arrow_schema(JOURNAL)), JOURNAL, files=1)
+    workloads.write(folder / "earlier", pa.Table.from_pylist(before, arrow_schema(JOURNAL)), JOURNAL, files=1)
     settled = {"window_s": WINDOW_US // 1_000_000, "normal": Normal(expiry=[NORMAL]), "quiet": True}
     report(
         Local([str(folder / "earlier")]), folder / "before", Wishes(**settled, made=datetime(2026, 1, 1, tzinfo=UTC))
     )
     bad = [{**rows[0], "seq": len(rows) + n, "outcome": "lost", "checks": 10**6} for n in range(3)]
-    gen.write(folder / "journal", pa.Table.from_pylist([*rows, *bad], arrow_schema(JOURNAL)), JOURNAL, files=3)
+    workloads.write(folder / "journal", pa.Table.from_pylist([*rows, *bad], arrow_schema(JOURNAL)), JOURNAL, files=3)
     wishes = Wishes(**settled, made=datetime(2026, 1, 2, tzinfo=UTC), against=folder / "before")
     return Page(report(Local([str(folder / "journal")]), folder / "out", wishes).read_text(encoding="utf-8"))
 

@@ -6,10 +6,10 @@ import pytest
 from purgatory import DelayedOperation, DelayedOperationPurgatory
 from purgatory.journal import Journal, Trace
 from purgatory.journal.records import JOURNAL, TRACE
-from purgatory.pipeline.rows import gen
 from purgatory.pipeline.rows.load import load
 from purgatory.pipeline.rows.validity import IN_USE
-from purgatory.pipeline.verify import rehearsed, verify
+from tests.support import workloads
+from tests.support.comparison import rehearsed, verify
 from tests.support.replays import over, replayed
 from timer import MockTimer
 
@@ -35,7 +35,7 @@ class Threshold(DelayedOperation):
 
 def test_keys_and_purgatories_that_look_alike_are_told_apart(spark, tmp_path):
     """Under keys whose names are alike, the trace's outcomes are the journal's outcomes."""
-    timer, epoch_ns = MockTimer(), gen.START_MS * 1_000_000
+    timer, epoch_ns = MockTimer(), workloads.START_MS * 1_000_000
     names = ("produce", "fetch")
     with Journal(tmp_path / "journal") as journal, Trace(tmp_path / "trace") as trace:
         purgatories, levels = {}, {name: {} for name in names}
@@ -71,8 +71,8 @@ def test_keys_and_purgatories_that_look_alike_are_told_apart(spark, tmp_path):
 @pytest.mark.parametrize("workload", ["purgatories", "names"])
 def test_the_library_and_the_batch_twin_agree_on_names(spark, tmp_path, workload):
     """The same names in several purgatories, and used again: the batch answers just what the library does."""
-    shape = attrs.evolve(gen.WORKLOADS[workload], operations=400, events=800)
-    gen.write(tmp_path / "trace", gen.trace(shape), TRACE, files=1)
+    shape = attrs.evolve(workloads.WORKLOADS[workload], operations=400, events=800)
+    workloads.write(tmp_path / "trace", workloads.trace(shape), TRACE, files=1)
     twin, aside = replayed(over(tmp_path / "trace"))
     columns = ("purgatory", "operation", "outcome", "unix_micros(finished)")
     library = rehearsed(spark, tmp_path / "trace", tmp_path / "journal").selectExpr(*columns).collect()

@@ -7,10 +7,10 @@ import pytest
 
 from purgatory.journal.records import TRACE
 from purgatory.journal.records.parquet import arrow_schema
-from purgatory.pipeline.rows import gen
 from purgatory.pipeline.rows.load import spark_schema
 from purgatory.pipeline.rows.validity import TRACE_PROBLEM
 from purgatory.pipeline.tables.relations import Table, schema
+from tests.support import workloads
 from tests.support.replays import over
 
 NOW = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
@@ -77,7 +77,7 @@ def test_a_row_that_can_t_be_true_is_given_its_reason(spark):
 def test_the_local_engine_gives_the_same_reasons(tmp_path):
     """The same text says so on DuckDB."""
     rows = [{**values, "seq": number} for number, (values, _) in enumerate(CASES)]
-    gen.write(tmp_path, pa.Table.from_pylist(rows, arrow_schema(TRACE)), TRACE, files=1)
+    workloads.write(tmp_path, pa.Table.from_pylist(rows, arrow_schema(TRACE)), TRACE, files=1)
     engine = over(tmp_path)
     engine.open(allow_gaps=False)
     found = engine.query(Table(f"select {TRACE_PROBLEM} from source order by seq", schema("reason:text")))

@@ -17,12 +17,11 @@ from purgatory.pipeline import monitor, stream
 from purgatory.pipeline.cli import main
 from purgatory.pipeline.replay import replay
 from purgatory.pipeline.report import Wishes, report
-from purgatory.pipeline.rows import gen
 from purgatory.pipeline.summaries.choices import Grid
 from purgatory.pipeline.tables.cluster import Cluster
 from purgatory.pipeline.tables.local import Local
 from purgatory.pipeline.whatif import whatif
-from tests.support import Waiting
+from tests.support import Waiting, workloads
 from timer import MockTimer
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
@@ -151,7 +150,7 @@ def test_one_record_is_enough(engine, recorded, tmp_path):
     half = len(table) // 2
     marks = [None] * half + table["normal_ends"].to_pylist()[half:]
     place = table.schema.get_field_index("normal_ends")
-    gen.write(tmp_path / "journal", table.set_column(place, "normal_ends", pa.array(marks)), JOURNAL, files=2)
+    workloads.write(tmp_path / "journal", table.set_column(place, "normal_ends", pa.array(marks)), JOURNAL, files=2)
 
     assert "77.8%" == answered_in_time(page_of(engine, tmp_path / "journal", tmp_path / "out"))
 
@@ -163,7 +162,7 @@ def test_purgatory_is_part_of_what_is_normal(engine, recorded, tmp_path):
     for name, change in (("purgatory", "q"), ("normal_ends", None)):
         column = pa.array([change if n % 2 else value for n, value in enumerate(table[name].to_pylist())], pa.string())
         table = table.set_column(table.schema.get_field_index(name), name, column)
-    gen.write(tmp_path / "journal", table, JOURNAL, files=1)
+    workloads.write(tmp_path / "journal", table, JOURNAL, files=1)
     rows = table.to_pylist()
     well = sum(row["outcome"] == "satisfied" or row["outcome"] in (row["normal_ends"] or "").split() for row in rows)
     text = page_of(engine, tmp_path / "journal", tmp_path / "out")

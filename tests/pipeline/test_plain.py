@@ -13,22 +13,21 @@ from purgatory.journal.records import JOURNAL, KEEP_KEYS_MS
 from purgatory.journal.records.instants import seconds
 from purgatory.pipeline.arguments import parser
 from purgatory.pipeline.cli import main, spark_says
-from purgatory.pipeline.rows import gen
 from purgatory.pipeline.spark.session import WrongSetting, say
 from purgatory.pipeline.stream import StreamSettings
 from purgatory.pipeline.summaries.choices import Grid, WrongGrid, choose
 from purgatory.pipeline.summaries.idle import NEVER, forgetting
 from purgatory.pipeline.tables.local import Local
-from tests.support import Waiting
+from tests.support import Waiting, workloads
 from timer import MockTimer
 
 
-@pytest.mark.parametrize("workload", gen.WORKLOADS)
+@pytest.mark.parametrize("workload", workloads.WORKLOADS)
 def test_the_same_seed_makes_the_same_trace(workload):
     """A workload is a function of its seed."""
-    shape = attrs.evolve(gen.WORKLOADS[workload], operations=200, events=400)
-    assert gen.trace(shape, 5).equals(gen.trace(shape, 5))
-    assert not gen.trace(shape, 5).equals(gen.trace(shape, 6))
+    shape = attrs.evolve(workloads.WORKLOADS[workload], operations=200, events=400)
+    assert workloads.trace(shape, 5).equals(workloads.trace(shape, 5))
+    assert not workloads.trace(shape, 5).equals(workloads.trace(shape, 6))
 
 
 def test_levels_count_up_by_one_on_each_key(trace_rows):
@@ -136,16 +135,6 @@ def test_a_grid_file_that_cannot_be_read_is_named_once(tmp_path):
     assert message == str(caught.value)
 
 
-@pytest.mark.parametrize("option", ["--operations", "--files"])
-@pytest.mark.parametrize("number", ["0", "-5", "many"])
-def test_a_workload_has_operations_and_files(tmp_path, capsys, option, number):
-    """A number below one would write a folder without rows, or end in an error of the generator."""
-    with pytest.raises(SystemExit):
-        main(["gen", "--out", str(tmp_path / "out"), f"{option}={number}"])
-    assert f"{option}: must be an integer of at least 1, got {number!r}" in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize(("text", "expected"), [("90", 90), ("60s", 60), ("5m", 300), ("250ms", 0.25), ("1h", 3600)])
 def test_lengths_of_time(text, expected):
     """A length of time is written as people write it."""
@@ -196,22 +185,6 @@ def test_wrong_arguments_are_refused(arguments, capsys):
     assert "usage: purgatory pipeline" in capsys.readouterr().err
 
 
-def test_gen_refuses_a_folder_that_is_not_empty(tmp_path, capsys):
-    """A workload is never written over another."""
-    assert 0 == main(["gen", "--out", str(tmp_path / "t"), "--operations", "50", "--flush"])
-    assert 2 == main(["gen", "--out", str(tmp_path / "t")])
-    assert "not empty" in capsys.readouterr().err
-    (tmp_path / "file").touch()
-    assert 2 == main(["gen", "--out", str(tmp_path / "file")])
-    assert "file is a file: give a new folder" in capsys.readouterr().err
-
-
-def test_gen_refuses_an_unknown_workload(tmp_path, capsys):
-    """An unknown workload is named together with those known."""
-    assert 2 == main(["gen", "--out", str(tmp_path), "--workload", "nice"])
-    assert "choose from kafka" in capsys.readouterr().err
-
-
 def test_settings_for_spark_are_handed_to_it(monkeypatch):
     """A master and settings go before what the environment says of a session's start, quoted as they must be."""
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
@@ -247,26 +220,18 @@ def test_stream_settings_that_cant_be_are_refused(change):
 def test_a_folder_that_cant_be_written_is_refused_before_the_work(tmp_path, capsys, command, monkeypatch):
     """A page's folder that can't be made is one line, and nothing was gone over."""
     monkeypatch.setattr(Local, "open", None)
-    gen.write(tmp_path / "journal", gen.journal(50, seconds=60), JOURNAL, files=1)
+    workloads.write(tmp_path / "journal", workloads.journal(50, seconds=60), JOURNAL, files=1)
     (tmp_path / "file").touch()
     assert 2 == main([command, "--journal", str(tmp_path / "journal"), "--out", str(tmp_path / "file" / "out")])
     assert f"{tmp_path}/file/out cannot be used: " in capsys.readouterr().err
 
 
-def test_a_workload_isnt_made_in_a_store(tmp_path, capsys, monkeypatch):
-    """`gen` writes into a folder here, and makes none of a store's name."""
-    monkeypatch.chdir(tmp_path)
-    assert 2 == main(["gen", "--out", "s3a://bucket/trace"])
-    assert "gen writes to a local folder" in capsys.readouterr().err
-    assert [] == list(tmp_path.iterdir())
-
-
 def test_what_an_earlier_report_set_aside_is_no_part_of_the_next(tmp_path):
     """A report into the folder of an earlier one leaves no table of that one behind."""
-    table = gen.journal(50, seconds=60)
+    table = workloads.journal(50, seconds=60)
     place = table.schema.get_field_index("outcome")
     lost = table.set_column(place, "outcome", pa.array(["lost", *table["outcome"].to_pylist()[1:]]))
     for name, rows in (("before", lost), ("after", table)):
-        gen.write(tmp_path / name, rows, JOURNAL, files=1)
+        workloads.write(tmp_path / name, rows, JOURNAL, files=1)
         assert 0 == main(["report", "--journal", str(tmp_path / name), "--out", str(tmp_path / "out"), "--quiet"])
         assert (name == "before") == (tmp_path / "out" / "tables" / "quarantine").exists()

@@ -13,11 +13,11 @@ import pytest
 from purgatory.journal.records import JOURNAL, SHUTDOWN
 from purgatory.journal.records.normal import Normal
 from purgatory.pipeline.cli import main
-from purgatory.pipeline.rows import gen
 from purgatory.pipeline.summaries.choices import Grid
 from purgatory.pipeline.summaries.wheels import levels_and_reinsertions
 from purgatory.pipeline.tables.local import Local
 from purgatory.pipeline.whatif import whatif
+from tests.support import workloads
 
 GRID = Grid(timeouts_ms=(1, 400, 10**6), ticks_ms=(1, 5), wheel_sizes=(20,), purge_intervals=(2, 10**6), shards=(1, 4))
 
@@ -26,8 +26,8 @@ GRID = Grid(timeouts_ms=(1, 400, 10**6), ticks_ms=(1, 5), wheel_sizes=(20,), pur
 def made(tmp_path_factory):
     """A journal's table, and the folder of the what-if's tables."""
     folder = tmp_path_factory.mktemp("recorded")
-    table = gen.journal(2_000, seconds=120)
-    gen.write(folder / "journal", table, JOURNAL, files=3)
+    table = workloads.journal(2_000, seconds=120)
+    workloads.write(folder / "journal", table, JOURNAL, files=3)
     whatif(Local([str(folder / "journal")]), folder / "out", GRID, normal=Normal(expiry=["DelayedJoin"]))
     return table.to_pylist(), folder / "out"
 
@@ -93,7 +93,7 @@ def test_a_timeout_beyond_those_in_use_has_no_share(made):
 
 def test_spark_is_not_imported(tmp_path):
     """A what-if and a report of a journal need no Spark, whatever is installed."""
-    gen.write(tmp_path / "journal", gen.journal(200, seconds=60), JOURNAL, files=1)
+    workloads.write(tmp_path / "journal", workloads.journal(200, seconds=60), JOURNAL, files=1)
     program = (
         "import sys; sys.modules['pyspark'] = None;"
         "from purgatory.pipeline.cli import main;"
@@ -107,7 +107,7 @@ def test_spark_is_not_imported(tmp_path):
 
 def test_the_command_line_names_types_whose_advice_does_not_apply(tmp_path, capsys):
     """`--expiry-normal` and `--cancel-normal` both say that no timeout is to be advised."""
-    gen.write(tmp_path / "journal", gen.journal(500, seconds=60), JOURNAL, files=1)
+    workloads.write(tmp_path / "journal", workloads.journal(500, seconds=60), JOURNAL, files=1)
     words = ["--expiry-normal", "DelayedJoin", "--cancel-normal", "DelayedFetch"]
     assert 0 == main(["whatif", "--journal", str(tmp_path / "journal"), "--out", str(tmp_path / "out"), *words])
     said = capsys.readouterr().out
@@ -117,11 +117,11 @@ def test_the_command_line_names_types_whose_advice_does_not_apply(tmp_path, caps
 
 def test_a_cancel_that_is_normal_is_a_success_of_the_report(tmp_path):
     """A lease that ends by a cancel counts as answered in time, and its cancels are no failures."""
-    table = gen.journal(100, seconds=60)
+    table = workloads.journal(100, seconds=60)
     every = {"outcome": ["cancelled"] * 100, "type": ["Lease"] * 100}
     for name, words in every.items():
         table = table.set_column(table.schema.get_field_index(name), name, pa.array(words))
-    gen.write(tmp_path / "journal", table, JOURNAL, files=1)
+    workloads.write(tmp_path / "journal", table, JOURNAL, files=1)
     told = {}
     for name, words in (("as", []), ("normal", ["--cancel-normal", "Lease"])):
         out = str(tmp_path / name)
@@ -134,13 +134,13 @@ def test_a_cancel_that_is_normal_is_a_success_of_the_report(tmp_path):
 
 def test_what_a_shutdown_ended_is_in_no_outcome(tmp_path):
     """Such operations are counted apart, and a journal of nothing else still has a page."""
-    table = gen.journal(100, seconds=60)
+    table = workloads.journal(100, seconds=60)
     for count in (40, 100):
         ended = pa.array([SHUTDOWN] * count + [None] * (100 - count))
         outcome = pa.array(["expired"] * count + ["satisfied"] * (100 - count))
         changed = table.set_column(table.schema.get_field_index("ended_by"), "ended_by", ended)
         changed = changed.set_column(table.schema.get_field_index("outcome"), "outcome", outcome)
-        gen.write(tmp_path / f"journal-{count}", changed, JOURNAL, files=1)
+        workloads.write(tmp_path / f"journal-{count}", changed, JOURNAL, files=1)
         out = tmp_path / f"out-{count}"
         assert 0 == main(["report", "--journal", str(tmp_path / f"journal-{count}"), "--out", str(out), "--quiet"])
         assert f"A shutdown ended {count} operations before their deadline" in (out / "index.html").read_text()

@@ -13,15 +13,15 @@ from purgatory.journal.records import TRACE
 from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline.cli import main
 from purgatory.pipeline.replay import replay
-from purgatory.pipeline.rows import gen
 from purgatory.pipeline.rows.between import Between
 from purgatory.pipeline.rows.validity import IN_USE
 from purgatory.pipeline.tables.local import Local
+from tests.support import workloads
 from tests.support.replays import over, replayed
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
-START_US = gen.START_MS * 1000
+START_US = workloads.START_MS * 1000
 BOTH = ["local", pytest.param("spark", marks=pytest.mark.spark)]
 
 
@@ -113,7 +113,7 @@ def written(folder, rows, files=2):
     missing = [name for name in arrow_schema(TRACE).names if name not in table.column_names]
     for name in missing:
         table = table.append_column(name, pa.nulls(len(table), arrow_schema(TRACE).field(name).type))
-    gen.write(folder, table.select(arrow_schema(TRACE).names).cast(arrow_schema(TRACE)), TRACE, files=files)
+    workloads.write(folder, table.select(arrow_schema(TRACE).names).cast(arrow_schema(TRACE)), TRACE, files=files)
     return folder
 
 
@@ -183,7 +183,12 @@ def test_the_command_takes_a_range(tmp_path):
 
 def test_a_damaged_segment_and_its_missing_rows_are_one_line(tmp_path):
     """What a replay could not read is listed once, with how many rows it had."""
-    gen.write(tmp_path / "trace", gen.trace(attrs.evolve(gen.WORKLOADS["kafka"], operations=50, events=100)), TRACE, 3)
+    workloads.write(
+        tmp_path / "trace",
+        workloads.trace(attrs.evolve(workloads.WORKLOADS["kafka"], operations=50, events=100)),
+        TRACE,
+        3,
+    )
     segment = sorted((tmp_path / "trace").glob("trace-*"))[1]
     segment.write_bytes(segment.read_bytes()[:-100])
     found = replay(Local([str(tmp_path / "trace")], schema=TRACE), str(tmp_path / "out"), keep_us=None, allow_gaps=True)

@@ -21,7 +21,7 @@ from purgatory.journal.records.errors import JournalError, JournalFormat, Journa
 from purgatory.journal.records.folder import open_name
 from purgatory.journal.records.normal import Normal
 from purgatory.pipeline.report import EmptyJournal, NoReport, Wishes, report
-from purgatory.pipeline.rows import completeness, gen
+from purgatory.pipeline.rows import completeness
 from purgatory.pipeline.rows.completeness import IncompleteJournal, Run
 from purgatory.pipeline.rows.load import load
 from purgatory.pipeline.rows.validity import JOURNAL_PROBLEM
@@ -29,6 +29,7 @@ from purgatory.pipeline.tables import engine as engines
 from purgatory.pipeline.tables import levels, percentiles, queries, relations
 from purgatory.pipeline.tables.cluster import Cluster
 from purgatory.pipeline.tables.local import Local
+from tests.support import workloads
 from tests.support.webhdfs import served
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
@@ -42,8 +43,8 @@ SLOT_US = 500_000
 def journal(tmp_path_factory):
     """A journal's folder, and its records as plain rows."""
     folder = tmp_path_factory.mktemp("journal")
-    table = gen.journal(COUNT, seconds=120)
-    gen.write(folder, table, JOURNAL, files=3)
+    table = workloads.journal(COUNT, seconds=120)
+    workloads.write(folder, table, JOURNAL, files=3)
     rows = table.to_pylist()
     for row in rows:
         row["created_us"] = round(row["created"].timestamp() * 1e6)
@@ -194,7 +195,7 @@ def test_peaks_are_exact(tables, journal):
 
 def test_every_engine_makes_the_same_tables_and_the_same_page(spark, tmp_path):
     """In this process, on Spark from a folder, and on Spark from a place that only it reads: byte for byte one page."""
-    table = gen.journal(COUNT, seconds=120)
+    table = workloads.journal(COUNT, seconds=120)
     bad = table.slice(0, 5)
     words = pa.array(["lost", "satisfied", "satisfied", "satisfied", "satisfied"])
     for name, place in (("checks", 2), ("delay_ms", 3)):
@@ -205,7 +206,7 @@ def test_every_engine_makes_the_same_tables_and_the_same_page(spark, tmp_path):
     late = pa.array([None, *bad.column("created")[1:]], bad.schema.field("created").type)
     bad = bad.set_column(bad.schema.get_field_index("finished"), "finished", late)
     journal = tmp_path / "journal"
-    gen.write(journal, pa.concat_tables([table, bad.cast(table.schema)]), JOURNAL, files=3)
+    workloads.write(journal, pa.concat_tables([table, bad.cast(table.schema)]), JOURNAL, files=3)
     made = datetime(2026, 1, 2, tzinfo=UTC)
     engines = {
         "local": Local([str(journal)]),
@@ -254,7 +255,7 @@ both = pytest.mark.parametrize("engine", ["local", "spark"], indirect=True)
 def test_rows_that_are_missing_are_named(engine, tmp_path):
     """A segment that is gone from the middle is a failure that names its rows. Allowed, it is said on the page."""
     journal = tmp_path / "journal"
-    gen.write(journal, gen.journal(900, seconds=60), JOURNAL, files=3)
+    workloads.write(journal, workloads.journal(900, seconds=60), JOURNAL, files=3)
     sorted(journal.glob("*.parquet"))[1].unlink()
     with pytest.raises(IncompleteJournal, match="300 rows missing, 300 to 599: no segment has them") as caught:
         report(engine([str(journal)]), tmp_path / "out", Wishes(quiet=True))
@@ -271,8 +272,8 @@ def test_rows_that_are_missing_are_named(engine, tmp_path):
 def test_rows_that_are_doubled_are_named(engine, tmp_path):
     """A segment of another journal in the folder is a failure, also if it begins as one that is there."""
     journal, other = tmp_path / "journal", tmp_path / "other"
-    gen.write(journal, gen.journal(900, seconds=60), JOURNAL, files=3)
-    gen.write(other, gen.journal(100, seconds=60), JOURNAL, files=1)
+    workloads.write(journal, workloads.journal(900, seconds=60), JOURNAL, files=3)
+    workloads.write(other, workloads.journal(100, seconds=60), JOURNAL, files=1)
     (segment,) = other.glob("*.parquet")
     segment.rename(journal / segment.name)
     with pytest.raises(IncompleteJournal, match="100 rows read twice, 0 to 99: in journal-"):
@@ -284,7 +285,7 @@ def test_rows_that_are_doubled_are_named(engine, tmp_path):
 def test_a_damaged_segment_is_named(engine, tmp_path, keep):
     """Empty, cut short: one line says which file it is. Allowed, the rest is reported on."""
     journal = tmp_path / "journal"
-    gen.write(journal, gen.journal(900, seconds=60), JOURNAL, files=3)
+    workloads.write(journal, workloads.journal(900, seconds=60), JOURNAL, files=3)
     segment = sorted(journal.glob("*.parquet"))[1]
     segment.write_bytes(segment.read_bytes()[:keep])
     with pytest.raises(JournalError, match=f"^{segment.name} is damaged or cut short") as caught:
@@ -301,7 +302,7 @@ def test_a_damaged_segment_is_named(engine, tmp_path, keep):
 @both
 def test_a_folder_that_is_gone_when_it_is_read_is_named(engine, tmp_path):
     """Where the folder vanishes before its rows are read, that is an error with its name."""
-    gen.write(tmp_path / "journal", gen.journal(300, seconds=60), JOURNAL, files=1)
+    workloads.write(tmp_path / "journal", workloads.journal(300, seconds=60), JOURNAL, files=1)
     made = engine([str(tmp_path / "journal")])
     (tmp_path / "journal").rename(tmp_path / "elsewhere")
     for allow_gaps in (False, True):
@@ -319,12 +320,12 @@ def test_rows_read_twice_are_an_error():
 @both
 def test_a_fleet_is_one_report(engine, tmp_path):
     """Journals of several processes, each in its folder, are reported on together, and by instance."""
-    table = gen.journal(600, seconds=60)
+    table = workloads.journal(600, seconds=60)
     place = table.schema.get_field_index("instance")
     for number in range(2):
         own = table.slice(number * 200, 400)
         own = own.set_column(place, table.schema.field("instance"), pa.array([f"node-{number}"] * 400))
-        gen.write(tmp_path / "fleet" / f"node-{number}", own, JOURNAL, files=2)
+        workloads.write(tmp_path / "fleet" / f"node-{number}", own, JOURNAL, files=2)
     (tmp_path / "fleet" / "logs").mkdir()
     together = engine([str(tmp_path / "fleet")])
     assert ["node-0", "node-1"] == [Path(name).name for name in together.journals]
@@ -343,7 +344,7 @@ def test_a_fleet_is_one_report(engine, tmp_path):
 def test_a_journal_counts_once_however_it_is_spelled(engine, tmp_path, monkeypatch):
     """By a slash at the end, a link, a way around, and as one of a fleet: it is one journal, named as it came first."""
     for name in ("a", "b"):
-        gen.write(tmp_path / "fleet" / name, gen.journal(60, seconds=60), JOURNAL, files=2)
+        workloads.write(tmp_path / "fleet" / name, workloads.journal(60, seconds=60), JOURNAL, files=2)
     (tmp_path / "link").symlink_to(tmp_path / "fleet" / "a")
     (tmp_path / "fleet" / "c").symlink_to(tmp_path / "fleet" / "b")
     monkeypatch.chdir(tmp_path)
@@ -377,9 +378,9 @@ def test_what_the_writers_dropped_is_on_the_page(engine, tmp_path):
 @both
 def test_what_a_fleet_leaves_out_is_named(engine, tmp_path):
     """A folder among a fleet's that holds no segment, or holds journals one folder deeper, stands on the page."""
-    table = gen.journal(60, seconds=60)
+    table = workloads.journal(60, seconds=60)
     for name in ("a", "eu/b"):
-        gen.write(tmp_path / "fleet" / name, table, JOURNAL, files=1)
+        workloads.write(tmp_path / "fleet" / name, table, JOURNAL, files=1)
     (tmp_path / "fleet" / "c").mkdir()
     (tmp_path / "fleet" / "c" / ".lock").touch()
     (tmp_path / "fleet" / ".snapshots").mkdir()
@@ -407,7 +408,7 @@ def test_a_place_of_spark_counts_once_however_it_is_spelled(spark, tmp_path, sto
     """So does one that Spark reads: in a store, and on this machine."""
     address, kept = store
     for name in ("a", "b"):
-        gen.write(kept / name, gen.journal(60, seconds=60), JOURNAL, files=1)
+        workloads.write(kept / name, workloads.journal(60, seconds=60), JOURNAL, files=1)
     (tmp_path / "link").symlink_to(kept / "a")
     for one, other in ((address, f"{address}/./x/.."), (f"file://{kept}", f"file://{kept}/b/..")):
         together = Cluster(spark, [f"{one}/a", f"{one}/a/", f"{other}/a", f"{one}//a", f"{one}/b"])
@@ -419,11 +420,11 @@ def test_a_place_of_spark_counts_once_however_it_is_spelled(spark, tmp_path, sto
 
 def test_a_report_is_compared_with_an_earlier_one(tmp_path):
     """What expires more often than it did is a finding, and both reports' figures stand side by side."""
-    table = gen.journal(COUNT, seconds=120)
+    table = workloads.journal(COUNT, seconds=120)
     place = table.schema.get_field_index("outcome")
     worse = pc.if_else(pa.array(np.arange(COUNT) % 3 == 0), "expired", table["outcome"])
-    gen.write(tmp_path / "before", table, JOURNAL, files=1)
-    gen.write(tmp_path / "after", table.set_column(place, "outcome", worse), JOURNAL, files=1)
+    workloads.write(tmp_path / "before", table, JOURNAL, files=1)
+    workloads.write(tmp_path / "after", table.set_column(place, "outcome", worse), JOURNAL, files=1)
     report(Local([str(tmp_path / "before")]), tmp_path / "first", Wishes(quiet=True))
     path = report(Local([str(tmp_path / "after")]), tmp_path / "second", Wishes(quiet=True, against=tmp_path / "first"))
     text = path.read_text(encoding="utf-8")
@@ -442,8 +443,10 @@ def test_a_report_is_compared_with_an_earlier_one(tmp_path):
 
 def test_a_trace_beside_a_fleet_s_journals_is_left_out(tmp_path):
     """It is no journal, and the page says that it was left out. Named itself, it is rejected."""
-    gen.write(tmp_path / "var" / "journal", gen.journal(300, seconds=60), JOURNAL, files=1)
-    gen.write(tmp_path / "var" / "trace", gen.trace(gen.Workload(operations=5, events=5)), TRACE, files=1)
+    workloads.write(tmp_path / "var" / "journal", workloads.journal(300, seconds=60), JOURNAL, files=1)
+    workloads.write(
+        tmp_path / "var" / "trace", workloads.trace(workloads.Workload(operations=5, events=5)), TRACE, files=1
+    )
     with Trace(tmp_path / "var" / "open") as trace:
         trace.event("fetch", "k", 1)
         assert trace.flush()
@@ -455,12 +458,12 @@ def test_a_trace_beside_a_fleet_s_journals_is_left_out(tmp_path):
 
 def test_windows_are_no_more_than_can_be_drawn(tmp_path):
     """One record of another century, or a window that is too short, makes longer windows, which the page says."""
-    table = gen.journal(300, seconds=172_800)
-    gen.write(tmp_path / "days", table, JOURNAL, files=1)
+    table = workloads.journal(300, seconds=172_800)
+    workloads.write(tmp_path / "days", table, JOURNAL, files=1)
     place, day_us = table.schema.get_field_index("finished"), 86_400_000_000
     far = pa.array([*table["finished"].cast(pa.int64()).to_pylist()[:-1], 7_226_582_400_000_000])
     far = table.set_column(place, table.schema.field("finished"), far.cast(table.schema.field("finished").type))
-    gen.write(tmp_path / "centuries", far, JOURNAL, files=1)
+    workloads.write(tmp_path / "centuries", far, JOURNAL, files=1)
     for folder, window_s in (("days", 1), ("days", None), ("centuries", None), ("centuries", 3_600)):
         path = report(Local([str(tmp_path / folder)]), tmp_path / "out", Wishes(quiet=True, window_s=window_s))
         text, about = path.read_text(encoding="utf-8"), json.loads((path.parent / "about.json").read_text())
@@ -475,13 +478,13 @@ def test_windows_are_no_more_than_can_be_drawn(tmp_path):
 
 def test_names_of_any_length_fit_the_page(tmp_path):
     """The page shows their beginning. Two that differ at the very end are two, on the page and in the tables."""
-    table = gen.journal(60, seconds=60).slice(0, 60)
+    table = workloads.journal(60, seconds=60).slice(0, 60)
     for name in ("purgatory", "type", "instance", "operation", "error"):
         words = pa.array(["x" * 100_000 + str(n % 2) for n in range(60)])
         table = table.set_column(table.schema.get_field_index(name), name, words)
     keys = pa.array([["y" * 100_000, "z"]] * 60)
     table = table.set_column(table.schema.get_field_index("keys"), "keys", keys)
-    gen.write(tmp_path / "journal", table, JOURNAL, files=1)
+    workloads.write(tmp_path / "journal", table, JOURNAL, files=1)
     wishes = Wishes(quiet=True, normal=Normal(expiry=["x" * 100_000 + "0"]))
     path = report(Local([str(tmp_path / "journal")]), tmp_path / "out", wishes)
     text = path.read_text(encoding="utf-8")
@@ -498,7 +501,7 @@ def test_names_of_any_length_fit_the_page(tmp_path):
 
 def test_an_earlier_report_that_is_incomplete_is_called_so(tmp_path):
     """The gaps of an earlier report are named beside its figures, and in the findings."""
-    gen.write(tmp_path / "journal", gen.journal(900, seconds=60), JOURNAL, files=3)
+    workloads.write(tmp_path / "journal", workloads.journal(900, seconds=60), JOURNAL, files=3)
     whole, part = Wishes(quiet=True), Wishes(quiet=True, allow_gaps=True)
     report(Local([str(tmp_path / "journal")]), tmp_path / "whole", whole)
     taken = sorted((tmp_path / "journal").iterdir())[1].rename(tmp_path / "taken.parquet")
@@ -517,7 +520,7 @@ def test_an_earlier_report_that_is_incomplete_is_called_so(tmp_path):
 
 def test_the_engine_is_chosen_by_size(tmp_path, monkeypatch):
     """Small journals are gone over in this process. A place that only Spark reads is rejected there."""
-    gen.write(tmp_path, gen.journal(50, seconds=60), JOURNAL, files=1)
+    workloads.write(tmp_path, workloads.journal(50, seconds=60), JOURNAL, files=1)
     assert "local" == engines.engine_for([str(tmp_path)]).name
     with pytest.raises(ValueError, match="for --engine local, got s3a://bucket"):
         engines.engine_for(["s3a://bucket/journal"], "local")
@@ -525,7 +528,7 @@ def test_the_engine_is_chosen_by_size(tmp_path, monkeypatch):
 
 def test_a_journal_larger_than_that_goes_to_spark(spark, tmp_path, monkeypatch):
     """A journal that is too large for this process is read by Spark."""
-    gen.write(tmp_path, gen.journal(50, seconds=60), JOURNAL, files=1)
+    workloads.write(tmp_path, workloads.journal(50, seconds=60), JOURNAL, files=1)
     monkeypatch.setattr(engines, "MOST_LOCAL", 49)
     assert "spark" == engines.engine_for([str(tmp_path)]).name
 
@@ -550,7 +553,7 @@ def test_a_folder_without_a_journal_is_refused(engine, tmp_path):
     """No folder, no report: the error names the folder. A trace is rejected as such."""
     with pytest.raises(JournalMissing, match="nowhere"):
         report(engine([str(tmp_path / "nowhere")]), tmp_path / "out", Wishes(quiet=True))
-    gen.write(tmp_path / "trace", gen.trace(gen.Workload(operations=5, events=5)), TRACE, files=1)
+    workloads.write(tmp_path / "trace", workloads.trace(workloads.Workload(operations=5, events=5)), TRACE, files=1)
     with pytest.raises(JournalFormat, match="holds a trace"):
         report(engine([str(tmp_path / "trace")]), tmp_path / "out", Wishes(quiet=True))
 
@@ -566,8 +569,8 @@ def test_a_journal_that_has_only_begun_is_refused(engine, tmp_path):
 @both
 def test_a_journal_without_a_true_record_is_refused(engine, tmp_path):
     """Nothing to report on is an error with the folder's name, not an empty page."""
-    table = gen.journal(5).slice(0, 1)
+    table = workloads.journal(5).slice(0, 1)
     table = table.set_column(table.schema.get_field_index("outcome"), "outcome", pa.array(["lost"]))
-    gen.write(tmp_path / "false", table, JOURNAL, files=1)
+    workloads.write(tmp_path / "false", table, JOURNAL, files=1)
     with pytest.raises(EmptyJournal, match="false"):
         report(engine([str(tmp_path / "false")]), tmp_path / "out", Wishes(quiet=True))

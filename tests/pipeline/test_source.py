@@ -6,12 +6,12 @@ import pytest
 from purgatory.journal import Journal, serve
 from purgatory.journal.records import JOURNAL
 from purgatory.pipeline import monitor
-from purgatory.pipeline.rows import gen
 from purgatory.pipeline.rows.completeness import IncompleteJournal
 from purgatory.pipeline.source import PurgatoryDataSource, _Range
 from purgatory.pipeline.spark.places import OutputTaken
 from purgatory.pipeline.summaries.wheels import COUNTED, WAITS, counting, levels_and_reinsertions, summed
 from purgatory.pipeline.tables.cluster import Cluster
+from tests.support import workloads
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
@@ -117,8 +117,8 @@ def test_wrong_options_are_refused(source, options):
 
 def test_the_monitor_counts_complete_windows(source, tmp_path):
     """Windowed outcomes over a journal are those of the journal, up to the last window that is complete."""
-    table = gen.journal(1_000, seconds=120)
-    gen.write(tmp_path / "journal", table, JOURNAL, files=1)
+    table = workloads.journal(1_000, seconds=120)
+    workloads.write(tmp_path / "journal", table, JOURNAL, files=1)
     out = str(tmp_path / "out")
     query = monitor.start(
         source, str(tmp_path / "journal"), out, str(tmp_path / "checkpoint"), window_s=10, delay_s=1, once=True
@@ -141,7 +141,7 @@ def test_wheels_are_summed_over_all_parts_of_the_data(source, tmp_path):
     """Each setting's sums are those of all rows, wherever they lie. What never came waits for its timeout."""
     rows = [(10**9 + 137_000 * n, 40 * n, None if n % 3 else 900 * n) for n in range(1_000)]
     waits = source.createDataFrame(rows, "arrival_us long, delay_ms long, wait_us long").repartition(3)
-    gen.write(tmp_path, gen.journal(1, seconds=1), JOURNAL, files=1)
+    workloads.write(tmp_path, workloads.journal(1, seconds=1), JOURNAL, files=1)
     waits.createOrReplaceTempView("waits")
     counts = Cluster(source, [str(tmp_path)]).mapped(WAITS, counting((1, 5), (20, 64)), COUNTED)
     assert 3 * 4 == len(counts)

@@ -9,8 +9,7 @@ import pytest
 from purgatory.journal.records import JOURNAL
 from purgatory.pipeline import stream
 from purgatory.pipeline.cli import main
-from purgatory.pipeline.rows import gen
-from purgatory.pipeline.verify import place_trace
+from tests.support import workloads
 from tests.support.webhdfs import served
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
@@ -28,7 +27,7 @@ def store(tmp_path):
 def test_a_report_is_made_from_a_store_into_a_store(spark, tmp_path, store, capsys):
     """Page and tables are those of a report on the same journal here, compared with the same earlier one."""
     address, kept = store
-    gen.write(kept / "journal", gen.journal(500, seconds=120), JOURNAL, files=2)
+    workloads.write(kept / "journal", workloads.journal(500, seconds=120), JOURNAL, files=2)
     own = ["--journal", str(kept / "journal"), "--quiet", "--out"]
     assert 0 == main(["report", *own, str(kept / "pages" / "before")])
     assert 0 == main(["report", *own, str(tmp_path / "here"), "--against", str(kept / "pages" / "before")])
@@ -57,7 +56,7 @@ def test_a_stream_reads_a_store_and_keeps_answers_and_checkpoint_there(spark, st
     """Every answer is right, also when it goes on from its checkpoint."""
     address, kept = store
     shape = {"operations": 100, "events": 200}
-    place_trace(kept / "trace", attrs.evolve(gen.WORKLOADS["kafka"], **shape), 1, 2)
+    workloads.place_trace(kept / "trace", attrs.evolve(workloads.WORKLOADS["kafka"], **shape), 1, 2)
     last = max((kept / "trace").iterdir())
     aside = last.rename(kept / last.name)
     settings = stream.StreamSettings(buckets=2, partitions=1, once=True)
@@ -94,7 +93,7 @@ def test_a_place_that_the_driver_doesnt_see_doesnt_exist(spark, tmp_path, monkey
 def test_a_page_that_cant_be_written_is_refused_before_the_work(spark, tmp_path, monkeypatch, capsys, command, place):
     """A store that this session can't reach is one line, nothing was gone over, and no folder of that name was made."""
     monkeypatch.chdir(tmp_path)
-    gen.write(tmp_path / "journal", gen.journal(50, seconds=60), JOURNAL, files=1)
+    workloads.write(tmp_path / "journal", workloads.journal(50, seconds=60), JOURNAL, files=1)
     assert 2 == main([command, "--journal", "journal", "--out", place])
     out, said = capsys.readouterr()
     assert "" == out

@@ -21,12 +21,12 @@ from purgatory.journal import Trace
 from purgatory.journal.records import TRACE
 from purgatory.pipeline import stream
 from purgatory.pipeline.cli import main
-from purgatory.pipeline.rows import gen
 from purgatory.pipeline.rows.load import spark_schema
 from purgatory.pipeline.source import PurgatoryDataSource
 from purgatory.pipeline.spark.places import NoConnect, OutputTaken, PlaceMissing, PlaceUnusable
-from purgatory.pipeline.verify import flush_after, place_trace, rehearsed, verify
 from tests.pipeline.test_replay import plainly, worlds, written
+from tests.support import workloads
+from tests.support.comparison import rehearsed, verify
 from tests.support.replays import over, replayed
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
@@ -36,7 +36,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_rows_without_a_purgatory_are_of_the_one_without_a_name(spark, tmp_path):
     """Null and an empty name are one purgatory, to stream, twin and library: its keys are forgotten, too."""
-    start = gen.START_MS * 1000
+    start = workloads.START_MS * 1000
 
     def row(kind, at_s, purgatory, key, operation=None):
         ts = datetime.fromtimestamp(at_s + start / 1e6, tz=UTC)
@@ -51,10 +51,10 @@ def test_rows_without_a_purgatory_are_of_the_one_without_a_name(spark, tmp_path)
         row("operation", 100, "", "forgotten", "watch"),
         row("operation", 100, "", "forgotten", "named"),
     ]
-    schema = gen.trace(attrs.evolve(gen.WORKLOADS["kafka"], operations=1, events=1)).schema
+    schema = workloads.trace(attrs.evolve(workloads.WORKLOADS["kafka"], operations=1, events=1)).schema
     table = pa.Table.from_pylist([{**row, "seq": seq} for seq, row in enumerate(rows)], schema)
-    flush_after(tmp_path / "trace", gen.write(tmp_path / "trace", table, TRACE, files=1))
-    gen.write(tmp_path / "clean", table, TRACE, files=1)
+    workloads.flush_after(tmp_path / "trace", workloads.write(tmp_path / "trace", table, TRACE, files=1))
+    workloads.write(tmp_path / "clean", table, TRACE, files=1)
     expected = {("found", "immediate"), ("watch", "expired"), ("named", "expired")}
     twin = [
         {"purgatory": purgatory, "operation": operation, "outcome": outcome}
@@ -76,7 +76,7 @@ def test_library_stream_and_twin_forget_the_same_keys(spark, tmp_path):
     found = verify(spark, "forgotten-names", tmp_path / "run", operations=150, files=3)
     assert 0 == found.differences
     assert 0 < found.malformed
-    forgetting = gen.WORKLOADS["forgotten-names"].keep_keys_ms * 1000
+    forgetting = workloads.WORKLOADS["forgotten-names"].keep_keys_ms * 1000
     folder = tmp_path / "run" / "clean"
     assert replayed(over(folder)) != replayed(over(folder), forgetting)
 
@@ -88,7 +88,7 @@ def test_stream_and_replay_agree_on_random_worlds(spark, tmp_path, keep_ms):
     written(tmp_path / "trace", rows, files=3)
     expected = replayed(over(tmp_path / "trace"), None if keep_ms is None else keep_ms * 1000)
     assert expected == plainly(rows, None if keep_ms is None else keep_ms * 1000)
-    flush_after(tmp_path / "trace", len(rows))
+    workloads.flush_after(tmp_path / "trace", len(rows))
     settings = stream.StreamSettings(buckets=2, partitions=2, keep_ms=keep_ms, files_per_batch=1, once=True)
     out = str(tmp_path / "out")
     stream.run(spark, str(tmp_path / "trace"), out, str(tmp_path / "checkpoint"), settings)
@@ -110,8 +110,8 @@ def test_library_stream_and_twin_agree_on_the_worst_workload(spark, tmp_path):
 
 def test_a_killed_stream_goes_on_exactly_where_it_was(spark, tmp_path, brute, trace_rows):
     """Driver and JVM killed in the middle and started again: every operation once, as if nothing had happened."""
-    shape = attrs.evolve(gen.WORKLOADS["kafka"], operations=300, events=600)
-    place_trace(tmp_path / "trace", shape, 1, 4)
+    shape = attrs.evolve(workloads.WORKLOADS["kafka"], operations=300, events=600)
+    workloads.place_trace(tmp_path / "trace", shape, 1, 4)
     places = [str(tmp_path / name) for name in ("trace", "out", "checkpoint")]
     program = (
         "import sys; from purgatory.pipeline import stream; from purgatory.pipeline.spark.session import session;"
@@ -149,12 +149,14 @@ def test_operations_without_events_and_events_without_operations(spark, tmp_path
     """Operations without an answer expire. Events without a waiting operation have no effect. The malformed are
     distinguished.
     """
-    shape = gen.Workload(operations=20, events=40, unreachable=1.0, keys_per_operation=1, delays_ms=(100,))
-    table = gen.trace(shape)
+    shape = workloads.Workload(operations=20, events=40, unreachable=1.0, keys_per_operation=1, delays_ms=(100,))
+    table = workloads.trace(shape)
     broken = [{**row, "operation": "broken", "levels": []} for row in table.slice(0, 1).to_pylist()]
     table = pa.concat_tables([table, pa.Table.from_pylist(broken, table.schema)])
-    following = gen.write(tmp_path / "trace", table, TRACE, files=1)
-    gen.write(tmp_path / "trace", gen.flush_row(gen.START_MS + 10**9), TRACE, files=1, first=following)
+    following = workloads.write(tmp_path / "trace", table, TRACE, files=1)
+    workloads.write(
+        tmp_path / "trace", workloads.flush_row(workloads.START_MS + 10**9), TRACE, files=1, first=following
+    )
     settings = stream.StreamSettings(buckets=1, once=True)
     told = []
     places = (str(tmp_path / name) for name in ("trace", "out", "checkpoint"))
@@ -233,8 +235,8 @@ def test_a_damaged_page_stops_a_stream_whatever_the_session_says(spark, request,
     """Rows that can't be read aren't passed over."""
     spark.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
     request.addfinalizer(lambda: spark.conf.unset("spark.sql.files.ignoreCorruptFiles"))
-    shape = gen.Workload(operations=200, events=40, seconds=10)
-    gen.write(tmp_path / "trace", gen.trace(shape), TRACE, files=1)
+    shape = workloads.Workload(operations=200, events=40, seconds=10)
+    workloads.write(tmp_path / "trace", workloads.trace(shape), TRACE, files=1)
     (segment,) = (tmp_path / "trace").glob("trace-*.parquet")
     data = bytearray(segment.read_bytes())
     data[len(data) // 3] ^= 0x55
@@ -276,7 +278,7 @@ def test_any_source_and_sink_will_do_in_a_stock_session(spark, request, tmp_path
     finally:
         spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)
     end = {"kind": "flush", "purgatory": "", "operation": None, "keys": [], "levels": [], "delay_ms": 0}
-    end["ts"] = gen.START_MS * 1000 + 10**15
+    end["ts"] = workloads.START_MS * 1000 + 10**15
     with Trace(tmp_path / "trace") as trace:
         for row in [*sorted(rows[::2], key=lambda row: row["ts"]), end]:
             at_ns = row["ts"] * 1000 - trace._epoch_ns  # the trace's clock is the system's
@@ -314,17 +316,17 @@ def test_spark_connect_is_answered_plainly(tmp_path):
 
 def test_a_stream_says_what_is_parked_also_when_it_goes_on(spark, tmp_path, capsys):
     """The parked operations can be read from the checkpoint, and are reported per batch, after a restart as well."""
-    shape = gen.Workload(operations=30, events=10, seconds=10, keys=5, unreachable=3.0, delays_ms=(86_400_000,))
+    shape = workloads.Workload(operations=30, events=10, seconds=10, keys=5, unreachable=3.0, delays_ms=(86_400_000,))
     trace, out, checkpoint = (str(tmp_path / name) for name in ("trace", "out", "checkpoint"))
-    following = gen.write(tmp_path / "trace", gen.trace(shape), TRACE, files=1)
-    ahead = gen.flush_row(gen.START_MS + 60_000)
-    following = gen.write(tmp_path / "trace", ahead, TRACE, files=1, first=following)
+    following = workloads.write(tmp_path / "trace", workloads.trace(shape), TRACE, files=1)
+    ahead = workloads.flush_row(workloads.START_MS + 60_000)
+    following = workloads.write(tmp_path / "trace", ahead, TRACE, files=1, first=following)
     settings = stream.StreamSettings(buckets=2, partitions=2, once=True)
     told = []
     stream.run(spark, trace, out, checkpoint, settings, tell=told.append)
     assert 30 == told[-1].parked
     assert 0 == main(["monitor", "--stream", checkpoint])
     assert f"after batch {told[-1].batch}: 30 operations parked" in capsys.readouterr().out
-    flush_after(tmp_path / "trace", following)
+    workloads.flush_after(tmp_path / "trace", following)
     stream.run(spark, trace, out, checkpoint, settings, tell=told.append)
     assert (30, 0) == (sum(one.answered for one in told), told[-1].parked)

@@ -14,7 +14,6 @@ from purgatory import DelayedOperation, DelayedOperationPurgatory
 from purgatory.journal import Journal, Trace
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.pipeline.cli import main
-from purgatory.pipeline.rows import gen
 from purgatory.pipeline.rows.between import Between
 from purgatory.pipeline.summaries.choices import Grid
 from purgatory.pipeline.summaries.groups import grouped
@@ -22,6 +21,7 @@ from purgatory.pipeline.tables.cluster import Cluster
 from purgatory.pipeline.tables.local import Local
 from purgatory.pipeline.whatif import whatif
 from tests.pipeline.test_replay import plainly, worlds, written
+from tests.support import workloads
 from tests.support.replays import over
 from timer import MockTimer
 
@@ -45,7 +45,9 @@ def table_of(folder, name):
 def test_whatif_of_a_trace_is_exact(session, tmp_path, brute, trace_rows):
     """For every timeout tried, the expiry share equals that of a replay under that timeout."""
     shape = {"operations": 200, "events": 400, "delays_ms": (1_000,)}
-    gen.write(tmp_path / "trace", gen.trace(attrs.evolve(gen.WORKLOADS["kafka"], **shape)), TRACE, files=1)
+    workloads.write(
+        tmp_path / "trace", workloads.trace(attrs.evolve(workloads.WORKLOADS["kafka"], **shape)), TRACE, files=1
+    )
     grid = Grid(timeouts_ms=(10, 1_000, 60_000), shards=(1, 4), ticks_ms=(1,), wheel_sizes=(20,))
     page = whatif(over(tmp_path / "trace", session), tmp_path / "out", grid)
     found = {row["timeout_ms"]: row for row in table_of(tmp_path, "timeouts")}
@@ -107,10 +109,10 @@ def created_again(spells, limit):
 def test_purge_intervals_of_a_trace_are_tried_exactly(session, tmp_path, brute, trace_rows):
     """Which keys would be forgotten and made again, counted one by one. Rows delivered twice count once."""
     shape = {"operations": 600, "events": 900, "delays_ms": (1_000,)}
-    table = gen.trace(attrs.evolve(gen.WORKLOADS["kafka"], **shape))
+    table = workloads.trace(attrs.evolve(workloads.WORKLOADS["kafka"], **shape))
     twice = pa.concat_tables([table, table.slice(100, 200)]).drop_columns("seq")
     twice = twice.add_column(0, "seq", pa.array(range(len(twice)), pa.int64()))
-    gen.write(tmp_path / "trace", twice.cast(table.schema), TRACE, files=2)
+    workloads.write(tmp_path / "trace", twice.cast(table.schema), TRACE, files=2)
     grid = Grid(timeouts_ms=(1_000,), shards=(1,), ticks_ms=(1,), wheel_sizes=(20,), purge_intervals=(5, 30, 10**6))
     whatif(over(tmp_path / "trace", session), tmp_path / "out", grid)
     found = table_of(tmp_path, "purges")
@@ -134,8 +136,8 @@ def test_purge_intervals_of_a_trace_are_tried_exactly(session, tmp_path, brute, 
 @pytest.mark.parametrize("session", BOTH, indirect=True)
 def test_whatif_of_a_journal_is_an_estimate_up_to_the_timeouts_in_use(session, tmp_path):
     """From a journal the wheels count every record, and a timeout that was not in use has no expiry share."""
-    records = gen.journal(500, seconds=60)
-    gen.write(tmp_path / "journal", records, JOURNAL, files=2)
+    records = workloads.journal(500, seconds=60)
+    workloads.write(tmp_path / "journal", records, JOURNAL, files=2)
     folder = str(tmp_path / "journal")
     longest = max(records.column("delay_ms").to_pylist())
     grid = Grid(timeouts_ms=(1, 10 * longest), shards=(1, 4), ticks_ms=(1,), wheel_sizes=(20,))
@@ -185,7 +187,7 @@ LEVELS = {}
 def recorded(tmp_path):
     """A purgatory whose journal and trace are written together. Its operations are watched under other keys."""
     LEVELS.clear()
-    timer, epoch_ns = MockTimer(), gen.START_MS * 1_000_000
+    timer, epoch_ns = MockTimer(), workloads.START_MS * 1_000_000
     with Journal(tmp_path / "journal") as journal, Trace(tmp_path / "trace") as trace:
         clock = {"now_ns": timer.clock, "epoch_ns": epoch_ns}
         observers = (
@@ -263,7 +265,7 @@ def test_no_timeout_is_tried_for_a_type_that_a_trace_does_not_explain(session, r
 def test_a_what_if_of_a_range_is_about_the_rows_inside_of_it(session, tmp_path):
     """Each timeout's share is that of a replay of these rows under that timeout."""
     rows = worlds("whatif", 30)
-    since, until = gen.START_MS * 1000 + 5_000, gen.START_MS * 1000 + 25_000
+    since, until = workloads.START_MS * 1000 + 5_000, workloads.START_MS * 1000 + 25_000
     inside = [row for row in rows if since <= row["ts"] < until]
     grid = Grid(timeouts_ms=(2, 10), shards=(1,), ticks_ms=(1,), wheel_sizes=(20,))
     used = {(purgatory, operation, at) for purgatory, operation, _, at, _ in plainly(inside)[0]}
@@ -287,7 +289,7 @@ def test_a_trace_without_operations_is_an_error_of_one_line(session, tmp_path, c
 
 def test_a_heartbeat_after_the_deadline_makes_a_parked_operation_an_expired_one(tmp_path):
     """The trace ends with its last row. Before that, the outcome is unknown."""
-    at = gen.START_MS * 1000
+    at = workloads.START_MS * 1000
     row = {"kind": "operation", "purgatory": "p", "operation": "o", "delay_ms": 9, "keys": ["k"], "levels": [1]}
     rows = [{**row, "ts": at}, {**row, "kind": "event", "ts": at + 5_000, "keys": ["other"]}]
     beat = {**row, "kind": "flush", "ts": at + 7_000, "keys": [], "levels": []}

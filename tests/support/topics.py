@@ -7,11 +7,18 @@ from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from purgatory.pipeline.rows import gen
+from tests.support import workloads
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  # of UTC, written with a Z
 
-END = {"kind": "flush", "purgatory": "", "keys": [], "levels": [], "delay_ms": 0, "ts": gen.START_MS * 1000 + 10**15}
+END = {
+    "kind": "flush",
+    "purgatory": "",
+    "keys": [],
+    "levels": [],
+    "delay_ms": 0,
+    "ts": workloads.START_MS * 1000 + 10**15,
+}
 """A row so late that all is answered which came before."""
 
 

@@ -59,7 +59,6 @@ def bare(*arguments, missing=EXTRAS):
     ("arguments", "module", "extra"),
     [
         (("pipeline", "report", "--journal", "{folder}", "--out", "{folder}/out"), "pyarrow", "report"),
-        (("pipeline", "gen", "--out", "{folder}/new"), "pyarrow", "report"),
         (("pipeline", "monitor", "--journal", "{folder}"), "pyspark", "spark"),
         (("journal", "verify", "{folder}"), "pyarrow", "parquet"),
         (("top", "http://127.0.0.1:9/"), "starlette", "console"),

@@ -30,6 +30,7 @@ START_MS: Final = 1_767_225_600_000  # 2026-01-01 00:00 UTC
 _PURGATORIES: Final = ("produce", "fetch", "rebalance", "session")
 _TYPES: Final = ("DelayedProduce", "DelayedFetch", "DelayedJoin", "DelayedHeartbeat")
 _NEVER: Final = 1_000_000_000
+_AFTER_ALL_MS: Final = 10 * 365 * 86_400_000
 
 
 @attrs.frozen(kw_only=True)
@@ -237,6 +238,20 @@ def write(folder: Path, table: pa.Table, schema: Schema, files: int = 8, first: 
         os.utime(temporary, (now + number, now + number))  # a file source reads in order of modification
         temporary.rename(folder / name)
     return first + len(table)
+
+
+def place_trace(folder: Path, shape: Workload, seed: int, files: int) -> None:
+    """Write a trace and, after it, a row that lets a stream complete all open operations."""
+    flush_after(folder, write(folder, trace(shape, seed), TRACE, files=files))
+
+
+def flush_after(folder: Path, following: int) -> None:
+    """Write the row that ends a trace, to be read last. `following` is its number."""
+    last = flush_row(START_MS + _AFTER_ALL_MS)
+    write(folder, last, TRACE, files=1, first=following)
+    newest = max(folder.glob("trace-*"), key=lambda path: path.name)
+    ahead = max(path.stat().st_mtime for path in folder.glob("trace-*")) + 10
+    os.utime(newest, (ahead, ahead))  # read last, whatever the clock's resolution
 
 
 def journal(count: int, seed: int = 1, seconds: int = 1_800) -> pa.Table:

@@ -1,20 +1,18 @@
-"""`purgatory pipeline verify`: three ways to the same answers, compared operation by operation.
+"""Three ways to the same answers, compared operation by operation: `python -m tests.support.comparison [WORKLOAD ...]`.
 
 The library on a manual clock, the streaming query and the replay share no code but the record format. Each runs on the
 same seeded workloads. An operation counts as different if its outcome or the instant of its outcome differs, or if it
 is missing or there twice. Rows that the stream set aside as late or malformed are left out for the other two as well,
 and are counted.
-
-The library runs in a process of its own, by the command `purgatory journal rehearse`. This package knows only the
-format of that command's output.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import attrs
@@ -23,18 +21,16 @@ from pyspark.sql import functions as F
 from purgatory.journal.records import EVENT, JOURNAL, KEEP_KEYS_MS, OPERATION, TRACE
 from purgatory.pipeline import stream
 from purgatory.pipeline.replay import replay
-from purgatory.pipeline.rows import gen
 from purgatory.pipeline.rows.load import load
 from purgatory.pipeline.rows.validity import TRACE_PROBLEM
+from purgatory.pipeline.spark.session import session
 from purgatory.pipeline.tables.local import Local
+from tests.support import workloads
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from pyspark.sql import DataFrame, SparkSession
 
 _COMPARED: Final = ("purgatory", "operation", "outcome", "finished")
-_AFTER_ALL_MS: Final = 10 * 365 * 86_400_000
 
 
 class RehearsalFailed(RuntimeError):
@@ -64,15 +60,15 @@ def verify(
     """Generate a workload in a folder, answer it in three ways, and compare."""
     if folder.exists():
         shutil.rmtree(folder)
-    shape = attrs.evolve(gen.WORKLOADS[workload], operations=operations, events=2 * operations)
-    place_trace(folder / "trace", shape, seed, files)
+    shape = attrs.evolve(workloads.WORKLOADS[workload], operations=operations, events=2 * operations)
+    workloads.place_trace(folder / "trace", shape, seed, files)
     settings = stream.StreamSettings(
         delay_ms=5_000, buckets=4, files_per_batch=1, once=True, keep_ms=shape.keep_keys_ms
     )
     stream.run(spark, str(folder / "trace"), str(folder / "answers"), str(folder / "checkpoint"), settings)
     given = stream.answers(spark, str(folder / "answers")).cache()
     clean = on_time(load(spark, str(folder / "trace"), TRACE), given)
-    gen.write(folder / "clean", clean.orderBy("seq").toArrow(), TRACE, files=1)
+    workloads.write(folder / "clean", clean.orderBy("seq").toArrow(), TRACE, files=1)
     replay(Local([str(folder / "clean")], schema=TRACE), str(folder / "replay"), keep_us=settings.keep_us)
     twin = _comparable(spark.read.parquet(str(folder / "replay" / "answers"))).cache()
     library = rehearsed(spark, folder / "clean", folder / "journal", shape.keep_keys_ms)
@@ -86,20 +82,6 @@ def verify(
         differences(streamed, twin.select(*streamed.columns)),
         differences(library, twin),
     )
-
-
-def place_trace(folder: Path, shape: gen.Workload, seed: int, files: int) -> None:
-    """Write a trace and, after it, a row that lets a stream complete all open operations."""
-    flush_after(folder, gen.write(folder, gen.trace(shape, seed), TRACE, files=files))
-
-
-def flush_after(folder: Path, following: int) -> None:
-    """Write the row that ends a trace, to be read last. `following` is its number."""
-    last = gen.flush_row(gen.START_MS + _AFTER_ALL_MS)
-    gen.write(folder, last, TRACE, files=1, first=following)
-    newest = max(folder.glob("trace-*"), key=lambda path: path.name)
-    ahead = max(path.stat().st_mtime for path in folder.glob("trace-*")) + 10
-    os.utime(newest, (ahead, ahead))  # read last, whatever the clock's resolution
 
 
 def on_time(trace: DataFrame, given: DataFrame) -> DataFrame:
@@ -133,3 +115,19 @@ def differences(one: DataFrame, other: DataFrame) -> int:
 
 def _comparable(answers: DataFrame) -> DataFrame:
     return answers.select(*(name for name in _COMPARED if name in answers.columns))
+
+
+def main() -> int:
+    """Compare the workloads that are named, or all, of 2,000 operations each. 0 if there is no difference."""
+    spark = session("comparison", {"spark.sql.shuffle.partitions": "2"})
+    different = 0
+    for name in sys.argv[1:] or workloads.WORKLOADS:
+        with tempfile.TemporaryDirectory() as folder:
+            found = verify(spark, name, Path(folder) / "run", operations=2_000)
+        sys.stdout.write(f"{found}\n")
+        different += found.differences
+    return 1 if different else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
