@@ -1,4 +1,4 @@
-"""`purgatory journal summary|verify|tail|seal|retain|serve|rehearse DIR`."""
+"""`purgatory journal summary|verify|tail|seal|retain|serve DIR`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from purgatory.journal._serve import serve
 from purgatory.journal.records import parquet as _parquet
 from purgatory.journal.records.errors import JournalError
 from purgatory.journal.records.folder import journals_in, list_segments, tip
-from purgatory.journal.records.instants import add_keep_keys, add_range, seconds, whole
+from purgatory.journal.records.instants import add_range, seconds, whole
 from purgatory.journal.records.normal import add_normal
 from purgatory.journal.segments import FolderLock, recover, seal
 from purgatory.journal.segments.retention import retain
@@ -93,9 +93,6 @@ def _parser() -> argparse.ArgumentParser:
         default=os.environ.get("PURGATORY_TOKEN"),
         help="token that readers must send, required unless on loopback (default PURGATORY_TOKEN of the environment)",
     )
-    rehearse = command("rehearse", "run a trace through the library on a manual clock, and write a journal")
-    rehearse.add_argument("--journal", type=Path, required=True, metavar="DIR", help="folder of the journal to write")
-    add_keep_keys(rehearse)
     return parser
 
 
@@ -220,14 +217,6 @@ def _serve(options: argparse.Namespace) -> int:
         sys.stdout.flush()
         while True:
             time.sleep(3600)
-
-
-def _rehearse(options: argparse.Namespace) -> int:
-    from purgatory.journal.rehearse import rehearse  # noqa: PLC0415
-
-    count = rehearse(options.folder, options.journal, keep_ms=options.keep_ms)
-    _print(f"{count} operations rehearsed into {options.journal}")
-    return 0
 
 
 def _print(line: str) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from purgatory.journal.records.instants import add_keep_keys, add_range, milliseconds, seconds
+from purgatory.journal.records import KEEP_KEYS_MS
+from purgatory.journal.records.instants import add_range, milliseconds, seconds
 from purgatory.journal.records.normal import add_normal
 
 
@@ -70,7 +71,7 @@ def _stream(sub: argparse.ArgumentParser) -> None:
         "--buckets", type=int, default=16, help="number of buckets, a power of two up to 65536 (default 16)"
     )
     sub.add_argument("--partitions", type=int, default=4, help="tasks per stage (default 4)")
-    add_keep_keys(sub)
+    _keep_keys(sub)
     sub.add_argument("--files-per-batch", type=int, default=1000, help="most files to read per batch (default 1000)")
     sub.add_argument("--files-out", type=int, default=1, help="most files to write per batch and part (default 1)")
     sub.add_argument(
@@ -105,7 +106,7 @@ def _replay(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--trace", required=True, metavar="DIR", help="folder of a trace")
     sub.add_argument("--out", required=True, metavar="DIR", help="folder for the results")
     _engine(sub)
-    add_keep_keys(sub)
+    _keep_keys(sub)
     add_range(sub, "answer rows")
     _gaps(sub)
 
@@ -120,6 +121,16 @@ def _whatif(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--grid", metavar="FILE", help="TOML or JSON file with the settings to try (default: built in)")
     sub.add_argument("--out", required=True, metavar="DIR", help="folder for the results")
     _gaps(sub)
+
+
+def _keep_keys(sub: argparse.ArgumentParser) -> None:
+    """Add `--keep-keys`, in milliseconds as `keep_ms`. None means forever."""
+    how = "forget a key that no row has named for this time, or `forever` (default 7d)"
+    sub.add_argument("--keep-keys", dest="keep_ms", type=_time_to_keep, default=KEEP_KEYS_MS, metavar="TIME", help=how)
+
+
+def _time_to_keep(text: str) -> int | None:
+    return None if text == "forever" else milliseconds(text)
 
 
 def _engine(sub: argparse.ArgumentParser) -> None:

@@ -9,7 +9,6 @@ and are counted.
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -26,15 +25,12 @@ from purgatory.pipeline.rows.validity import TRACE_PROBLEM
 from purgatory.pipeline.spark.session import session
 from purgatory.pipeline.tables.local import Local
 from tests.support import workloads
+from tests.support.rehearsal import rehearse
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _COMPARED: Final = ("purgatory", "operation", "outcome", "finished")
-
-
-class RehearsalFailed(RuntimeError):
-    """The library could not be run on a trace."""
 
 
 @attrs.frozen
@@ -93,16 +89,8 @@ def on_time(trace: DataFrame, given: DataFrame) -> DataFrame:
 
 
 def rehearsed(spark: SparkSession, trace: Path, journal: Path, keep_ms: int = KEEP_KEYS_MS) -> DataFrame:
-    """The library's answers, from the journal that it wrote.
-
-    Raises:
-        RehearsalFailed: it wrote none.
-    """
-    command = [sys.executable, "-m", "purgatory", "journal", "rehearse", str(trace), "--journal", str(journal)]
-    command += ["--keep-keys", f"{keep_ms / 1000}s"]
-    run = subprocess.run(command, capture_output=True, text=True, check=False)  # our own command  # noqa: S603
-    if run.returncode:
-        raise RehearsalFailed(run.stderr or run.stdout)
+    """The library's answers, from the journal that it wrote."""
+    rehearse(trace, journal, keep_ms=keep_ms)
     return _comparable(load(spark, str(journal), JOURNAL))
 
 

@@ -7,9 +7,7 @@ import re
 import time
 from datetime import UTC, datetime
 
-from purgatory.journal.records import KEEP_KEYS_MS
-
-__all__ = ["add_keep_keys", "add_range", "instant_us", "milliseconds", "seconds", "whole"]
+__all__ = ["add_range", "instant_us", "milliseconds", "seconds", "whole"]
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _LONGEST_S = 1000 * 365.25 * 86_400
@@ -55,18 +53,6 @@ def add_range(parser: argparse.ArgumentParser, what: str) -> None:
         parser.add_argument(name, type=instant_us, metavar="TIME", help=how)
 
 
-def add_keep_keys(parser: argparse.ArgumentParser) -> None:
-    """Add `--keep-keys`, in milliseconds as `keep_ms`. None means forever."""
-    how = "forget a key that no row has named for this time, or `forever` (default 7d)"
-    parser.add_argument(
-        "--keep-keys", dest="keep_ms", type=_time_to_keep, default=KEEP_KEYS_MS, metavar="TIME", help=how
-    )
-
-
 def milliseconds(text: str) -> int:
     """A length of time, in milliseconds."""
     return round(seconds(text) * 1000)
-
-
-def _time_to_keep(text: str) -> int | None:
-    return None if text == "forever" else milliseconds(text)

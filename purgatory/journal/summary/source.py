@@ -102,7 +102,7 @@ def records_of(source: str | Path, *, allow_gaps: bool = False) -> Iterator[Reco
 def _records(rows: Iterable[Record | TraceRow], source: str | Path) -> Iterator[Record]:
     for row in rows:
         if isinstance(row, TraceRow):
-            message = f"{source} is a trace, which says what operations wait for and not how they ended: rehearse it"
+            message = f"{source} is a trace, which does not say how operations ended: run purgatory pipeline replay"
             raise JournalFormat(message)
         yield row
 

@@ -161,7 +161,7 @@ def test_no_byte_of_a_sealed_segment_can_change_unseen(frames):
 
 
 def test_a_damaged_journal_is_refused_in_a_line_by_every_command(frames, capsys):
-    """`summary`, `tail` and `rehearse` give 2 and name the segment. With --allow-gaps the first two go on without."""
+    """`summary` and `tail` give 2 and name the segment. With --allow-gaps they go on without."""
     data = bytearray(frames.read_bytes())
     data[len(data) // 2] ^= 1
     frames.write_bytes(data)

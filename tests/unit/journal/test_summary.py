@@ -224,7 +224,7 @@ def test_trace_is_no_journal(tmp_path, capsys):
     with Trace(tmp_path) as trace:
         trace.event("fetch", "k", 1)
     assert 2 == main(["summary", str(tmp_path)])
-    assert "rehearse" in capsys.readouterr().err
+    assert "pipeline replay" in capsys.readouterr().err
 
 
 def test_empty_journal_is_said_to_be_empty(tmp_path, capsys):

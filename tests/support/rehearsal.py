@@ -1,4 +1,4 @@
-"""Run a trace through the library itself, on a manual clock, and journal the outcomes.
+"""A trace run through the library itself, on a manual clock, and the journal of the outcomes.
 
 This is the yardstick for the pipeline's stream and replay, which answer the same question. It uses real operations, one
 real purgatory per purgatory of the trace, and one real wheel, and it moves time by hand. At each instant, deadlines
@@ -23,7 +23,6 @@ from purgatory import DelayedOperation, DelayedOperationPurgatory
 from purgatory.journal._journal import Journal
 from purgatory.journal._reader import read
 from purgatory.journal.records import EVENT, KEEP_KEYS_MS, OPERATION, TraceRow
-from purgatory.journal.records.errors import JournalFormat
 from timer import NS_PER_MS, MockTimer
 
 if TYPE_CHECKING:
@@ -84,9 +83,6 @@ def rehearse(trace: Path, journal: Path, *, keep_ms: int | None = KEEP_KEYS_MS) 
         trace: a trace's folder.
         journal: where the journal is to be written.
         keep_ms: how long a key keeps its level after the latest row that named it (None: forever).
-
-    Raises:
-        JournalFormat: the folder holds a journal, or a row is malformed.
     """
     rows = _rows(trace)
     timer = MockTimer()
@@ -163,22 +159,8 @@ class _Stage:
 def _rows(trace: Path) -> list[TraceRow]:
     rows = []
     for row in read(trace):
-        if not isinstance(row, TraceRow):
-            message = f"{trace} holds a journal: rehearse needs a trace, which says what operations wait for"
-            raise JournalFormat(message)
+        assert isinstance(row, TraceRow)
         if row.kind in _RANK:
-            if not _is_whole(row):
-                message = (
-                    f"row {row.seq} of {trace} is malformed: rehearse needs whole rows, replay sets the others aside"
-                )
-                raise JournalFormat(message)
             # One that names no purgatory, as a file that others wrote may have it, is of the one without a name.
             rows.append(row if row.purgatory is not None else attrs.evolve(row, purgatory=""))
-    rows.sort(key=lambda row: (row.ts, _RANK[row.kind], row.seq))
-    return rows
-
-
-def _is_whole(row: TraceRow) -> bool:
-    """Whether the library can be given this row. Files that others wrote may have any."""
-    needed = (row.ts, *row.keys, *row.levels, *((row.operation, row.delay_ms) if row.kind == OPERATION else ()))
-    return None not in needed and 0 < len(row.keys) == len(row.levels)
+    return sorted(rows, key=lambda row: (row.ts, _RANK[row.kind], row.seq))
