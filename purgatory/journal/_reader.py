@@ -43,8 +43,7 @@ def read(folder: str | Path, after: int = -1, *, allow_gaps: bool = False) -> It
         raise JournalMissing(folder)
     for first, last, one, other in () if allow_gaps else doubled(segments):
         names = f"{one.path.name} and {other.path.name}"
-        message = f"{folder}: rows {first} to {last} are in both {names}: move one of them to another folder"
-        raise JournalFormat(message)
+        raise JournalFormat(f"{folder}: rows {first} to {last} are in both {names}: move one of them to another folder")
     progress, gap, due = True, None, None
     while progress:  # again after a segment vanished under us: it was sealed, and its rows are in the new file
         progress, due = False, None
@@ -66,8 +65,7 @@ def read(folder: str | Path, after: int = -1, *, allow_gaps: bool = False) -> It
             due = max(due or 0, segment.first, after + 1, 0 if segment.last is None else segment.last + 1)
     if due is not None and due < written and not allow_gaps:
         first = tip(folder, there=True)["last"] + 1
-        message = f"{folder}: rows {first} to {written - 1} are missing, which were the last"
-        raise JournalFormat(message)
+        raise JournalFormat(f"{folder}: rows {first} to {written - 1} are missing, which were the last")
 
 
 def read_segment(segment: Segment, after: int = -1, *, allow_gaps: bool = False) -> Iterator[Record | TraceRow]:

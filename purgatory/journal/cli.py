@@ -205,8 +205,7 @@ def _retain(options: argparse.Namespace) -> int:
 def _size(text: str) -> int:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kMGT]?)", text)
     if match is None or not float(match[1]):
-        message = f"{text!r} is not a size: write 500M or 20G"
-        raise argparse.ArgumentTypeError(message)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: write 500M or 20G")
     return round(float(match[1]) * {"": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}[match[2]])
 
 

@@ -13,8 +13,7 @@ from purgatory.journal.records.normal import add_normal
 def place(text: str) -> str:
     """A folder or place. An empty name is rejected, because it would mean the current folder."""
     if not text:
-        message = "must not be empty: give a folder, or . for the current one"
-        raise argparse.ArgumentTypeError(message)
+        raise argparse.ArgumentTypeError("must not be empty: give a folder, or . for the current one")
     return text
 
 
@@ -22,8 +21,7 @@ def whole_seconds(text: str) -> int:
     """A length of time of at least a second, in whole seconds."""
     value = seconds(text)
     if value < 1:
-        message = f"{text!r} is shorter than a second"
-        raise argparse.ArgumentTypeError(message)
+        raise argparse.ArgumentTypeError(f"{text!r} is shorter than a second")
     return round(value)
 
 

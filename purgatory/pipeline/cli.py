@@ -143,8 +143,7 @@ def _monitor(options: argparse.Namespace) -> int:
     from purgatory.pipeline.spark.session import session
 
     if options.out and not options.checkpoint:
-        message = "--out needs --checkpoint: it is what makes the output exact after a restart"
-        raise ValueError(message)
+        raise ValueError("--out needs --checkpoint: it is what makes the output exact after a restart")
     if options.stream:
         from purgatory.pipeline.state.checkpoint_state import standing
 

@@ -158,18 +158,14 @@ class PurgatoryDataSource(DataSource):
         options = self.options  # names in any case
         kind, folder, url = options.get("kind", "journal"), options.get("path"), options.get("url")
         if kind not in SCHEMAS:
-            message = f"kind must be journal or trace, got {kind!r}"
-            raise WrongOption(message)
+            raise WrongOption(f"kind must be journal or trace, got {kind!r}")
         if (folder is None) == (url is None):
-            message = "give either a folder (load(path)) or option url"
-            raise WrongOption(message)
+            raise WrongOption("give either a folder (load(path)) or option url")
         if url is not None and not re.match(r"https?://", url):
-            message = f"url must begin with http:// or https://, got {url!r}"
-            raise WrongOption(message)
+            raise WrongOption(f"url must begin with http:// or https://, got {url!r}")
         allow_gaps = options.get("allowGaps", "false").lower()
         if allow_gaps not in {"true", "false"}:
-            message = f"allowGaps must be true or false, got {allow_gaps!r}"
-            raise WrongOption(message)
+            raise WrongOption(f"allowGaps must be true or false, got {allow_gaps!r}")
         return _Place(
             SCHEMAS[kind], folder, None if url is None else url.rstrip("/"), allow_gaps == "true", options.get("token")
         )
@@ -177,8 +173,7 @@ class PurgatoryDataSource(DataSource):
     def _number(self, name: str, default: int) -> int:
         text = self.options.get(name, str(default))
         if not text.isdigit() or int(text) < 1:
-            message = f"{name} must be an integer of at least 1, got {text!r}"
-            raise WrongOption(message)
+            raise WrongOption(f"{name} must be an integer of at least 1, got {text!r}")
         return int(text)
 
 

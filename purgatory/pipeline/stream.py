@@ -60,8 +60,7 @@ _KEPT: Final = "purgatory.json"
 
 def _at_least_one(_: object, attribute: attrs.Attribute[int], value: int) -> None:
     if value < 1:
-        message = f"{attribute.name} is {value}: it must be at least 1"
-        raise ValueError(message)
+        raise ValueError(f"{attribute.name} is {value}: it must be at least 1")
 
 
 @attrs.frozen(kw_only=True)

@@ -218,8 +218,7 @@ def check_kind(folder: Path, schema: Schema) -> None:
     if not segments:
         raise JournalMissing(folder)
     for found in _kinds(segments) - {schema.name}:
-        message = f"{folder} holds a {found}, not a {schema.name}: give each its own folder"
-        raise JournalFormat(message)
+        raise JournalFormat(f"{folder} holds a {found}, not a {schema.name}: give each its own folder")
 
 
 def tip(folder: Path, *, there: bool = False) -> dict[str, int]:

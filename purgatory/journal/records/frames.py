@@ -227,8 +227,7 @@ def check_version(version: int) -> None:
     """
     if version != VERSION:
         hint = "upgrade the reader" if version > VERSION else "it was never released"
-        message = f"record format version {version}, this reader knows {VERSION}: {hint}"
-        raise JournalFormat(message)
+        raise JournalFormat(f"record format version {version}, this reader knows {VERSION}: {hint}")
 
 
 def decode(data: bytes, frame: Frame) -> Batch:
@@ -245,8 +244,7 @@ def decode(data: bytes, frame: Frame) -> Batch:
     at += length
     schema = SCHEMAS.get(header["schema"])
     if schema is None:
-        message = f"unknown schema {header['schema']!r}, this reader knows {sorted(SCHEMAS)}"
-        raise JournalFormat(message)
+        raise JournalFormat(f"unknown schema {header['schema']!r}, this reader knows {sorted(SCHEMAS)}")
     columns: dict[str, array[int]] = {}
     for name, code, count in header["columns"]:
         column = array(code)

@@ -17,12 +17,10 @@ def seconds(text: str) -> float:
     """A length of time: `90`, `60s`, `5m`, `250ms`, `1h`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?", text)
     if match is None or float(match[1]) <= 0:
-        message = f"{text!r} is not a length of time: write 90, 60s, 5m, 250ms or 1h"
-        raise argparse.ArgumentTypeError(message)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a length of time: write 90, 60s, 5m, 250ms or 1h")
     found = float(match[1]) * _UNITS[match[2] or "s"]
     if found > _LONGEST_S:
-        message = f"{text!r} is longer than a thousand years"
-        raise argparse.ArgumentTypeError(message)
+        raise argparse.ArgumentTypeError(f"{text!r} is longer than a thousand years")
     return found
 
 
@@ -41,8 +39,7 @@ def instant_us(text: str) -> int:
 def whole(text: str) -> int:
     """A number of things, at least one."""
     if not text.isdecimal() or int(text) < 1:
-        message = f"must be an integer of at least 1, got {text!r}"
-        raise argparse.ArgumentTypeError(message)
+        raise argparse.ArgumentTypeError(f"must be an integer of at least 1, got {text!r}")
     return int(text)
 
 

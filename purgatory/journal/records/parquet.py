@@ -241,8 +241,7 @@ def opened(path: Path, *, check: bool = True) -> Iterator[pq.ParquetFile]:
     except JournalDamaged:
         raise
     except JournalError as error:
-        message = f"{path.name}: {error}"
-        raise JournalFormat(message) from error
+        raise JournalFormat(f"{path.name}: {error}") from error
     except FileNotFoundError:
         raise
     except (OSError, ValueError, KeyError, NotImplementedError, pa.ArrowException) as error:  # Arrow's, of a footer too

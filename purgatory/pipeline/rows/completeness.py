@@ -173,8 +173,7 @@ def promised(spark: SparkSession, folder: str, schema: Schema, journal: int) -> 
     files = [file.rpartition("/")[2] for file in load(spark, folder, schema).inputFiles()]
     spans = [(int(match[2]), int(match[3])) for file in files if (match := SEALED.fullmatch(file))]
     if not spans:
-        message = f"{folder} holds no sealed segment of a {schema.name}"
-        raise JournalFormat(message)
+        raise JournalFormat(f"{folder} holds no sealed segment of a {schema.name}")
     return Run(journal, min(first for first, _ in spans), max(last for _, last in spans))
 
 
@@ -194,11 +193,10 @@ def check_streamable(folder: Path, *, allow_gaps: bool = False) -> None:
         if segment.is_open:
             continue
         if segment.path.suffix != ".parquet":
-            message = (
+            raise JournalFormat(
                 f"{segment.path.name} is not Parquet, so a stream cannot read it: "
                 f"install pyarrow and run `purgatory journal seal {folder}`"
             )
-            raise JournalFormat(message)
         with opened(segment.path, check=False):
             pass
 

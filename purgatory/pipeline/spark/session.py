@@ -83,8 +83,7 @@ def say(master: str | None, settings: Iterable[str]) -> None:
     if not words:
         return
     if submitted():
-        message = "started by spark-submit: give it --master and --conf, before the program"
-        raise WrongSetting(message)
+        raise WrongSetting("started by spark-submit: give it --master and --conf, before the program")
     others = os.environ.get("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"{shlex.join(words)} {others}"
 

@@ -48,23 +48,18 @@ class Grid:
             text = Path(path).read_text(encoding="utf-8")
             found = json.loads(text) if str(path).endswith(".json") else tomllib.loads(text)
         except OSError as error:
-            message = f"cannot read the grid file {path}: {error.strerror}; give a TOML or JSON file"
-            raise WrongGrid(message) from error
+            raise WrongGrid(f"cannot read the grid file {path}: {error.strerror}; give a TOML or JSON file") from error
         except ValueError as error:
-            message = f"{path}: {error}"
-            raise WrongGrid(message) from error
+            raise WrongGrid(f"{path}: {error}") from error
         if not isinstance(found, dict):
-            message = f"{path} must hold an object with settings, got {found!r}"
-            raise WrongGrid(message)
+            raise WrongGrid(f"{path} must hold an object with settings, got {found!r}")
         fields = {field.name: field for field in attrs.fields(cls)}
         if unknown := sorted(set(found) - set(fields)):
-            message = f"{path}: unknown {', '.join(unknown)}; known are {', '.join(sorted(fields))}"
-            raise WrongGrid(message)
+            raise WrongGrid(f"{path}: unknown {', '.join(unknown)}; known are {', '.join(sorted(fields))}")
         for name, value in found.items():
             wanted = _wanted(name, value, is_list=isinstance(fields[name].default, tuple))
             if wanted:
-                message = f"{path}: {name} must be {wanted}, got {value!r}"
-                raise WrongGrid(message)
+                raise WrongGrid(f"{path}: {name} must be {wanted}, got {value!r}")
         given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
         return cls(**given)
 

@@ -55,8 +55,7 @@ class Cluster(Engine):
     def _promised(self) -> Sequence[Run]:
         remote = ["://" in name for name in self.journals]
         if any(remote) and not all(remote):
-            message = "give folders, or places that Spark reads (s3a://...), not both at once"
-            raise ValueError(message)
+            raise ValueError("give folders, or places that Spark reads (s3a://...), not both at once")
         if not any(remote):
             return super()._promised()
         return [promised(self._spark, name, self.schema, number) for number, name in enumerate(self.journals)]

@@ -167,8 +167,7 @@ def engine_for(
     """
     remote = [name for name in journals if "://" in name]
     if choice == "local" and remote:
-        message = f"journals must be folders for --engine local, got {remote[0]}: use --engine spark"
-        raise ValueError(message)
+        raise ValueError(f"journals must be folders for --engine local, got {remote[0]}: use --engine spark")
     if choice == "auto":
         submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit: a person who starts a cluster wants it used
         fits = not remote and not submitted and sum(map(len, there(folders(journals, schema)))) <= MOST_LOCAL
