@@ -12,6 +12,8 @@ from itertools import count, starmap
 from operator import index as whole
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
+
 from purgatory import Observer
 from purgatory._support.label import label
 from purgatory.journal._journal import LIMIT, Folder, Operation, epoch_of, normal_ends, word
@@ -87,7 +89,7 @@ class Trace(Folder):
         epoch = epoch_of(now_ns, epoch_ns)
         shift = 0 if epoch is None else epoch - self._epoch_ns
         lose = self._writer.count_dropped
-        return _TraceObserver(self._put, str(purgatory), needs, name, clock, shift=shift, lose=lose)
+        return _TraceObserver(self._put, str(purgatory), needs, name, clock, shift, lose)
 
     def _running(self, _: Any) -> str:
         return f"{self._opened:x}-{next(self._numbers):x}"
@@ -143,32 +145,20 @@ class Trace(Folder):
         return Batch(TRACE, first, self._epoch_ns, texts, index, numbers)
 
 
+@attrs.define(eq=False)
 class _TraceObserver(Observer):
     """Writes an operation as it is parked, or, if it never was, as it finishes at once.
 
     An operation that leaves in a way that its needs do not explain has one more row.
     """
 
-    __slots__ = ("_clock", "_identify", "_lose", "_needs", "_purgatory", "_put", "_shift")
-
-    def __init__(
-        self,
-        put: Callable[[tuple[Any, ...]], None],
-        purgatory: str,
-        needs: Callable[[Any], Mapping[Any, int]],
-        identify: Callable[[Any], str],
-        clock: Callable[[], int],
-        *,
-        shift: int,
-        lose: Callable[[int], None],
-    ) -> None:
-        self._clock = clock
-        self._put = put
-        self._purgatory = purgatory
-        self._needs = needs
-        self._identify = identify
-        self._lose = lose
-        self._shift = shift
+    _put: Callable[[tuple[Any, ...]], None]
+    _purgatory: str
+    _needs: Callable[[Any], Mapping[Any, int]]
+    _identify: Callable[[Any], str]
+    _clock: Callable[[], int]
+    _shift: int
+    _lose: Callable[[int], None]
 
     def parked(self, operation: Operation) -> None:
         """Write what the operation needs."""
