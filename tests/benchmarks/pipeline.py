@@ -43,6 +43,7 @@ from purgatory.pipeline.summaries.wheels import COUNTED, WAITS, counting
 from purgatory.pipeline.tables import answers
 from purgatory.pipeline.tables.cluster import Cluster
 from purgatory.pipeline.tables.local import Local
+from purgatory.pipeline.tables.relations import Mapped
 from tests.benchmarks.harness import Row, Table, say, show, write_json
 from tests.benchmarks.pipeline_state import latency, state
 from tests.benchmarks.processor import processor
@@ -163,9 +164,9 @@ def _whatif(spark: SparkSession, pairs: int) -> tuple[float, str]:
     engine.query(answers.timeouts(grid.timeouts_ms))
     say(f"whatif: timeouts in {time.perf_counter() - started:.1f} s")
     started = time.perf_counter()
-    engine.mapped(SPELLS, purging(grid.purge_intervals), PURGES, by=["purgatory"])
+    engine.mapped(Mapped(SPELLS, purging(grid.purge_intervals), PURGES, by=["purgatory"]))
     say(f"whatif: purge intervals in {time.perf_counter() - started:.1f} s")
-    seconds = _timed(lambda: engine.mapped(WAITS, counting(grid.ticks_ms, grid.wheel_sizes), COUNTED))
+    seconds = _timed(lambda: engine.mapped(Mapped(WAITS, counting(grid.ticks_ms, grid.wheel_sizes), COUNTED)))
     engine.close()
     return seconds, "operation-configurations"
 

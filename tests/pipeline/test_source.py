@@ -11,6 +11,7 @@ from purgatory.pipeline.source import PurgatoryDataSource, _Range
 from purgatory.pipeline.spark.places import OutputTaken
 from purgatory.pipeline.summaries.wheels import COUNTED, WAITS, counting, levels_and_reinsertions, summed
 from purgatory.pipeline.tables.cluster import Cluster
+from purgatory.pipeline.tables.relations import Mapped
 from tests.support import workloads
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
@@ -143,7 +144,7 @@ def test_wheels_are_summed_over_all_parts_of_the_data(source, tmp_path):
     waits = source.createDataFrame(rows, "arrival_us long, delay_ms long, wait_us long").repartition(3)
     workloads.write(tmp_path, workloads.journal(1, seconds=1), JOURNAL, files=1)
     waits.createOrReplaceTempView("waits")
-    counts = Cluster(source, [str(tmp_path)]).mapped(WAITS, counting((1, 5), (20, 64)), COUNTED)
+    counts = Cluster(source, [str(tmp_path)]).mapped(Mapped(WAITS, counting((1, 5), (20, 64)), COUNTED))
     assert 3 * 4 == len(counts)
     found = {(row["tick_ms"], row["wheel_size"]): row for row in summed(counts).to_pylist()}
     assert {(1, 20), (1, 64), (5, 20), (5, 64)} == set(found)

@@ -16,7 +16,7 @@ from purgatory.pipeline.summaries import advice
 from purgatory.pipeline.summaries.groups import groups, numbers
 from purgatory.pipeline.summaries.idle import PURGES, SPELLS, purging
 from purgatory.pipeline.summaries.wheels import COUNTED, WAITS, counting, summed
-from purgatory.pipeline.tables.relations import Table, schema
+from purgatory.pipeline.tables.relations import Mapped, Table, schema
 
 if TYPE_CHECKING:
     from purgatory.pipeline.summaries.choices import Grid
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 def results(engine: Engine, grid: Grid) -> dict[str, pa.Table]:
     """The tables of wheels, purge intervals and shards."""
-    wheels = engine.mapped(WAITS, counting(grid.ticks_ms, grid.wheel_sizes), COUNTED)
-    purges = engine.mapped(SPELLS, purging(sorted(set(grid.purge_intervals))), PURGES, by=["purgatory"])
+    wheels = engine.mapped(Mapped(WAITS, counting(grid.ticks_ms, grid.wheel_sizes), COUNTED))
+    purges = engine.mapped(Mapped(SPELLS, purging(sorted(set(grid.purge_intervals))), PURGES, by=["purgatory"]))
     return {
         "wheels": summed(wheels),
         "purges": purges.sort_by([("purgatory", "ascending"), ("purge_interval", "ascending")]),

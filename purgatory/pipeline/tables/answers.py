@@ -30,7 +30,7 @@ import pyarrow as pa
 
 from purgatory.journal.records import ENDED, EVENT, OPERATION, TRACE
 from purgatory.pipeline.rows.validity import IN_USE, TRACE_PROBLEM
-from purgatory.pipeline.tables.relations import LIMIT_US, Table, schema
+from purgatory.pipeline.tables.relations import LIMIT_US, Mapped, Table, schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -168,7 +168,7 @@ def _refuses(engine: Engine, *, forgets: bool) -> bool:
             from disputed as d join ({needs}) as n on d.seq = n.seq""",
         schema("purgatory:text operation:text at_us seq mark finished_us"),
     )
-    found = engine.mapped(claims, refused, _REFUSED, by=("purgatory", "operation"), order=("at_us", "seq"))
+    found = engine.mapped(Mapped(claims, refused, _REFUSED, by=("purgatory", "operation"), order=("at_us", "seq")))
     engine.given("refused", found)
     return len(found) > 0
 

@@ -11,7 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory.journal.records import JOURNAL
 from purgatory.pipeline.rows.between import ALL, Between
-from purgatory.pipeline.rows.completeness import IncompleteJournal, gaps_in, hulls, promised, runs_of
+from purgatory.pipeline.rows.completeness import promised, runs_of
 from purgatory.pipeline.rows.load import load
 from purgatory.pipeline.spark import places
 from purgatory.pipeline.tables import relations
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from purgatory.journal.records import Schema
     from purgatory.pipeline.rows.completeness import Run
-    from purgatory.pipeline.tables.engine import Mapper
-    from purgatory.pipeline.tables.relations import Table
+    from purgatory.pipeline.tables.relations import Mapped, Table
 
 
 class Cluster(Engine):
@@ -68,12 +67,10 @@ class Cluster(Engine):
         ends = {run.journal: run.last for run in self.expected}
         runs = list(chain.from_iterable(runs_of(frame, n, ends.get(n, -1)) for n, frame in enumerate(frames)))
         whole = self._between == ALL or "://" in self.journals[0]  # a store is read whole
-        gaps = gaps_in(self.expected if whole else hulls(runs), runs, self.journals)
-        if gaps and not allow_gaps:
-            raise IncompleteJournal(gaps, damaged)
+        found = self._found(runs, damaged, whole=whole, allow_gaps=allow_gaps)
         rows = reduce(DataFrame.unionByName, frames)
         rows.where(self._between.of_rows(self.schema)).createOrReplaceTempView("source")
-        return Found(gaps, damaged)
+        return found
 
     def given(self, name: str, rows: pa.Table) -> None:
         """Provide some rows as a relation."""
@@ -104,16 +101,10 @@ class Cluster(Engine):
         """The rows of a table."""
         return relations.typed(self._spark.sql(table.sql).toArrow(), table)
 
-    def mapped(
-        self,
-        table: Table,
-        function: Mapper,
-        columns: pa.Schema,
-        by: Sequence[str] = (),
-        order: Sequence[str] = (),
-    ) -> pa.Table:
+    def mapped(self, work: Mapped) -> pa.Table:
         """Apply a function to a table's rows, in one task per part."""
-        rows = self._spark.sql(table.sql).toDF(*table.columns.names).to(from_arrow_schema(table.columns))
-        if by:
-            rows = rows.repartition(*by).sortWithinPartitions(*by, *order)
-        return rows.mapInArrow(function, from_arrow_schema(columns)).toArrow().cast(columns)
+        columns = work.table.columns
+        rows = self._spark.sql(work.table.sql).toDF(*columns.names).to(from_arrow_schema(columns))
+        if work.by:
+            rows = rows.repartition(*work.by).sortWithinPartitions(*work.by, *work.order)
+        return rows.mapInArrow(work.function, from_arrow_schema(work.columns)).toArrow().cast(work.columns)

@@ -6,25 +6,24 @@ import os
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
 from purgatory.journal.records import JOURNAL
 from purgatory.journal.records.folder import dropped
 from purgatory.pipeline.rows.between import ALL, Between
+from purgatory.pipeline.rows.completeness import IncompleteJournal, gaps_in, hulls
 from purgatory.pipeline.tables.journals import folders, left_out, there
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Sequence
 
     import pyarrow as pa
 
     from purgatory.journal.records import Schema
     from purgatory.pipeline.rows.completeness import Gap, Run
-    from purgatory.pipeline.tables.relations import Table
-
-    Mapper: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    from purgatory.pipeline.tables.relations import Mapped, Table
 
 MOST_LOCAL: Final = 100_000_000
 """Records up to which a journal is read in this process, where no engine is named."""
@@ -95,6 +94,17 @@ class Engine(ABC):
             JournalDamaged: a segment cannot be read, and gaps are not allowed.
         """
 
+    def _found(self, runs: Sequence[Run], damaged: Sequence[str], *, whole: bool, allow_gaps: bool) -> Found:
+        """Compare the rows that were read with those that should be there: of the `whole`, or of the range of time.
+
+        Raises:
+            IncompleteJournal: rows are missing, and gaps are not allowed.
+        """
+        gaps = gaps_in(self.expected if whole else hulls(runs), runs, self.journals)
+        if gaps and not allow_gaps:
+            raise IncompleteJournal(gaps, damaged)
+        return Found(gaps, damaged)
+
     @abstractmethod
     def given(self, name: str, rows: pa.Table) -> None:
         """Provide some rows as a relation."""
@@ -122,23 +132,8 @@ class Engine(ABC):
         """The rows of a table."""
 
     @abstractmethod
-    def mapped(
-        self,
-        table: Table,
-        function: Mapper,
-        columns: pa.Schema,
-        by: Sequence[str] = (),
-        order: Sequence[str] = (),
-    ) -> pa.Table:
-        """Apply a function to a table's rows, part by part.
-
-        Args:
-            table: the rows.
-            function: takes the batches of a part and gives batches.
-            columns: what the function gives.
-            by: rows that are equal in these columns are in one part, next to each other.
-            order: the order of the rows that are equal in `by`.
-        """
+    def mapped(self, work: Mapped) -> pa.Table:
+        """Apply a function to a table's rows, part by part."""
 
     def close(self) -> None:
         """Remove what is kept between the tables."""

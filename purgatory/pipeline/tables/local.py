@@ -22,7 +22,7 @@ from purgatory.journal.records.errors import JournalDamaged, JournalError
 from purgatory.journal.records.parquet import BATCH, arrow_schema, grouped, opened
 from purgatory.journal.records.ranges import beside
 from purgatory.pipeline.rows.between import ALL
-from purgatory.pipeline.rows.completeness import IncompleteJournal, Run, gaps_in, hulls, noted, runs_in
+from purgatory.pipeline.rows.completeness import Run, noted, runs_in
 from purgatory.pipeline.tables import relations
 from purgatory.pipeline.tables.engine import Engine, Found
 
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from purgatory.journal.records.folder import Segment
-    from purgatory.pipeline.tables.engine import Mapper
-    from purgatory.pipeline.tables.relations import Table
+    from purgatory.pipeline.tables.relations import Mapped, Table
 
 _MACROS: Final = (
     "size(l) as len(l)",
@@ -86,14 +85,12 @@ class Local(Engine):
                     damaged.append(str(error))
 
             self._between.each(Path(self.journals[expected.journal]), self.schema, take)
-        gaps = gaps_in(self.expected if self._between == ALL else hulls(runs), runs, self.journals)
-        if gaps and not allow_gaps:
-            raise IncompleteJournal(gaps, damaged)
+        found = self._found(runs, damaged, whole=self._between == ALL, allow_gaps=allow_gaps)
         # The file without rows has every column, also those that older segments lack: these are then null.
         files.append(self._copied(arrow_schema(self.schema).empty_table()))
         rows = f"read_parquet([{', '.join(map(_quoted, files))}], union_by_name = true)"
         self.view("source", f"select * from {rows} where {self._between.of_rows(self.schema)}")
-        return Found(gaps, damaged)
+        return found
 
     def given(self, name: str, rows: pa.Table) -> None:
         """Provide some rows as a relation."""
@@ -127,19 +124,12 @@ class Local(Engine):
         with _reported():
             return relations.typed(self._database.sql(table.sql).to_arrow_table(), table)
 
-    def mapped(
-        self,
-        table: Table,
-        function: Mapper,
-        columns: pa.Schema,
-        by: Sequence[str] = (),
-        order: Sequence[str] = (),
-    ) -> pa.Table:
+    def mapped(self, work: Mapped) -> pa.Table:
         """Apply a function to a table's rows: there is one part."""
-        rows = self.query(table)
-        if by:
-            rows = rows.sort_by([(name, "ascending") for name in (*by, *order)])
-        return pa.Table.from_batches(function(rows.to_batches()), columns)
+        rows = self.query(work.table)
+        if work.by:
+            rows = rows.sort_by([(name, "ascending") for name in (*work.by, *work.order)])
+        return pa.Table.from_batches(work.function(rows.to_batches()), work.columns)
 
     def _run(self, sql: str) -> None:
         with _reported():

@@ -24,6 +24,8 @@ from purgatory.journal.records.normal import EXPIRED, UNSAID, Normal
 from purgatory.pipeline.rows.validity import JOURNAL_PROBLEM, LONGEST_MS
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
     from purgatory.pipeline.tables.engine import Engine
 
 _WASTED: Final = "greatest(checks - case when outcome = 'satisfied' then 3 else 2 end, 0)"
@@ -112,6 +114,24 @@ class Table:
     sql: str
     columns: pa.Schema
     dated: str = ""
+
+
+@attrs.frozen
+class Mapped:
+    """A function over a table's rows, in parts.
+
+    Attributes:
+        function: takes the batches of a part and gives batches.
+        columns: what the function gives.
+        by: rows that are equal in these columns are in one part, next to each other.
+        order: the order of the rows that are equal in `by`.
+    """
+
+    table: Table
+    function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    columns: pa.Schema
+    by: Sequence[str] = ()
+    order: Sequence[str] = ()
 
 
 @attrs.frozen(kw_only=True)
