@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from pyspark.sql import functions as F
+from typing import TYPE_CHECKING, Final
 
 from purgatory.journal.records import OUTCOMES
 from purgatory.journal.records.normal import CANCELLED, EXPIRED
 from purgatory.pipeline.rows.validity import JOURNAL_PROBLEM
 from purgatory.pipeline.source import PurgatoryDataSource
 from purgatory.pipeline.spark import places
+from purgatory.pipeline.tables.relations import ANSWERED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+
+
+_COUNTS: Final = ", ".join(f"count_if(outcome = '{name}') as {name}" for name in OUTCOMES)
+_FAILED: Final = ", ".join(
+    f"count_if(outcome = '{name}' and not coalesce(contains(normal_ends, outcome), false)) as {name}_failed"
+    for name in (EXPIRED, CANCELLED)
+)
 
 
 def windows(journal: DataFrame, window_s: int, delay_s: int) -> DataFrame:
@@ -23,33 +29,17 @@ def windows(journal: DataFrame, window_s: int, delay_s: int) -> DataFrame:
     The expiry share is of the operations that expired although their records do not call that a normal end. `failed`
     counts these, and the cancelled operations whose records do not call that one.
     """
-    wait = (F.unix_micros("finished") - F.unix_micros("created")) / 1000
-    answered = F.when(F.col("outcome").isin("immediate", "satisfied"), wait)
-    counts = [F.count_if(F.col("outcome") == name).alias(name) for name in OUTCOMES]
-    is_normal = F.coalesce(F.contains("normal_ends", "outcome"), F.lit(False))
-    failed = [
-        F.count_if((F.col("outcome") == name) & ~is_normal).alias(f"{name}_failed") for name in (EXPIRED, CANCELLED)
-    ]
-    rows = journal.where(F.expr(JOURNAL_PROBLEM).isNull()).withWatermark("finished", f"{delay_s} seconds")
-    return (
-        rows.groupBy(F.window("finished", f"{window_s} seconds"), "purgatory", "type")
-        .agg(
-            F.count("*").alias("operations"),
-            *counts,
-            *failed,
-            F.percentile_approx(answered, [0.5, 0.99], 10_000).alias("p"),
-        )
-        .select(
-            F.col("window.start").alias("window"),
-            "purgatory",
-            "type",
-            "operations",
-            *OUTCOMES,
-            (F.col("expired_failed") / F.col("operations")).alias("expiry_share"),
-            F.col("p")[0].alias("p50_ms"),
-            F.col("p")[1].alias("p99_ms"),
-            (F.col("expired_failed") + F.col("cancelled_failed")).alias("failed"),
-        )
+    return journal.sparkSession.sql(
+        f"""select window.start as window, purgatory, type, operations, {", ".join(OUTCOMES)},
+            expired_failed / operations as expiry_share, p[0] as p50_ms, p[1] as p99_ms,
+            expired_failed + cancelled_failed as failed
+        from (
+            select window(finished, '{window_s} seconds') as window, purgatory, type, count(*) as operations, {_COUNTS},
+                {_FAILED}, percentile_approx(case when {ANSWERED}
+                    then (unix_micros(finished) - unix_micros(created)) / 1000 end, array(0.5, 0.99), 10000) as p
+            from {{journal}} where ({JOURNAL_PROBLEM}) is null
+            group by window(finished, '{window_s} seconds'), purgatory, type) as counted""",
+        journal=journal.withWatermark("finished", f"{delay_s} seconds"),
     )
 
 
