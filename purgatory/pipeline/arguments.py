@@ -49,9 +49,8 @@ def _report(sub: argparse.ArgumentParser) -> None:
     add_range(sub, "report on operations that left")
     sub.add_argument("--against", metavar="DIR", help="folder of an earlier report to compare with")
     sub.add_argument("--allow-gaps", action="store_true", help="report on the rest if records are missing")
-    sub.add_argument(
-        "--window", type=whole_seconds, help="length of a window, such as 60s (default: at most 90 windows)"
-    )
+    how = "length of a window, such as 60s (default: at most 90 windows)"
+    sub.add_argument("--window", dest="window_s", metavar="WINDOW", type=whole_seconds, help=how)
     sub.add_argument("--title", default="", help="heading of the page (default: the journal's instance)")
     add_normal(sub)
     sub.add_argument("--quiet", action="store_true", help="print no progress")
@@ -88,8 +87,10 @@ def _monitor(sub: argparse.ArgumentParser) -> None:
     what.add_argument("--stream", metavar="DIR", help="checkpoint of a stream: print once what is parked in it")
     sub.add_argument("--out", metavar="DIR", help="write Parquet to this folder, not to the console")
     sub.add_argument("--checkpoint", metavar="DIR", help="folder of the checkpoint, required with --out")
-    sub.add_argument("--window", type=whole_seconds, default=10, help="length of a window (default 10s)")
-    sub.add_argument("--delay", type=whole_seconds, default=5, help="how late a record may come (default 5s)")
+    how = "length of a window (default 10s)"
+    sub.add_argument("--window", dest="window_s", metavar="WINDOW", type=whole_seconds, default=10, help=how)
+    how = "how late a record may come (default 5s)"
+    sub.add_argument("--delay", dest="delay_s", metavar="DELAY", type=whole_seconds, default=5, help=how)
     sub.add_argument("--allow-gaps", action="store_true", help="continue if records are missing")
     sub.add_argument("--once", action="store_true", help="stop at the end of the input")
 

@@ -78,14 +78,8 @@ def _report(options: argparse.Namespace) -> int:
         fetched(options.against, OF_AN_EARLIER, "report") as against,
         placed(options.out, "report") as folder,
     ):
-        wishes = Wishes(
-            window_s=options.window,
-            title=options.title,
-            normal=Normal.of(options),
-            against=against,
-            allow_gaps=options.allow_gaps,
-            quiet=options.quiet,
-        )
+        given = {name: getattr(options, name) for name in ("window_s", "title", "allow_gaps", "quiet")}
+        wishes = Wishes(**given, normal=Normal.of(options), against=against)
         if not options.quiet:
             sys.stderr.write(f"{sum(map(len, engine.expected)):,} records, engine {engine.name}\n")
         report(engine, folder, wishes)
@@ -149,16 +143,8 @@ def _monitor(options: argparse.Namespace) -> int:
 
         _print(str(standing(session("monitor"), options.stream)))
         return 0
-    monitor.start(
-        session("monitor"),
-        options.journal,
-        options.out,
-        options.checkpoint,
-        window_s=options.window,
-        delay_s=options.delay,
-        once=options.once,
-        allow_gaps=options.allow_gaps,
-    ).awaitTermination()
+    names = ("journal", "out", "checkpoint", "window_s", "delay_s", "once", "allow_gaps")
+    monitor.start(session("monitor"), **{name: getattr(options, name) for name in names}).awaitTermination()
     return 0
 
 

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 import pyarrow.parquet as pq
 
-from purgatory.journal.records.errors import reduced
 from purgatory.journal.records.normal import CANCELLED, EXPIRED, UNSAID, Normal
 from purgatory.pipeline.pages.page import page
 from purgatory.pipeline.pages.sections import MOST
@@ -52,11 +51,6 @@ OF_AN_EARLIER: Final = (_ABOUT, *(f"tables/{name}" for name in _COMPARED))
 class EmptyJournal(ValueError):
     """There is nothing to report on."""
 
-    __reduce__ = reduced
-
-    def __init__(self, folder: str) -> None:
-        super().__init__(f"{folder} holds no record that can be reported on")
-
 
 @contextmanager
 def _step(name: str, *, quiet: bool) -> Iterator[None]:
@@ -72,13 +66,6 @@ def _step(name: str, *, quiet: bool) -> Iterator[None]:
 
 class NoReport(ValueError):
     """There is no earlier report where one was looked for."""
-
-    __reduce__ = reduced
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(
-            f"{folder} holds no report to compare with: give the folder that an earlier one was written to"
-        )
 
 
 @attrs.frozen(kw_only=True)
@@ -122,7 +109,7 @@ def report(engine: Engine, out: str | Path, wishes: Wishes | None = None) -> Pat
             normal = relations.prepare(engine, wishes.normal)
             (span,) = engine.query(queries.SPAN).to_pylist()
         if not span["operations"]:
-            raise EmptyJournal(", ".join(engine.journals))
+            raise EmptyJournal(f"{', '.join(engine.journals)} holds no record that can be reported on")
         span_us = span["last_us"] - span["first_us"]
         window_us = _window_s(span_us / 1e6, wishes) * 1_000_000
         slot_us = next((w for w in _SLOTS_US if span_us / w <= _SLOTS), _days(span_us / 1e6, _SLOTS) * 1_000_000)
@@ -228,4 +215,5 @@ def _earlier(folder: Path) -> Tables:
             made=datetime.fromisoformat(about["made"]),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
-        raise NoReport(folder) from error
+        hint = "give the folder that an earlier one was written to"
+        raise NoReport(f"{folder} holds no report to compare with: {hint}") from error

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING
 import attrs
 
 from purgatory.journal.records import TRACE
-from purgatory.journal.records.errors import reduced
 from purgatory.journal.records.normal import UNSAID, Normal
 from purgatory.pipeline.pages.plan import NORMAL, UNEXPLAINED, plan
 from purgatory.pipeline.summaries import output, recorded
@@ -42,11 +41,6 @@ _USES = "select purgatory, key, created_us as from_us, finished_us as to_us from
 
 class NoOperation(ValueError):
     """There is no operation to try settings on."""
-
-    __reduce__ = reduced
-
-    def __init__(self, folder: str) -> None:
-        super().__init__(f"{folder} holds no operation to try settings on: give a folder, or a range, that has some")
 
 
 def whatif(
@@ -81,7 +75,8 @@ def whatif(
     finally:
         engine.close()
     if not results["wheels"]["operations"][0].as_py():
-        raise NoOperation(", ".join(engine.journals))
+        places, hint = ", ".join(engine.journals), "give a folder, or a range, that has some"
+        raise NoOperation(f"{places} holds no operation to try settings on: {hint}")
     if unexplained:
         kinds = zip(*(results["timeouts"][name].to_pylist() for name in ("purgatory", "type")), strict=True)
         results["timeouts"] = results["timeouts"].filter([kind not in unexplained for kind in kinds])

@@ -18,7 +18,6 @@ from tests.support import PATIENCE_S, Waiting
 #: The arguments of a class's ``__init__`` takes, where that is not one text.
 ARGUMENTS = {
     "AddressUnusable": ("127.0.0.1", 80, OSError(13, "Permission denied")),
-    "EmptyJournal": ("var/journal",),
     "HookRaised": ({("p", "on_complete"): 1}, ValueError("x")),
     "JournalSetting": ("sync", "maybe", "'never' or 'always'"),
     "HungUp": (),
@@ -34,7 +33,6 @@ ARGUMENTS = {
     "LeftParked": ([("p", Waiting(), "due in 7 ms")],),
     "NoKeys": (),
     "NoRunningLoop": ("p", "await it on a loop"),
-    "NoReport": (Path("var/out"),),
     "OutputTaken": ("var/out", "Parquet"),
     "PlaceUnusable": ("s3://bucket", "no access"),
     "PurgatoryFull": ("p", 5, "tenant", "it holds its share"),
