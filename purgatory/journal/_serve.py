@@ -21,7 +21,7 @@ from urllib.parse import parse_qs
 from purgatory._serving import check_token
 from purgatory._wsgi import WsgiServer
 from purgatory.journal._reader import read
-from purgatory.journal.records import ROWS, SCHEMAS, Record, Schema, TraceRow
+from purgatory.journal.records import SCHEMAS, Record, Schema, TraceRow
 from purgatory.journal.records.errors import JournalFormat
 from purgatory.journal.records.folder import tip
 from purgatory.journal.records.frames import Batch, encode, packed
@@ -42,7 +42,7 @@ def frames_after(folder: Path, after: int, limit: int) -> Iterator[bytes]:
         if len(rows) >= limit:
             break
     if rows:
-        schema = next(SCHEMAS[name] for name, kind in ROWS.items() if isinstance(rows[0], kind))
+        schema = next(schema for schema in SCHEMAS.values() if isinstance(rows[0], schema.row))
         for start in range(0, len(rows), 8192):
             yield encode(from_rows(schema, rows[start : start + 8192]), read=True)
 

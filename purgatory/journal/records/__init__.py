@@ -58,15 +58,11 @@ Kind: TypeAlias = Literal["text", "texts", "int", "ints", "instant"]
 
 @attrs.frozen
 class Field:
-    """One column: its name, its kind, and what a file that lacks it is read as.
-
-    `was_added` is whether files of this version may lack it, because it was added to the version later.
-    """
+    """One column: its name, its kind, and what a file that lacks it is read as."""
 
     name: str
     kind: Kind
-    default: Any = None
-    was_added: bool = False
+    default: Any
 
 
 @attrs.frozen
@@ -74,6 +70,7 @@ class Schema:
     """The columns of one kind of folder, in order. The sequence number comes first and is implied."""
 
     name: str
+    row: type[Record | TraceRow]
     fields: tuple[Field, ...]
 
     @property
@@ -85,45 +82,6 @@ class Schema:
     def numbers(self) -> tuple[Field, ...]:
         """The columns that are stored as packed integers."""
         return tuple(field for field in self.fields if field.kind not in ("text", "texts"))
-
-
-JOURNAL: Final = Schema(
-    "journal",
-    (
-        Field("purgatory", "text", ""),
-        Field("type", "text", ""),
-        Field("operation", "text"),
-        Field("keys", "texts", ()),
-        Field("instance", "text", ""),
-        Field("outcome", "text", ""),
-        Field("error", "text"),
-        Field("created", "instant", 0),
-        Field("delay_ms", "int", 0),
-        Field("finished", "instant", 0),
-        Field("checks", "int", 0),
-        Field("ended_by", "text"),
-        Field("normal_ends", "text", was_added=True),
-    ),
-)
-
-TRACE: Final = Schema(
-    "trace",
-    (
-        Field("kind", "text", ""),
-        Field("purgatory", "text", ""),
-        Field("operation", "text"),
-        Field("keys", "texts", ()),
-        Field("ts", "instant", 0),
-        Field("delay_ms", "int", 0),
-        Field("levels", "ints", ()),
-        Field("type", "text", ""),
-        Field("watches", "texts"),
-        Field("outcome", "text"),
-        Field("normal_ends", "text", was_added=True),
-    ),
-)
-
-SCHEMAS: Final = {schema.name: schema for schema in (JOURNAL, TRACE)}
 
 
 OPERATION: Final = "operation"
@@ -149,6 +107,10 @@ LATEST_US: Final = 7_258_118_400_000_000
 """The year 2200, in microseconds since the epoch. A record of a later instant cannot be true."""
 
 
+Instant: TypeAlias = int
+"""Microseconds since the epoch."""
+
+
 @attrs.frozen(kw_only=True)
 class Record:
     """One operation that left a purgatory."""
@@ -156,15 +118,15 @@ class Record:
     seq: int
     purgatory: str
     type: str
+    operation: str | None = None
     keys: tuple[str, ...]
     instance: str
-    created: int
-    delay_ms: int
-    finished: int
     outcome: str
-    checks: int
     error: str | None = None
-    operation: str | None = None
+    created: Instant
+    delay_ms: int
+    finished: Instant
+    checks: int
     ended_by: str | None = None
     """`SHUTDOWN` if a shutdown completed the operation before its deadline, else None."""
     normal_ends: str | None = None
@@ -190,7 +152,7 @@ class TraceRow:
     purgatory: str
     operation: str | None
     keys: tuple[str, ...]
-    ts: int
+    ts: Instant
     delay_ms: int
     levels: tuple[int, ...]
     type: str = ""
@@ -203,4 +165,25 @@ class TraceRow:
     """Of an operation's row: as in `Record`."""
 
 
-ROWS: Final[dict[str, type[Record | TraceRow]]] = {"journal": Record, "trace": TraceRow}
+#: By the type of a row's attribute: the kind of its column, and what a file without the column is read as.
+_COLUMNS: Final[dict[str, tuple[Kind, Any]]] = {
+    "str": ("text", ""),
+    "str | None": ("text", None),
+    "tuple[str, ...]": ("texts", ()),
+    "tuple[str, ...] | None": ("texts", None),
+    "int": ("int", 0),
+    "tuple[int, ...]": ("ints", ()),
+    "Instant": ("instant", 0),
+}
+
+
+def _schema(name: str, row: type[Record | TraceRow]) -> Schema:
+    return Schema(name, row, tuple(Field(f.name, *_COLUMNS[str(f.type)]) for f in attrs.fields(row)[1:]))
+
+
+JOURNAL: Final = _schema("journal", Record)
+TRACE: Final = _schema("trace", TraceRow)
+SCHEMAS: Final = {schema.name: schema for schema in (JOURNAL, TRACE)}
+
+ADDED: Final = frozenset({"normal_ends"})
+"""Columns that files of this version may lack, because they were added to the version later."""

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from purgatory.journal.records import ROWS, SCHEMAS, VERSION, Record, Schema, TraceRow
+from purgatory.journal.records import SCHEMAS, VERSION, Record, Schema, TraceRow
 from purgatory.journal.records.errors import JournalFormat
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ class Batch:
 
     def rows(self) -> Iterator[Record | TraceRow]:
         """The rows as values, in sequence."""
-        make = ROWS[self.schema.name]
+        make = self.schema.row
         columns: list[Sequence[Any]] = []
         names = []
         for position, field in enumerate(self.schema.texts):

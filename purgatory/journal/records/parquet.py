@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from purgatory.journal.records import ROWS, SCHEMAS, VERSION, Field, Record, Schema, TraceRow
+from purgatory.journal.records import ADDED, SCHEMAS, VERSION, Field, Record, Schema, TraceRow
 from purgatory.journal.records.errors import JournalDamaged, JournalError, JournalFormat
 from purgatory.journal.records.folder import AT_END, DROPPED
 from purgatory.journal.records.frames import check_version
@@ -259,10 +259,9 @@ def _check_columns(path: Path, found: pa.Schema) -> None:
     schema = SCHEMAS.get(path.name.partition("-")[0])
     if schema is None:
         return
-    may_lack = {field.name for field in schema.fields if field.was_added}
     for field in arrow_schema(schema):
         if field.name not in found.names:
-            if field.name in may_lack:
+            if field.name in ADDED:
                 continue
             raise JournalDamaged(path.name, f"it has no column {field.name!r}, as every file of version {VERSION} has")
         if not found.field(field.name).type.equals(field.type):
@@ -271,20 +270,18 @@ def _check_columns(path: Path, found: pa.Schema) -> None:
 
 def read(path: Path, schema: Schema, after: int = -1) -> Iterator[Record | TraceRow]:
     """The rows of a sealed file above the sequence number `after`, one group of rows in memory at a time."""
-    make = ROWS[schema.name]
+    import pyarrow as pa  # noqa: PLC0415
+
+    names = [field.name for field in schema.fields]
+    lists = {f.name: f.default for f in schema.fields if f.kind in ("texts", "ints")}
+    plain = pa.schema((f.name, pa.int64() if pa.types.is_timestamp(f.type) else f.type) for f in arrow_schema(schema))
     for batch in read_arrow(path, schema, after):
-        columns = {}
-        for field, column in zip(batch.schema, batch.columns, strict=True):
-            if field.name in ("created", "finished", "ts"):
-                column = column.cast("int64")  # noqa: PLW2901
-            columns[field.name] = column.to_pylist()
-        lists = {f.name: f.default for f in schema.fields if f.kind in ("texts", "ints")}
-        for place, seq in enumerate(columns["seq"]):
+        columns = batch.cast(plain).to_pydict()
+        for name, default in lists.items():
+            columns[name] = [default if value is None else tuple(value) for value in columns[name]]
+        for seq, *values in zip(*columns.values(), strict=True):
             if seq > after:
-                values = {name: column[place] for name, column in columns.items()}
-                for name, default in lists.items():
-                    values[name] = default if values[name] is None else tuple(values[name])
-                yield make(**values)
+                yield schema.row(seq=seq, **dict(zip(names, values, strict=True)))
 
 
 def read_arrow(path: Path, schema: Schema, after: int = -1, upto: int = NO_END) -> Iterator[pa.RecordBatch]:

@@ -23,7 +23,7 @@ from purgatory.journal import (
 )
 from purgatory.journal._options import open_file
 from purgatory.journal.cli import main
-from purgatory.journal.records import JOURNAL, Schema
+from purgatory.journal.records import JOURNAL, Record, Schema
 from purgatory.journal.records.folder import END, dropped, open_name
 from purgatory.journal.records.frames import Batch, decode, encode, scan
 from tests.support import Waiting, eventually
@@ -642,7 +642,7 @@ def test_record_of_an_earlier_writer_says_nothing_about_its_end():
     fields = tuple(field for field in JOURNAL.fields if field.name not in ("ended_by", "normal_ends"))
     texts = [["p", "T", None, ["k"], "", "expired", None]]
     numbers = {name: array("q", [1]) for name in ("created", "delay_ms", "finished", "checks")}
-    frame = encode(Batch(Schema("journal", fields), 0, 0, texts, array("I", [0]), numbers))
+    frame = encode(Batch(Schema("journal", Record, fields), 0, 0, texts, array("I", [0]), numbers))
     (found,) = scan(frame)
     (row,) = decode(frame, found).rows()
 
