@@ -8,7 +8,7 @@ from purgatory.journal.records import JOURNAL
 from purgatory.pipeline import monitor
 from purgatory.pipeline.rows.completeness import IncompleteJournal
 from purgatory.pipeline.source import PurgatoryDataSource, _Range
-from purgatory.pipeline.spark.places import OutputTaken
+from purgatory.pipeline.spark.errors import OutputTaken
 from purgatory.pipeline.summaries.wheels import COUNTED, WAITS, counting, levels_and_reinsertions, summed
 from purgatory.pipeline.tables.cluster import Cluster
 from purgatory.pipeline.tables.relations import Mapped

@@ -23,7 +23,7 @@ from purgatory.pipeline import stream
 from purgatory.pipeline.cli import main
 from purgatory.pipeline.rows.load import spark_schema
 from purgatory.pipeline.source import PurgatoryDataSource
-from purgatory.pipeline.spark.places import NoConnect, OutputTaken, PlaceMissing, PlaceUnusable
+from purgatory.pipeline.spark.errors import NoConnect, OutputTaken, PlaceMissing, PlaceUnusable
 from tests.pipeline.test_replay import plainly, worlds, written
 from tests.support import workloads
 from tests.support.comparison import rehearsed, verify

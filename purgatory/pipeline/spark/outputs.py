@@ -13,20 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from purgatory.journal.records.errors import reduced
+from purgatory.pipeline.spark.errors import PlaceUnusable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-
-class PlaceUnusable(ValueError):
-    """A folder, or a place of a store, that cannot be read or written."""
-
-    __reduce__ = reduced
-
-    def __init__(self, place: str, why: str) -> None:
-        self.place = place
-        super().__init__(f"{place} cannot be used: {why}")
 
 
 @contextmanager

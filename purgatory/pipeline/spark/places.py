@@ -11,8 +11,7 @@ from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-from purgatory.journal.records.errors import reduced
-from purgatory.pipeline.spark.outputs import PlaceUnusable
+from purgatory.pipeline.spark.errors import NoConnect, OutputTaken, PlaceMissing, PlaceUnusable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,18 +24,6 @@ LOGS: Final = {"parquet": "_spark_metadata", "delta": "_delta_log"}
 """The formats of an output, and what each writes beside its files."""
 
 
-class NoConnect(ValueError):
-    """The command needs a session with a JVM in this process."""
-
-    __reduce__ = reduced
-
-    def __init__(self, what: str) -> None:
-        super().__init__(
-            f"{what} does not run through Spark Connect, because it needs the JVM for places and settings: "
-            "use a classic session (--master, spark-submit)"
-        )
-
-
 def classic(spark: SparkSession, what: str) -> None:
     """Reject a session of Spark Connect.
 
@@ -45,26 +32,6 @@ def classic(spark: SparkSession, what: str) -> None:
     """
     if type(spark).__module__.startswith("pyspark.sql.connect"):
         raise NoConnect(what)
-
-
-class PlaceMissing(ValueError):
-    """A folder that does not exist."""
-
-    __reduce__ = reduced
-
-    def __init__(self, place: str) -> None:
-        self.place = place
-        super().__init__(f"{place} does not exist")
-
-
-class OutputTaken(ValueError):
-    """An output that another query has written."""
-
-    __reduce__ = reduced
-
-    def __init__(self, out: str, form: str) -> None:
-        self.out = out
-        super().__init__(f"{out} holds {form} files of another checkpoint or format: use a new output")
 
 
 def check_output(spark: SparkSession, out: str, form: str, begun: str) -> None:

@@ -20,7 +20,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from purgatory import pipeline
-from purgatory.pipeline.spark.places import NoConnect
+from purgatory.pipeline.spark.errors import NoConnect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -45,16 +45,11 @@ def rows_of(table: pa.Table) -> list[Row]:
     for field in table.schema:
         if pa.types.is_string(field.type):
             for row in rows:
-                row[field.name] = short(row[field.name])
+                row[field.name] = row[field.name] and shortened(row[field.name])
         elif pa.types.is_list(field.type):
             for row in rows:
-                row[field.name] = row[field.name] and [short(text) for text in row[field.name]]
+                row[field.name] = row[field.name] and [text and shortened(text) for text in row[field.name]]
     return rows
-
-
-def short(text: str | None) -> str | None:
-    """A text that is too long for a page, shortened. None stays None."""
-    return None if text is None else shortened(text)
 
 
 def shortened(text: str) -> str:
