@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from purgatory.pipeline.tables import answers
-from purgatory.pipeline.tables.relations import Table, schema
+from purgatory.pipeline.tables.table import Table, schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

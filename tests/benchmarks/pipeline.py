@@ -43,7 +43,7 @@ from purgatory.pipeline.summaries.wheels import COUNTED, WAITS, counting
 from purgatory.pipeline.tables import answers
 from purgatory.pipeline.tables.cluster import Cluster
 from purgatory.pipeline.tables.local import Local
-from purgatory.pipeline.tables.relations import Mapped
+from purgatory.pipeline.tables.table import Mapped
 from tests.benchmarks.harness import Row, Table, say, show, write_json
 from tests.benchmarks.pipeline_state import latency, state
 from tests.benchmarks.processor import processor

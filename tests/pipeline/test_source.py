@@ -11,7 +11,7 @@ from purgatory.pipeline.source import PurgatoryDataSource, _Range
 from purgatory.pipeline.spark.errors import OutputTaken
 from purgatory.pipeline.summaries.wheels import COUNTED, WAITS, counting, levels_and_reinsertions, summed
 from purgatory.pipeline.tables.cluster import Cluster
-from purgatory.pipeline.tables.relations import Mapped
+from purgatory.pipeline.tables.table import Mapped
 from tests.support import workloads
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]

@@ -8,7 +8,7 @@ from purgatory.pipeline.rows.between import ALL, Between
 from purgatory.pipeline.tables import answers
 from purgatory.pipeline.tables.cluster import Cluster
 from purgatory.pipeline.tables.local import Local
-from purgatory.pipeline.tables.relations import Table, schema
+from purgatory.pipeline.tables.table import Table, schema
 
 
 def over(folder: str | Path, spark: Any = None, between: Between = ALL) -> Local | Cluster:

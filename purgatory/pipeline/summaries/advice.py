@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from purgatory.pipeline.summaries.groups import groups, numbers
-from purgatory.pipeline.tables.relations import schema
+from purgatory.pipeline.tables.table import schema
 
 TARGETS: Final = (0.1, 0.05, 0.01, 0.001)
 CURVE: Final = schema("purgatory:text type:text wait_ms:int answered left at_risk survival:real answered_share:real")

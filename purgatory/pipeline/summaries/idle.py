@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from purgatory.pipeline.summaries.groups import groups, numbers
-from purgatory.pipeline.tables.relations import Table, schema
+from purgatory.pipeline.tables.table import Table, schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

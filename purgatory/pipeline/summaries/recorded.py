@@ -16,7 +16,7 @@ from purgatory.pipeline.summaries import advice
 from purgatory.pipeline.summaries.groups import groups, numbers
 from purgatory.pipeline.summaries.idle import PURGES, SPELLS, purging
 from purgatory.pipeline.summaries.wheels import COUNTED, WAITS, counting, summed
-from purgatory.pipeline.tables.relations import Mapped, Table, schema
+from purgatory.pipeline.tables.table import Mapped, Table, schema
 
 if TYPE_CHECKING:
     from purgatory.pipeline.summaries.choices import Grid

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory.pipeline.rows.validity import LONGEST_MS
-from purgatory.pipeline.tables.relations import Table, schema
+from purgatory.pipeline.tables.table import Table, schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -30,7 +30,8 @@ import pyarrow as pa
 
 from purgatory.journal.records import ENDED, EVENT, OPERATION, TRACE
 from purgatory.pipeline.rows.validity import IN_USE, TRACE_PROBLEM
-from purgatory.pipeline.tables.relations import LIMIT_US, Mapped, Table, schema
+from purgatory.pipeline.tables.relations import LIMIT_US
+from purgatory.pipeline.tables.table import Mapped, Table, schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -14,8 +14,8 @@ from purgatory.pipeline.rows.between import ALL, Between
 from purgatory.pipeline.rows.completeness import promised, runs_of
 from purgatory.pipeline.rows.load import load
 from purgatory.pipeline.spark import places
-from purgatory.pipeline.tables import relations
 from purgatory.pipeline.tables.engine import Engine, Found
+from purgatory.pipeline.tables.table import typed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from purgatory.journal.records import Schema
     from purgatory.pipeline.rows.completeness import Run
-    from purgatory.pipeline.tables.relations import Mapped, Table
+    from purgatory.pipeline.tables.table import Mapped, Table
 
 
 class Cluster(Engine):
@@ -99,7 +99,7 @@ class Cluster(Engine):
 
     def query(self, table: Table) -> pa.Table:
         """The rows of a table."""
-        return relations.typed(self._spark.sql(table.sql).toArrow(), table)
+        return typed(self._spark.sql(table.sql).toArrow(), table)
 
     def mapped(self, work: Mapped) -> pa.Table:
         """Apply a function to a table's rows, in one task per part."""

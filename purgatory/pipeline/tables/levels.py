@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
-from purgatory.pipeline.tables.relations import Table, Widths, schema
+from purgatory.pipeline.tables.relations import Widths
+from purgatory.pipeline.tables.table import Table, schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

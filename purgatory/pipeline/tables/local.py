@@ -23,8 +23,8 @@ from purgatory.journal.records.parquet import BATCH, arrow_schema, grouped, open
 from purgatory.journal.records.ranges import beside
 from purgatory.pipeline.rows.between import ALL
 from purgatory.pipeline.rows.completeness import Run, noted, runs_in
-from purgatory.pipeline.tables import relations
 from purgatory.pipeline.tables.engine import Engine, Found
+from purgatory.pipeline.tables.table import typed
 
 try:
     import duckdb
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from purgatory.journal.records.folder import Segment
-    from purgatory.pipeline.tables.relations import Mapped, Table
+    from purgatory.pipeline.tables.table import Mapped, Table
 
 _MACROS: Final = (
     "size(l) as len(l)",
@@ -122,7 +122,7 @@ class Local(Engine):
     def query(self, table: Table) -> pa.Table:
         """The rows of a table."""
         with _reported():
-            return relations.typed(self._database.sql(table.sql).to_arrow_table(), table)
+            return typed(self._database.sql(table.sql).to_arrow_table(), table)
 
     def mapped(self, work: Mapped) -> pa.Table:
         """Apply a function to a table's rows: there is one part."""

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from purgatory.pipeline.tables.relations import ANSWERED, MEASURED_US, Table, Widths, schema, window_of
+from purgatory.pipeline.tables.relations import ANSWERED, MEASURED_US, Widths, window_of
+from purgatory.pipeline.tables.table import Table, schema
 
 if TYPE_CHECKING:
     from purgatory.pipeline.tables.engine import Engine

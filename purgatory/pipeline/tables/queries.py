@@ -9,7 +9,8 @@ import pyarrow as pa
 from purgatory.journal.records import JOURNAL, OUTCOMES, SHUTDOWN
 from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline.tables import levels, percentiles
-from purgatory.pipeline.tables.relations import ANSWERED, INSTANT, MEASURED_US, Table, Widths, schema, window_of
+from purgatory.pipeline.tables.relations import ANSWERED, MEASURED_US, Widths, window_of
+from purgatory.pipeline.tables.table import INSTANT, Table, schema
 
 if TYPE_CHECKING:
     from purgatory.pipeline.tables.engine import Engine

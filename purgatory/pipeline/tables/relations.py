@@ -1,4 +1,4 @@
-"""The relations that the report's tables read, and what a table is: its SQL and its columns.
+"""The relations that the report's tables read.
 
 An engine provides the relation ``source``: one row per record. `prepare` adds the others:
 
@@ -8,8 +8,7 @@ An engine provides the relation ``source``: one row per record. `prepare` adds t
 - ``expiry_normal``: one row per type whose operations end by their deadline as a rule (``of``: the purgatory, or null).
 
 The dialects of DuckDB and Spark agree on all that is used: ``group by all``, window functions, ``count_if``, ``is not
-distinct from``. Division is of floating-point numbers in both, and ``x - x % y`` rounds down in both. Columns are
-matched with their schema by position, so no name needs quotes.
+distinct from``. Division is of floating-point numbers in both, and ``x - x % y`` rounds down in both.
 """
 
 from __future__ import annotations
@@ -22,10 +21,9 @@ import pyarrow as pa
 from purgatory.journal.records import JOURNAL, SHUTDOWN
 from purgatory.journal.records.normal import EXPIRED, UNSAID, Normal
 from purgatory.pipeline.rows.validity import JOURNAL_PROBLEM, LONGEST_MS
+from purgatory.pipeline.tables.table import Table, schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     from purgatory.pipeline.tables.engine import Engine
 
 _WASTED: Final = "greatest(checks - case when outcome = 'satisfied' then 3 else 2 end, 0)"
@@ -86,52 +84,6 @@ def said(engine: Engine, normal: Normal) -> Normal:
     """``normal`` with what the good rows of the relation ``judged`` say of their normal ends."""
     rows = engine.query(_SAID).to_pylist()
     return normal.saying((row["purgatory"], row["type"], row["normal_ends"]) for row in rows)
-
-
-_TYPES: Final = {"text": pa.string(), "int": pa.int64(), "real": pa.float64(), "rank": pa.int32(), "flag": pa.bool_()}
-INSTANT: Final = pa.timestamp("us", "UTC")
-
-
-def schema(text: str) -> pa.Schema:
-    """A schema from `name:type` words. A column without a type is `int`, or `real` if its name ends in `_ms`."""
-    fields = [word.partition(":") for word in text.split()]
-    return pa.schema([(name, _TYPES[kind or ("real" if name.endswith("_ms") else "int")]) for name, _, kind in fields])
-
-
-def typed(rows: pa.Table, table: Table) -> pa.Table:
-    """The rows of an engine, with the names and types of the table, and its instant beside its microseconds."""
-    columns = [column.cast(field.type) for column, field in zip(rows.columns, table.columns, strict=True)]
-    found = pa.table(columns, schema=table.columns)
-    if not table.dated:
-        return found
-    return found.append_column(table.dated, found[f"{table.dated}_us"].cast(INSTANT))
-
-
-@attrs.frozen
-class Table:
-    """One table: its SQL, its columns, and which of its columns of microseconds become instants as well."""
-
-    sql: str
-    columns: pa.Schema
-    dated: str = ""
-
-
-@attrs.frozen
-class Mapped:
-    """A function over a table's rows, in parts.
-
-    Attributes:
-        function: takes the batches of a part and gives batches.
-        columns: what the function gives.
-        by: rows that are equal in these columns are in one part, next to each other.
-        order: the order of the rows that are equal in `by`.
-    """
-
-    table: Table
-    function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-    columns: pa.Schema
-    by: Sequence[str] = ()
-    order: Sequence[str] = ()
 
 
 @attrs.frozen(kw_only=True)

@@ -1,0 +1,59 @@
+"""What a table is: its SQL and its columns, and a function over its rows.
+
+Columns are matched with their schema by position, so no name needs quotes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import attrs
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+_TYPES: Final = {"text": pa.string(), "int": pa.int64(), "real": pa.float64(), "rank": pa.int32(), "flag": pa.bool_()}
+INSTANT: Final = pa.timestamp("us", "UTC")
+
+
+def schema(text: str) -> pa.Schema:
+    """A schema from `name:type` words. A column without a type is `int`, or `real` if its name ends in `_ms`."""
+    fields = [word.partition(":") for word in text.split()]
+    return pa.schema([(name, _TYPES[kind or ("real" if name.endswith("_ms") else "int")]) for name, _, kind in fields])
+
+
+def typed(rows: pa.Table, table: Table) -> pa.Table:
+    """The rows of an engine, with the names and types of the table, and its instant beside its microseconds."""
+    columns = [column.cast(field.type) for column, field in zip(rows.columns, table.columns, strict=True)]
+    found = pa.table(columns, schema=table.columns)
+    if not table.dated:
+        return found
+    return found.append_column(table.dated, found[f"{table.dated}_us"].cast(INSTANT))
+
+
+@attrs.frozen
+class Table:
+    """One table: its SQL, its columns, and which of its columns of microseconds become instants as well."""
+
+    sql: str
+    columns: pa.Schema
+    dated: str = ""
+
+
+@attrs.frozen
+class Mapped:
+    """A function over a table's rows, in parts.
+
+    Attributes:
+        function: takes the batches of a part and gives batches.
+        columns: what the function gives.
+        by: rows that are equal in these columns are in one part, next to each other.
+        order: the order of the rows that are equal in `by`.
+    """
+
+    table: Table
+    function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    columns: pa.Schema
+    by: Sequence[str] = ()
+    order: Sequence[str] = ()
