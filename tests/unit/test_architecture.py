@@ -57,10 +57,11 @@ LAYERS = {
     "serving": Layer(("timer", "core")),
     **{name: Layer(("timer", "core", "serving")) for name in SATELLITES},
     "pipeline": Layer(()),
-    "testing": Layer(("timer", "core", "aio")),
+    "testing": Layer(("timer", "core", "aio", "feeds")),
     "web": Layer(("timer", "core", "aio")),  # the one part that stands on a satellite: HTTP requests that are awaited
+    "feeds": Layer(("timer", "core", "aio")),
     "cli": Layer(("timer", "core", *SATELLITES, "pipeline")),
-    "examples": Layer(("timer", "core", *SATELLITES, "web", "pipeline", "cli")),
+    "examples": Layer(("timer", "core", *SATELLITES, "web", "feeds", "pipeline", "cli")),
     "tests": Layer(()),
 }
 
@@ -73,7 +74,7 @@ def layer_of(module: str) -> str:
     if rest.endswith("__main__"):
         return "cli"
     second = rest.partition(".")[0]
-    if second in (*SATELLITES, "pipeline", "testing", "web"):
+    if second in (*SATELLITES, "pipeline", "testing", "web", "feeds"):
         return second
     return {"_cli": "cli", "_serving": "serving", "_wsgi": "serving"}.get(second, "core")
 
@@ -264,6 +265,8 @@ def test_whole_project_is_read():
         ("purgatory.aio", "import purgatory.pipeline"),
         ("purgatory.aio", "from purgatory.web import LongPolls"),
         ("purgatory.web._polls", "from purgatory.metrics import app"),
+        ("purgatory.feeds._feed", "from purgatory.web import LongPolls"),
+        ("purgatory.metrics._collector", "from purgatory.feeds import Feed"),
         ("purgatory.pipeline.report", "from purgatory import DelayedOperation"),
         ("purgatory.pipeline.report", "from purgatory.journal.recordsmith import forge"),
         ("purgatory.pipeline.report", "from timer import SystemTimer"),
@@ -286,6 +289,7 @@ def test_violation_is_caught(module, source):
             "import prometheus_client\nfrom .. import DelayedOperationPurgatory",
         ),
         ("purgatory.web._polls", "import starlette\nfrom purgatory.aio import AsyncPurgatory"),
+        ("purgatory.feeds.engines.redis", "import redis\nfrom purgatory.aio import AsyncPurgatory"),
         ("purgatory.pipeline.report", f"import pyspark\nfrom {RECORD_FORMAT[0]} import Record"),
         ("examples.quickstart.load", "from purgatory.metrics import serve\nfrom timer import SystemTimer"),
     ],

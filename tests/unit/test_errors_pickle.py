@@ -13,11 +13,16 @@ import pytest
 import purgatory
 import timer
 from purgatory import InvalidSetting, NoKeys, PurgatoryError, PurgatoryFull
+from purgatory.feeds.engine import LogPosition
 from tests.support import PATIENCE_S, Waiting
 
 #: The arguments of a class's ``__init__`` takes, where that is not one text.
 ARGUMENTS = {
     "AddressUnusable": ("127.0.0.1", 80, OSError(13, "Permission denied")),
+    "EventTooLarge": ("inbox", 11, 10),
+    "FeedGap": ("inbox", LogPosition(7, 3, 1), "it was emptied", "pass reload="),
+    "FeedUnavailable": ("inbox", "redis://localhost:6379", "connection refused"),
+    "ForeignStream": ("inbox", "a list"),
     "HookRaised": ({("p", "on_complete"): 1}, ValueError("x")),
     "JournalSetting": ("sync", "maybe", "'never' or 'always'"),
     "HungUp": (),
@@ -31,16 +36,21 @@ ARGUMENTS = {
     "JournalLocked": (Path("var/journal"), "17"),
     "JournalMissing": (Path("var/journal"),),
     "LeftParked": ([("p", Waiting(), "due in 7 ms")],),
+    "InvalidPosition": ("inbox", "7"),
     "NoKeys": (),
+    "NotApplied": ("inbox", LogPosition(7, 3, 1), 100),
     "NoRunningLoop": ("p", "await it on a loop"),
     "OutputTaken": ("var/out", "Parquet"),
     "PlaceUnusable": ("s3://bucket", "no access"),
+    "PublishRejected": ("inbox", "it is away"),
+    "PublishUncertain": ("inbox", "the connection was lost"),
     "PurgatoryFull": ("p", 5, "tenant", "it holds its share"),
     "ReservedName": (Waiting, "keys", ["checks", "keys"]),
     "StateLost": (7,),
     "TimerConfigError": ("tick_ms", 0, "an int, 1 or more"),
     "TimerFull": ("t", 5),
     "Unavailable": ("the server is stopping", 3),
+    "UnsupportedServer": ("inbox", "it is a cluster"),
     "WaitDrained": ("p", "the value reached 3"),
     "WrongLoop": ("p", "make one"),
 }

@@ -1,39 +1,10 @@
-"""Purgatories for your own tests: on a clock that you move, with a check at the end that every operation was answered.
-
-With pytest, name the plugin once, in the ``conftest.py`` at the root of the tests, and take the fixture
-``purgatories``::
-
-    pytest_plugins = ["purgatory.testing"]
-
-
-    def test_session_ends_without_a_heartbeat(purgatories):
-        sessions = purgatories.make("sessions")
-        sessions.try_complete_else_watch(session := Session(30_000), ["ann"])
-
-        purgatories.advance(30_000)
-        assert session.outcome is Outcome.EXPIRED
-
-All purgatories of one test share a :class:`timer.MockTimer`. Nothing sleeps, everything runs on the thread of the test,
-and a deadline is met to the millisecond.
-
-At the end of the test the fixture fails it in three cases:
-
-- An operation is still parked in a purgatory that the test has not shut down itself. The error names the operation. So
-  a forgotten check is found here, and not as a timeout in production.
-- A task still awaited an operation when its loop was closed. ``asyncio.run`` cancels such a task without a report. A
-  cancellation by the test itself does not count.
-- A hook raised. The library contains the error, even a failed ``assert`` of the test.
-
-Without pytest: ``with Purgatories() as purgatories``, or ``async with`` on a loop.
-"""
+"""The purgatories of a test, and what is looked for at its end. See :mod:`purgatory.testing`."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from purgatory import (
@@ -52,8 +23,6 @@ from timer._errors import reduced
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
     from typing import Self
-
-__all__ = ["HookRaised", "LeftParked", "Purgatories"]
 
 #: How many seconds of real time the tasks of a loop have to take their answers.
 _PATIENCE_S = 10.0
@@ -332,13 +301,3 @@ def _is_answering(purgatory: AsyncPurgatory[Any]) -> bool:
     """Whether a task has an answer and has not taken it."""
     waiters = purgatory._waiters  # noqa: SLF001
     return waiters.count > len(waiters.open())
-
-
-with contextlib.suppress(ModuleNotFoundError):  # there is the class without it
-    import pytest
-
-    @pytest.fixture
-    def purgatories() -> Iterator[Purgatories]:
-        """Purgatories on a clock moved by hand. At the end of the test no operation may still wait in them."""
-        with Purgatories() as made:
-            yield made

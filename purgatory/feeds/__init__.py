@@ -1,0 +1,86 @@
+"""Events that reach every worker: over Redis, PostgreSQL or Kafka, in one order, with nothing missed.
+
+A purgatory is in the memory of one process. An event that arrives at one worker must complete requests that wait in
+another. A feed carries it there::
+
+    feed = RedisFeed("redis://localhost", stream="inbox")
+
+
+    def apply(event):  # in every worker, each event once, in order
+        messages[event.key].append(event.value)  # change local state
+        return [event.key]  # and name the keys to check
+
+
+    async with feed.follow(purgatory, apply, reload=load_from_database) as following:
+        position = await feed.publish("ann", b"hello")  # from any worker
+        await following.applied(position)  # this worker has applied it
+
+Read in this order: ``engine`` (the interface to a system), ``_values``, ``_reading`` (the flow), ``_applying``,
+``_following`` (the block), ``_outbox`` (publishing), ``_threads``, and one of ``engines``.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+from purgatory.feeds._errors import (
+    EventTooLarge,
+    FeedError,
+    FeedGap,
+    FeedUnavailable,
+    FollowingEnded,
+    ForeignStream,
+    InvalidKeys,
+    InvalidPosition,
+    NotApplied,
+    PublishRejected,
+    PublishUncertain,
+    UnsupportedServer,
+)
+from purgatory.feeds._feed import Feed
+from purgatory.feeds._following import Following
+from purgatory.feeds._threads import ThreadFollowing
+from purgatory.feeds._values import Event, Position
+from purgatory.feeds.engines.memory import MemoryFeed
+
+__all__ = [
+    "Event",
+    "EventTooLarge",
+    "Feed",
+    "FeedError",
+    "FeedGap",
+    "FeedUnavailable",
+    "Following",
+    "FollowingEnded",
+    "ForeignStream",
+    "InvalidKeys",
+    "InvalidPosition",
+    "MemoryFeed",
+    "NotApplied",
+    "Position",
+    "PublishRejected",
+    "PublishUncertain",
+    "ThreadFollowing",
+    "UnsupportedServer",
+]
+
+#: The feeds that need a client of their own: class, module here, the client's package, and the extra that brings it.
+_ENGINES: Final = {
+    "RedisFeed": ("redis", "redis", "redis"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ENGINES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, client, extra = _ENGINES[name]
+    try:
+        found = getattr(importlib.import_module(f"{__name__}.engines.{module}"), name)
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] != client:
+            raise
+        hint = f"pip install 'delayed-operation-purgatory[{extra}]'"
+        raise ModuleNotFoundError(f"{name} needs the package {client!r}; {hint}", name=error.name) from error
+    globals()[name] = found
+    return found

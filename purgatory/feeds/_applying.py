@@ -1,0 +1,150 @@
+"""Applying events, a slice at a time: state first, keys afterwards, and the loop gets its turn.
+
+One slice is at most ``slice_size`` events, and ends early after some milliseconds. All of its events are applied, then
+their keys are checked, each once. A check sees the state after the whole slice, which is after the event too.
+
+    apply(1) apply(2) ... apply(n)   position = n   check the keys   the loop runs other callbacks   apply(n+1) ...
+
+**The keys of an event are checked even if a later one fails**, or if the task is cancelled or interrupted meanwhile.
+
+Everything here runs on the loop of the following.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from purgatory import DelayedOperationPurgatory
+from purgatory._events.log import log, throttle
+from purgatory._support.errors import unhashable
+from purgatory.feeds._errors import InvalidKeys
+
+if TYPE_CHECKING:
+    from purgatory.aio import AsyncPurgatory
+    from purgatory.feeds._counters import Counters
+    from purgatory.feeds._settings import Settings
+    from purgatory.feeds._values import Event, Position
+
+#: How long a slice may take before the loop gets its turn. One event is applied in any case.
+SLICE_S: Final = 0.005
+#: How many keys are checked before the clock is read.
+_KEYS: Final = 64
+
+
+class Applying:
+    """Applies events to the state of one worker.
+
+    Args:
+        name: the feed's name.
+        purgatory: where keys are checked.
+        settings: ``apply``, what happens if it raises, and the size of a slice.
+        counters: the feed's.
+        advance: is called with the position that was applied, and the number of events left of the batch.
+        moved: is called when the keys of a slice have been checked.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        purgatory: AsyncPurgatory[Any] | DelayedOperationPurgatory[Any],
+        settings: Settings,
+        counters: Counters,
+        *,
+        advance: Callable[[Position, int], None],
+        moved: Callable[[], None],
+    ) -> None:
+        self._name = name
+        self._core = purgatory if isinstance(purgatory, DelayedOperationPurgatory) else purgatory.purgatory
+        self._check_all = purgatory.check_and_complete_all
+        self._settings = settings
+        self._counters = counters
+        self._advance = advance
+        self._moved = moved
+
+    async def apply(self, events: Sequence[Event]) -> None:
+        """Apply events in order.
+
+        Raises:
+            Exception: what ``apply`` raised, if the following is to stop. The events before it are applied.
+        """
+        done = 0
+        while done < len(events):
+            if done:
+                await asyncio.sleep(0)
+            done = await self._slice(events, done)
+
+    async def _slice(self, events: Sequence[Event], start: int) -> int:
+        """Apply a slice, and check its keys. Returns the place of the next one."""
+        keys: dict[Hashable, None] = {}
+        done = start
+        skipped = 0
+        give_up_s = time.perf_counter() + SLICE_S
+        try:
+            for event in events[start : start + self._settings.slice_size]:
+                try:
+                    _add_keys(keys, self._settings.apply(event))
+                except Exception as error:
+                    if self._settings.on_error == "stop":
+                        error.add_note(f"feed {self._name!r} stopped before position {event.position}")
+                        raise
+                    skipped += 1
+                    self._failed(event, error)
+                done += 1
+                if time.perf_counter() > give_up_s:
+                    break
+        finally:
+            if done > start:
+                self._counters.add("applied", done - start - skipped)
+                self._counters.add("skipped", skipped)
+                self._advance(events[done - 1].position, len(events) - done)
+            await self._check(list(keys))
+        return done
+
+    async def _check(self, keys: Sequence[Hashable]) -> None:
+        """Check keys, some at a time. If this is cancelled, the rest is checked at once."""
+        checked = 0
+        give_up_s = time.perf_counter() + SLICE_S
+        try:
+            while checked < len(keys):
+                chunk = keys[checked : checked + _KEYS]
+                checked += len(chunk)
+                self._check_all(chunk)
+                if checked < len(keys) and time.perf_counter() > give_up_s:
+                    await asyncio.sleep(0)
+                    give_up_s = time.perf_counter() + SLICE_S
+        finally:
+            if checked < len(keys):
+                self._check_all(keys[checked:])
+            self._moved()
+
+    async def check_everything(self) -> None:
+        """Check every parked operation, once each: the whole state may have changed."""
+        give_up_s = time.perf_counter() + SLICE_S
+        for operation in self._core.iter_operations():
+            if operation.outcome is None:
+                operation.maybe_try_complete()
+            if time.perf_counter() > give_up_s:
+                await asyncio.sleep(0)
+                give_up_s = time.perf_counter() + SLICE_S
+
+    def _failed(self, event: Event, error: Exception) -> None:
+        suppressed = throttle.admit("feed_apply_failed", self._name)
+        if suppressed is not None:
+            fields = {"position": str(event.position), "key": event.key, "suppressed": suppressed}
+            log.error("feed_apply_failed", feed=self._name, error=repr(error), exc_info=error, **fields)
+
+
+def _add_keys(keys: dict[Hashable, None], found: Any) -> None:
+    """Add what ``apply`` returned."""
+    if type(found) is not list and (not isinstance(found, Iterable) or isinstance(found, (str, bytes, bytearray))):
+        if hasattr(found, "close"):  # a coroutine, which would warn that it was never awaited
+            found.close()
+        raise InvalidKeys(found)
+    for key in found:
+        try:
+            keys[key] = None
+        except TypeError as error:
+            raise unhashable([key], error) from None

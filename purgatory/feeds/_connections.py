@@ -1,0 +1,67 @@
+"""Opening and closing the connections of an engine within a bounded time, and the rest between two attempts."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from purgatory._events.log import log
+from purgatory.feeds._errors import Disconnected, FeedUnavailable
+
+if TYPE_CHECKING:
+    from purgatory.feeds.engine import Connection
+
+ConnectionT = TypeVar("ConnectionT", bound="Connection")
+
+#: How long a connection may take to be made, and to be closed.
+OPEN_S: Final = 5.0
+CLOSE_S: Final = 1.0
+#: The first and the longest rest after a connection was lost.
+_FIRST_REST_S, _LONGEST_REST_S = 0.05, 2.0
+
+
+async def opened(
+    open_it: Callable[[], Awaitable[ConnectionT]], name: str, where: str, within_s: float = OPEN_S
+) -> ConnectionT:
+    """A new connection.
+
+    Raises:
+        FeedUnavailable: it cannot be made, or not in time.
+    """
+    try:
+        async with asyncio.timeout(within_s):
+            return await open_it()
+    except Disconnected as error:
+        raise FeedUnavailable(name, where, str(error)) from error
+    except TimeoutError as error:
+        raise FeedUnavailable(name, where, f"no answer within {within_s:g} seconds") from error
+
+
+async def closed(connection: Connection) -> None:
+    """Close a connection, and go on after :data:`CLOSE_S` at the latest. Errors are of no interest any more."""
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await connection.close()
+    except Exception as error:  # noqa: BLE001  # the connection is given up in any case
+        log.debug("feed_close_failed", error=repr(error))
+
+
+class Rests:
+    """The rests between attempts: each twice as long as the one before, up to two seconds, with jitter."""
+
+    __slots__ = ("_next_s",)
+
+    def __init__(self) -> None:
+        self._next_s = _FIRST_REST_S
+
+    def over(self) -> None:
+        """An attempt was successful."""
+        self._next_s = _FIRST_REST_S
+
+    def next_s(self) -> float:
+        """How long to rest now."""
+        rest_s = self._next_s * random.uniform(0.5, 1)  # noqa: S311  # no secret
+        self._next_s = min(2 * self._next_s, _LONGEST_REST_S)
+        return rest_s

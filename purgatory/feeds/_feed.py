@@ -1,0 +1,237 @@
+"""The base class of all feeds: what a user holds.
+
+A feed object itself is settings and counters. It opens connections on the loop that uses it: one for publishing, which
+is closed with the last ``follow`` block of that loop or by :meth:`Feed.aclose`, and one per ``follow`` block. So a feed
+may be made at the import of a module, before a loop runs and before a fork, and used on several loops.
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+
+from purgatory import DelayedOperationPurgatory, InvalidSetting
+from purgatory._events.feeds import FeedStatistics, register
+from purgatory._support.errors import checked_int
+from purgatory.aio import AsyncPurgatory
+from purgatory.feeds._connections import OPEN_S, opened
+from purgatory.feeds._counters import Counters
+from purgatory.feeds._errors import EventTooLarge, InvalidPosition
+from purgatory.feeds._following import Following
+from purgatory.feeds._outbox import Outbox
+from purgatory.feeds._settings import Settings
+from purgatory.feeds._values import LogPosition, NewEvent, Position
+
+if TYPE_CHECKING:
+    from typing import Self
+
+    from purgatory.feeds._settings import Apply, Reload
+    from purgatory.feeds.engine import Connection, Publisher, Reader
+
+ConnectionT = TypeVar("ConnectionT", bound="Connection")
+
+
+class Feed(abc.ABC):
+    """Events that reach every worker, in one order, with nothing missed.
+
+    Use one of the subclasses. To connect another system, see :mod:`purgatory.feeds.engine`.
+
+    Args:
+        name: the name in logs, metrics and errors.
+        where: names the server and the stream in errors. Without a password.
+        max_bytes: the greatest size of an event: key, value and id.
+        max_pending: reject further publishes while this many have no answer.
+        publish_timeout_ms: how long an answer to a publish may take.
+
+    Raises:
+        InvalidSetting: a setting that cannot work.
+    """
+
+    #: The class of this feed's positions.
+    position_type: ClassVar[type[Position]] = LogPosition
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        where: str,
+        max_bytes: int = 1024 * 1024,
+        max_pending: int = 10_000,
+        publish_timeout_ms: int = 5_000,
+    ) -> None:
+        if not isinstance(name, str) or not name:
+            raise InvalidSetting("name", name, "a non-empty str")
+        self.name = name
+        self.where = where
+        self.max_bytes = checked_int("max_bytes", max_bytes, 1)
+        self.max_pending = checked_int("max_pending", max_pending, 1)
+        self.publish_timeout_ms = checked_int("publish_timeout_ms", publish_timeout_ms, 1)
+        self._counters = Counters()
+        self._outboxes: dict[asyncio.AbstractEventLoop, Outbox] = {}
+        self._followings: dict[Following, asyncio.AbstractEventLoop] = {}
+        register(self)
+
+    # -- for users
+
+    async def publish(self, key: str, value: bytes, *, id: str | None = None) -> Position:  # noqa: A002  # the contract's name
+        """Publish an event to every worker. Returns its position when the feed has accepted it.
+
+        If the task is cancelled meanwhile, the event may or may not be accepted.
+
+        Args:
+            key: what the event is about.
+            value: the content.
+            id: names the event. The feed accepts an id once: for a second publish it returns the first position, as
+                long as it remembers the id.
+
+        Raises:
+            PublishRejected: the event was certainly not accepted.
+            PublishUncertain: it may have been accepted. With an id, publish it again.
+            EventTooLarge: it is larger than ``max_bytes``.
+            InvalidSetting: an argument of another type.
+        """
+        event = self._new_event(key, value, id)
+        loop = asyncio.get_running_loop()
+        outbox = self._outboxes.get(loop)
+        if outbox is None:
+            for other in [other for other in self._outboxes if other.is_closed()]:
+                self._outboxes.pop(other, None)
+            outbox = self._outboxes[loop] = Outbox(self)
+        return await outbox.publish(event)
+
+    def follow(
+        self,
+        purgatory: AsyncPurgatory[Any] | DelayedOperationPurgatory[Any],
+        apply: Apply,
+        *,
+        reload: Reload | None = None,
+        on_error: Literal["skip", "stop"] = "skip",
+        start_timeout_ms: int = 10_000,
+        slice_size: int = 512,
+    ) -> Following:
+        """Apply every event to this worker's state, and check the keys that it concerns.
+
+        Use the result in ``async with`` on a loop, or in ``with`` in a program on threads: see
+        :class:`~purgatory.feeds.Following`.
+
+        Args:
+            purgatory: where the operations wait.
+            apply: ``apply(event)`` changes local state and returns the keys to check, ``[]`` for none. It is a plain
+                function that must not block, and is called once per event, in order.
+            reload: ``reload()`` reads the whole state again, from a database for example. It is called at the start
+                and after each gap. It may be a coroutine function, except under ``with``. It may return the position
+                that its state includes. If it returns None, events that were published just before and during it are
+                applied after it, so ``apply`` must then bear an event that the state already includes. Without
+                ``reload``, a gap ends the following with :class:`~purgatory.feeds.FeedGap`.
+            on_error: what happens if ``apply`` raises. ``"skip"`` logs and counts it and goes on with the next event.
+                ``"stop"`` ends the following with that exception.
+            start_timeout_ms: how long to wait for the server at the start. 0 makes one attempt.
+            slice_size: how many events are applied before the loop runs other callbacks, at most.
+
+        Raises:
+            InvalidSetting: an argument that cannot work.
+        """
+        settings = Settings(apply, reload, on_error, start_timeout_ms, slice_size)
+        if not isinstance(purgatory, (AsyncPurgatory, DelayedOperationPurgatory)):
+            raise InvalidSetting("purgatory", purgatory, "an AsyncPurgatory or a DelayedOperationPurgatory")
+        return Following(self, purgatory, settings)
+
+    def position(self, text: str) -> Position:
+        """The position with this text, as a client may have sent it.
+
+        Raises:
+            InvalidPosition: it is not the text of a position of this kind of feed.
+        """
+        found = LogPosition.parse(text) if isinstance(text, str) else None
+        if found is None:
+            raise InvalidPosition(self.name, text)
+        return found
+
+    def statistics(self) -> FeedStatistics:
+        """The feed as it is now. Any thread may call this."""
+        followings = list(self._followings)
+        slowest = max(followings, key=lambda following: following.lag_s, default=None)
+        counters = self._counters
+        return FeedStatistics(
+            name=self.name,
+            followings=len(followings),
+            following=sum(following.is_following for following in followings),
+            position=None if slowest is None or slowest.position is None else str(slowest.position),
+            lag_events=None if slowest is None else slowest.lag_events,
+            lag_s=0.0 if slowest is None else slowest.lag_s,
+            applied=counters.applied,
+            skipped=counters.skipped,
+            gaps=counters.gaps,
+            reloads=counters.reloads,
+            reload_errors=counters.reload_errors,
+            reconnections=counters.reconnections,
+            published=counters.published,
+            rejected=counters.rejected,
+            uncertain=counters.uncertain,
+            publish_ns=tuple(counters.publish_ns),
+            publish_sum_ns=counters.publish_sum_ns,
+        )
+
+    async def aclose(self) -> None:
+        """Close this loop's connection for publishing. The next publish opens another one."""
+        outbox = self._outboxes.pop(asyncio.get_running_loop(), None)
+        if outbox is not None:
+            await outbox.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} at {self.where}>"
+
+    # -- for engines
+
+    @abc.abstractmethod
+    async def open_publisher(self) -> Publisher:
+        """A new connection for publishing. It may be cancelled.
+
+        Raises:
+            Disconnected: the server cannot be reached, or cannot serve now.
+            FeedError: the server, or what it has, can never serve as this feed.
+        """
+
+    @abc.abstractmethod
+    async def open_reader(self) -> Reader:
+        """A new connection for reading. As :meth:`open_publisher`."""
+
+    # -- for this package
+
+    async def _opened(self, open_it: Callable[[], Awaitable[ConnectionT]], within_s: float = OPEN_S) -> ConnectionT:
+        """A new connection, in time, or ``FeedUnavailable``."""
+        return await opened(open_it, self.name, self.where, within_s)
+
+    def _began(self, following: Following) -> None:
+        """A following begins on the running loop."""
+        self._followings[following] = asyncio.get_running_loop()
+
+    async def _ended(self, following: Following) -> None:
+        """A following has ended. With the last one of its loop, the connection for publishing is closed."""
+        loop = self._followings.pop(following, None)
+        if loop is not None and loop not in self._followings.values():
+            await self.aclose()
+
+    def _new_event(self, key: object, value: object, id: object) -> NewEvent:  # noqa: A002
+        if not isinstance(key, str):
+            raise InvalidSetting("key", key, "a str")
+        if not isinstance(value, bytes):
+            raise InvalidSetting("value", value, "bytes", "encode it, for example with json.dumps(...).encode()")
+        if id is not None and (not isinstance(id, str) or not id):
+            raise InvalidSetting("id", id, "a non-empty str, or None")
+        try:
+            size = len(value) + len(key.encode()) + len((id or "").encode())
+        except UnicodeEncodeError as error:
+            raise InvalidSetting("key and id", error.object, "text without lone surrogates") from None
+        if size > self.max_bytes:
+            raise EventTooLarge(self.name, size, self.max_bytes)
+        return NewEvent(key, value, id, time.time_ns(), None, size)

@@ -1,0 +1,252 @@
+"""Following a feed: the ``async with`` block that a worker lives in.
+
+**How an end reaches the program.** Reading runs in a task of its own. If it fails, by a gap without ``reload`` for
+example, the block must learn of it. As ``asyncio.timeout`` and ``TaskGroup`` do, the task that entered the block is
+cancelled, and leaving the block raises the error in place of the ``CancelledError``. :meth:`Following.applied` and
+:meth:`Following.ended` raise it, too.
+
+**Leaving** cancels the task. ``apply`` is a plain function, so it is never cut in two. The task, the connection and the
+publishes that are on their way have a bounded time to end.
+
+Everything here belongs to the loop that enters the block, except that other threads may read the properties.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from purgatory import DelayedOperationPurgatory, WrongLoop
+from purgatory._events.log import log
+from purgatory._support.errors import checked_int
+from purgatory.feeds._errors import FollowingEnded, InvalidPosition, NotApplied
+from purgatory.feeds._reading import Reading
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
+
+    from purgatory.aio import AsyncPurgatory
+    from purgatory.feeds._feed import Feed
+    from purgatory.feeds._settings import Settings
+    from purgatory.feeds._threads import ThreadFollowing
+    from purgatory.feeds._values import Position
+
+#: How long leaving the block waits for a ``reload`` that does not end when it is cancelled.
+_LEAVE_S = 5.0
+
+
+class Following:
+    """A worker that follows a feed. Returned by :meth:`Feed.follow <purgatory.feeds.Feed.follow>`.
+
+    On a loop, ``async with`` connects, gets the state, and applies events until the block is left::
+
+        async with feed.follow(purgatory, apply, reload=load) as following:
+            position = await feed.publish("ann", b"hello")
+            await following.applied(position)
+
+    If the following ends by itself, the block is cancelled and raises the error. In the lifespan of a web application
+    that ends the lifespan. A server such as uvicorn logs that and serves on. So have the process end, and let its
+    supervisor start another::
+
+        @contextlib.asynccontextmanager
+        async def lifespan(app):
+            try:
+                async with feed.follow(purgatory, apply, reload=load):
+                    yield
+            except FeedError:
+                signal.raise_signal(signal.SIGTERM)
+                raise
+
+    A health check may read :attr:`is_following`, and a task may await :meth:`ended`.
+
+    On threads, ``with`` does the same: see :class:`~purgatory.feeds.ThreadFollowing`.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        purgatory: AsyncPurgatory[Any] | DelayedOperationPurgatory[Any],
+        settings: Settings,
+    ) -> None:
+        self.feed = feed
+        self._purgatory = purgatory
+        self._settings = settings
+        self._reading = Reading(feed, purgatory, settings, self._wake)
+        self._waiting: dict[asyncio.Future[None], Position] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None  # that of the block, from its entry on
+        self._task: asyncio.Task[None] | None = None
+        self._parent: asyncio.Task[Any] | None = None  # what is cancelled if the following ends by itself
+        self._cancelled_parent = False
+        self._cancelling = 0  # how often the parent had been asked to cancel before
+        self._ended: asyncio.Future[None] | None = None
+        self._in_threads: ThreadFollowing | None = None
+        #: What has ended the following, or None.
+        self.error: Exception | None = None
+
+    # -- what a worker asks
+
+    async def applied(self, position: Position, *, timeout_ms: int = 5_000) -> None:
+        """Wait until this worker has applied everything up to a position, and has checked the keys.
+
+        Args:
+            position: what ``publish`` returned, here or in another worker, or ``feed.position(text)``.
+            timeout_ms: how long to wait.
+
+        Raises:
+            NotApplied: the time was up first. It is a ``TimeoutError``.
+            FollowingEnded: the block is not open, or was left meanwhile.
+            FeedGap: the following has ended by a gap. Any other error that ended it is raised here, too.
+            InvalidPosition: it is not a position of this kind of feed.
+        """
+        name = self.feed.name
+        if not isinstance(position, self.feed.position_type):
+            raise InvalidPosition(name, position)
+        checked_int("timeout_ms", timeout_ms, 0)
+        loop = self._check_open()
+        here = self._reading.position
+        if here is not None and here >= position:
+            return
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting[future] = position
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await future
+        except TimeoutError:
+            raise NotApplied(name, position, timeout_ms) from None
+        finally:
+            self._waiting.pop(future, None)
+
+    async def ended(self) -> None:
+        """Wait until the following has ended: return after the block was left, or raise the error that ended it.
+
+        Raises:
+            FollowingEnded: the block was not entered.
+            FeedGap: the following has ended by a gap. Any other error that ended it is raised as well.
+        """
+        if self._ended is None:
+            raise FollowingEnded(self.feed.name)
+        await asyncio.wait([self._ended])
+        if self.error is not None:
+            raise self.error
+
+    @property
+    def position(self) -> Position | None:
+        """Up to which event this worker has applied the feed. None before it has its state."""
+        return self._reading.position
+
+    @property
+    def is_following(self) -> bool:
+        """Whether it is connected and has its state. False after a lost connection, until it has been made again."""
+        return self._reading.is_current
+
+    @property
+    def lag_events(self) -> int | None:
+        """How many events this worker still has to apply. None if it is not known, without a connection for example."""
+        return self._reading.lag_events
+
+    @property
+    def lag_s(self) -> float:
+        """For how many seconds this worker has not been up to date. 0.0 while it is."""
+        since_s = self._reading.behind_since_s
+        return 0.0 if since_s is None else max(0.0, time.monotonic() - since_s)
+
+    # -- the block
+
+    async def __aenter__(self) -> Self:
+        if self._loop is not None:
+            raise FollowingEnded(self.feed.name, "call follow() again for another block")
+        self._loop = asyncio.get_running_loop()
+        if not isinstance(self._purgatory, DelayedOperationPurgatory):
+            self._purgatory._waiters.here()  # raises on the loop of another purgatory, and after its shutdown
+        self._ended = self._loop.create_future()
+        self._parent = asyncio.current_task()
+        self._cancelling = 0 if self._parent is None else self._parent.cancelling()
+        self.feed._began(self)
+        try:
+            await self._reading.start()
+        except BaseException:
+            await self._leave()
+            raise
+        self._task = self._loop.create_task(self._run(), name=f"follow {self.feed.name}")
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        parent, self._parent = self._parent, None  # from here on it is not cancelled any more
+        if self._task is not None:
+            self._task.cancel()
+            _, running = await asyncio.wait([self._task], timeout=_LEAVE_S)
+            if running:
+                log.error("feed_reload_hangs", feed=self.feed.name)
+        await self._leave()
+        if self.error is None:
+            return
+        if parent is not None and self._cancelled_parent:
+            still_cancelled = parent.uncancel() > self._cancelling
+            if still_cancelled or not isinstance(error, asyncio.CancelledError):
+                return  # the block ends for another reason
+            raise self.error from None
+        if error is None:
+            raise self.error
+
+    def __enter__(self) -> ThreadFollowing:
+        from purgatory.feeds._threads import ThreadFollowing  # noqa: PLC0415  # it imports this module
+
+        self._in_threads = ThreadFollowing(self, self._purgatory, self._settings)
+        return self._in_threads.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        assert self._in_threads is not None
+        self._in_threads.stop(error)
+
+    # -- its parts
+
+    async def _run(self) -> None:
+        """Read until the end. The end of the task is the end of the following."""
+        try:
+            await self._reading.run()
+        except Exception as error:  # noqa: BLE001  # it is raised where the block is left
+            self.error = error
+            log.error("feed_ended", feed=self.feed.name, position=str(self.position), error=repr(error))
+            self._end()
+            if self._parent is not None:
+                self._cancelled_parent = self._parent.cancel()
+
+    async def _leave(self) -> None:
+        """Close what was opened."""
+        self._end()
+        await self._reading.close()
+        await self.feed._ended(self)
+
+    def _end(self) -> None:
+        """Nothing is applied any more: answer everything that waits for it."""
+        self._reading.is_current = False
+        for future in self._waiting:
+            if not future.done():
+                future.set_exception(self.error or FollowingEnded(self.feed.name, "the block was left"))
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+
+    def _wake(self) -> None:
+        """The position has moved."""
+        here = self._reading.position
+        if not self._waiting or here is None:
+            return
+        for future, position in self._waiting.items():
+            if not future.done() and here >= position:
+                future.set_result(None)
+
+    def _check_open(self) -> asyncio.AbstractEventLoop:
+        if self.error is not None:
+            raise self.error
+        loop = self._loop
+        if loop is None or self._ended is None or self._ended.done():
+            raise FollowingEnded(self.feed.name)
+        if loop is not asyncio.get_running_loop():
+            raise WrongLoop(self.feed.name, "await this on the loop that entered the block")
+        return loop

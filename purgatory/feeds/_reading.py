@@ -1,0 +1,267 @@
+"""Reading a feed for one worker: from its position, through lost connections, and over gaps.
+
+    open a reader ---- no state yet:  note the end, reload, resume, check every parked operation
+         |        `--- otherwise:     resume at the position
+         v
+    read a batch, apply it, read the next, ...
+         |        `--- connection lost:  rest, then open another reader
+         `------------ gap:              the state is lost, then open another reader
+
+**The start is exact.** The end is noted before ``reload`` reads the state, so every event is in that state, or comes
+after the noted position, or both. Rejected: reload and then ask for the end. Events between the two would be missed.
+
+**A gap is never silent.** Each reader looks first whether the server still has the event that was applied last
+(:meth:`~purgatory.feeds.engine.Reader.resume`), and the offsets of all that it reads must be contiguous.
+
+Everything here runs in one task, except that other threads may read the attributes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from purgatory._events.log import log, throttle
+from purgatory.feeds._applying import Applying
+from purgatory.feeds._connections import Rests, closed
+from purgatory.feeds._errors import Disconnected, FeedGap, FeedUnavailable, Gap, InvalidPosition
+
+if TYPE_CHECKING:
+    from purgatory import DelayedOperationPurgatory
+    from purgatory.aio import AsyncPurgatory
+    from purgatory.feeds._feed import Feed
+    from purgatory.feeds._settings import Settings
+    from purgatory.feeds._values import Event, Position
+    from purgatory.feeds.engine import Reader
+
+AnswerT = TypeVar("AnswerT")
+
+#: The size of the first batch, and the limits of the later ones in events and bytes.
+_FIRST_BATCH, _MOST_EVENTS, _MOST_BYTES = 16, 1_000, 4 * 1024 * 1024
+#: How long a read waits for an event, and how long an answer may take.
+_WAIT_S, _ANSWER_S = 1.0, 5.0
+#: How often the end is asked for while there is a backlog.
+_LOOK_S: Final = 1.0
+#: After so many gaps without an event between them, another reload does not help.
+_MOST_GAPS: Final = 5
+
+
+class Reading:
+    """One worker's way through a feed.
+
+    Args:
+        feed: the feed.
+        purgatory: where keys are checked.
+        settings: what the caller of ``follow`` decided.
+        moved: is called after each step forward, when keys have been checked.
+
+    Attributes:
+        position: up to which event this worker has applied the feed. None before it has a state.
+        is_current: whether it is connected and has its state.
+        lag_events: how many events are still to be applied. None if it is not known.
+        behind_since_s: when it was last up to date, or None if it is. On ``time.monotonic``.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        purgatory: AsyncPurgatory[Any] | DelayedOperationPurgatory[Any],
+        settings: Settings,
+        moved: Callable[[], None],
+    ) -> None:
+        self._feed = feed
+        self._settings = settings
+        self._moved = moved
+        self._applying = Applying(feed.name, purgatory, settings, feed._counters, advance=self._advance, moved=moved)
+        self._reader: Reader | None = None
+        self._rests = Rests()
+        self._batch = _FIRST_BATCH
+        self._beyond = 0  # how many events the server has after the batch that is being applied
+        self._looked_s = self._read_s = time.monotonic()  # when the end was asked for, and when a read returned
+        self._gaps = 0  # since the last event
+        self._has_state = False
+        self.position: Position | None = None
+        self.is_current = False
+        self.lag_events: int | None = None
+        self.behind_since_s: float | None = self._read_s
+
+    # -- the flow
+
+    async def start(self) -> None:
+        """Connect and get the state.
+
+        Raises:
+            FeedUnavailable: the server could not be reached in time.
+            FeedGap: the server has lost what ``reload`` led to.
+            Exception: what ``reload`` raised, or what makes it impossible to follow.
+        """
+        give_up_s = time.monotonic() + self._settings.start_timeout_ms / 1000
+        while not self.is_current:
+            try:
+                await self._connect()
+            except (Disconnected, FeedUnavailable) as error:
+                rest_s = await self._lost(error)
+                if time.monotonic() + rest_s > give_up_s:
+                    if isinstance(error, FeedUnavailable):
+                        raise
+                    raise FeedUnavailable(self._feed.name, self._feed.where, str(error)) from error
+                await asyncio.sleep(rest_s)
+            except Gap as gap:
+                await asyncio.sleep(await self._lost_state(gap))
+
+    async def run(self) -> None:
+        """Read and apply until the task is cancelled.
+
+        Raises:
+            FeedGap: there is no ``reload``, or it does not help.
+            Exception: what ``apply`` raised, if the following is to stop, or what makes it impossible to follow.
+        """
+        while True:
+            try:
+                if self._reader is None:
+                    await self._connect()
+                    self._feed._counters.add("reconnections")
+                else:
+                    await self._read_some(self._reader)
+            except (Disconnected, FeedUnavailable) as error:
+                await asyncio.sleep(await self._lost(error))
+            except Gap as gap:
+                await asyncio.sleep(await self._lost_state(gap))
+
+    async def close(self) -> None:
+        """Close the connection."""
+        self.is_current = False
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            await closed(reader)
+
+    async def _connect(self) -> None:
+        """Open a reader, and have it read on after the last event of the state."""
+        feed = self._feed
+        self._reader = reader = await feed._opened(feed.open_reader)
+        if self._has_state and self.position is not None:
+            await _in_time(reader.resume(self.position))
+        else:
+            await self._get_state(reader)
+        self.is_current = True
+        log.info("feed_connected", feed=feed.name, where=feed.where, position=str(self.position))
+
+    async def _get_state(self, reader: Reader) -> None:
+        """Get the state and its position, and check every operation against it."""
+        noted = await _in_time(reader.end())
+        included = None if self._settings.reload is None else await self._reload(self._settings.reload)
+        position = noted if included is None else included
+        await _in_time(reader.resume(position))
+        self._has_state = True
+        self._beyond = position.events_until(noted) or 0
+        self._advance(position, 0)
+        await self._applying.check_everything()
+        self._moved()
+
+    async def _reload(self, reload: Callable[[], Any]) -> Position | None:
+        """Call ``reload``. After the start, an error of it is like a lost connection: rest and try again."""
+        feed = self._feed
+        try:
+            found = reload()
+            if inspect.isawaitable(found):
+                found = await found
+        except Exception as error:
+            if self.position is None:
+                raise
+            feed._counters.add("reload_errors")
+            log.error("feed_reload_failed", feed=feed.name, error=repr(error), exc_info=error)
+            raise Disconnected(f"reload raised {error!r}") from error
+        if found is not None and not isinstance(found, feed.position_type):
+            raise InvalidPosition(feed.name, found, "what reload returns")
+        feed._counters.add("reloads")
+        log.info("feed_reloaded", feed=feed.name, position=None if found is None else str(found))
+        return found
+
+    async def _read_some(self, reader: Reader) -> None:
+        """Read one batch and apply it."""
+        events = await _in_time(reader.read(self._batch, _WAIT_S), _WAIT_S + _ANSWER_S)
+        now_s = self._read_s = time.monotonic()
+        self._rests.over()
+        if not events:
+            self.behind_since_s, self.lag_events = None, 0
+            return
+        self._gaps = 0
+        is_full = len(events) >= self._batch
+        if self.behind_since_s is None:
+            self.behind_since_s = now_s
+        if not is_full:
+            self._beyond = 0
+        elif now_s - self._looked_s > _LOOK_S:
+            self._looked_s = now_s
+            self._beyond = events[-1].position.events_until(await _in_time(reader.end())) or 0
+        self._size_next_batch(events, is_full=is_full)
+        await self._applying.apply(events)
+        if is_full:
+            await asyncio.sleep(0)  # the next batch may be here already
+        else:
+            self.behind_since_s = None
+
+    # -- its parts
+
+    def _advance(self, position: Position, left: int) -> None:
+        """The worker has applied everything up to a position. ``left`` events of the batch are still to be applied."""
+        self.position = position
+        self.lag_events = self._beyond + left
+
+    def _size_next_batch(self, events: Sequence[Event], *, is_full: bool) -> None:
+        size = sum(len(event.value) for event in events)
+        if size > _MOST_BYTES:
+            self._batch = max(1, len(events) * _MOST_BYTES // size)
+        elif is_full:
+            self._batch = min(2 * self._batch, _MOST_EVENTS)
+
+    async def _lost(self, error: Exception) -> float:
+        """The connection is lost. Returns how long to rest."""
+        await self._give_up_reader()
+        suppressed = throttle.admit("feed_lost", self._feed.name)
+        if suppressed is not None:
+            log.warning("feed_lost", feed=self._feed.name, error=str(error), suppressed=suppressed)
+        return self._rests.next_s()
+
+    async def _lost_state(self, gap: Gap) -> float:
+        """The server has lost events that this worker needs. Returns how long to rest.
+
+        Raises:
+            FeedGap: there is no ``reload``, or it does not help.
+        """
+        await self._give_up_reader()
+        feed, position = self._feed, self.position
+        feed._counters.add("gaps")
+        log.warning("feed_gap", feed=feed.name, position=str(position), reason=str(gap))
+        self._gaps += 1
+        if self._settings.reload is None and position is not None:
+            raise FeedGap(
+                feed.name, position, str(gap), "pass reload= to follow(), which reads the state again"
+            ) from gap
+        if self._gaps >= _MOST_GAPS:
+            hint = "have reload return a position that the feed still has, or None"
+            raise FeedGap(feed.name, position, str(gap), hint) from gap
+        self._has_state = False
+        return self._rests.next_s() if self._gaps > 1 else 0.0
+
+    async def _give_up_reader(self) -> None:
+        self.lag_events = None
+        if self.behind_since_s is None:
+            self.behind_since_s = self._read_s
+        await self.close()
+
+
+async def _in_time(answer: Awaitable[AnswerT], within_s: float = _ANSWER_S) -> AnswerT:
+    """The answer of an engine.
+
+    Raises:
+        Disconnected: it took too long.
+    """
+    try:
+        async with asyncio.timeout(within_s):
+            return await answer
+    except TimeoutError as error:
+        raise Disconnected(f"no answer within {within_s:g} seconds") from error

@@ -1,0 +1,158 @@
+"""Positions and events.
+
+**A position names one event of a feed**: its epoch, its offset and its mark. Within an epoch offsets are contiguous
+(1, 2, 3, ...), so a hole is seen exactly. A stream that is made again has a greater epoch. The mark tells the event
+from another one that stands at the same offset, which happens if a server lost its last events and accepted others:
+
+    before the failover    7-1-aa  7-2-bb  7-3-cc        a worker has applied 7-3-cc
+    after it               7-1-aa  7-2-bb  7-3-dd  ...   the worker asks for 7-3-cc, finds 7-3-dd, and reports a gap
+
+Positions are ordered by epoch and offset. Everything here is immutable, and any thread may use it.
+"""
+
+from __future__ import annotations
+
+import abc
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from purgatory.feeds._errors import Gap
+
+if TYPE_CHECKING:
+    from typing import Self
+
+_TEXT: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9a-f]{1,8})")
+
+
+class Position(abc.ABC):
+    """Everything in a feed up to one event. ``str(position)`` is its text, and ``feed.position(text)`` reads it.
+
+    ``one >= other`` means that a worker that has applied everything up to ``one`` has applied ``other`` too. The order
+    may be partial: of two positions of a Kafka topic with several partitions, neither may be greater.
+    """
+
+    __slots__ = ()
+
+    @abc.abstractmethod
+    def __ge__(self, other: object) -> bool: ...
+
+    @abc.abstractmethod
+    def __str__(self) -> str: ...
+
+    @abc.abstractmethod
+    def events_until(self, end: Position) -> int | None:
+        """How many events come after this position, up to ``end``. None if that is not known."""
+
+    def __le__(self, other: object) -> bool:
+        return other.__ge__(self) if isinstance(other, Position) else NotImplemented
+
+    def __gt__(self, other: object) -> bool:
+        return self >= other and self != other if isinstance(other, Position) else NotImplemented
+
+    def __lt__(self, other: object) -> bool:
+        return self <= other and self != other if isinstance(other, Position) else NotImplemented
+
+
+@attrs.frozen(order=False)
+class LogPosition(Position):
+    """A position in one ordered log. Its text is ``epoch-offset-mark``, the mark in hexadecimal digits.
+
+    Attributes:
+        epoch: which incarnation of the stream. A later one is greater.
+        offset: the number of the event in it, from 1. 0 is before the first.
+        mark: an ``int`` of 32 bits that tells this event from another at this offset. 0 if it is not known.
+
+    >>> LogPosition(1700000000000, 7, 0xbeef)
+    LogPosition(epoch=1700000000000, offset=7, mark=48879)
+    >>> str(_)
+    '1700000000000-7-beef'
+    """
+
+    epoch: int
+    offset: int
+    mark: int = attrs.field(default=0, eq=False)
+
+    def __ge__(self, other: object) -> bool:
+        if not isinstance(other, LogPosition):
+            return NotImplemented
+        return self.epoch > other.epoch or (self.epoch == other.epoch and self.offset >= other.offset)
+
+    def __str__(self) -> str:
+        return f"{self.epoch}-{self.offset}-{self.mark:x}"
+
+    def events_until(self, end: Position) -> int | None:
+        """How many events come after this position, up to ``end``. None if that is in another epoch."""
+        if not isinstance(end, LogPosition) or end.epoch != self.epoch:
+            return None
+        return max(0, end.offset - self.offset)
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """The position with this text, or None if it is not the text of one."""
+        found = _TEXT.fullmatch(text)
+        return None if found is None else cls(int(found[1]), int(found[2]), int(found[3], 16))
+
+
+def mark_of(published_ns: int) -> int:
+    """The mark of an event that was published at this time. Never 0."""
+    return published_ns & 0xFFFF_FFFF or 1
+
+
+@attrs.frozen
+class NewEvent:
+    """An event on its way into a feed.
+
+    Attributes:
+        key: what the event is about.
+        value: its content.
+        id: names the event. A feed accepts an id once.
+        published_ns: the publisher's time in nanoseconds since 1970.
+        context: what a tracer wants carried to the readers, or None.
+        size: the number of bytes of key, value and id.
+    """
+
+    key: str
+    value: bytes
+    id: str | None
+    published_ns: int
+    context: str | None
+    size: int
+
+
+@attrs.frozen
+class Event:
+    """An event of a feed.
+
+    Attributes:
+        key: what the event is about.
+        value: its content.
+        position: where in the feed it is.
+        id: the id that it was published with, or None.
+        published_ns: the publisher's time in nanoseconds since 1970.
+        context: what a tracer of the publisher wanted carried here, or None.
+    """
+
+    key: str
+    value: bytes
+    position: Position
+    id: str | None = None
+    published_ns: int = 0
+    context: str | None = None
+
+
+def check_contiguous(after: LogPosition, positions: Sequence[LogPosition]) -> None:
+    """See that positions follow each other and come directly after one.
+
+    Raises:
+        Gap: they do not.
+    """
+    if not positions:
+        return
+    epoch, offset = after.epoch, after.offset
+    for position in positions:
+        offset += 1
+        if position.offset != offset or position.epoch != epoch:
+            raise Gap(f"after offset {offset - 1} of epoch {epoch} comes offset {position.offset} of {position.epoch}")
