@@ -22,7 +22,7 @@ Read in this order: ``engine`` (the interface to a system), ``_values``, ``_read
 from __future__ import annotations
 
 import importlib
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from purgatory.feeds._errors import (
     EventTooLarge,
@@ -44,6 +44,9 @@ from purgatory.feeds._threads import ThreadFollowing
 from purgatory.feeds._values import Event, Position
 from purgatory.feeds.engines.memory import MemoryFeed
 
+if TYPE_CHECKING:
+    from purgatory.feeds.engines.redis import RedisFeed
+
 __all__ = [
     "Event",
     "EventTooLarge",
@@ -61,6 +64,7 @@ __all__ = [
     "Position",
     "PublishRejected",
     "PublishUncertain",
+    "RedisFeed",
     "ThreadFollowing",
     "UnsupportedServer",
 ]

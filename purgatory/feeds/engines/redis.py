@@ -1,0 +1,416 @@
+"""A feed over a Redis stream.
+
+An event is one entry of the stream. The entry's id is ``epoch-offset``: Redis orders ids by their two numbers, so the
+order of the stream is the order of positions. A script publishes, so that these steps are one for Redis:
+
+    find the last id of the stream, or take the time in milliseconds as a new epoch
+    for each event:  if its id is known, answer the position that is kept for it
+                     otherwise append it as epoch-(offset + 1), and keep the position for its id
+
+A reader asks with ``XREAD`` for the entries after its position. Whenever it is connected, and after a second without an
+event, it looks whether the entry that it read last is still there and is the last but later ones. So it notices a
+stream that was emptied, a server that lost its memory or the end of its file, and a failover to a replica that had not
+received the last events.
+
+**What Redis does not promise.** It accepts an event before it has written it to the disk (``appendfsync``) or has sent
+it to a replica (``replicas=``). After a crash or failover such an event may be lost. Every follower then sees a gap.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from redis.asyncio import ConnectionPool
+from redis.exceptions import BusyLoadingError, NoScriptError, RedisError, ResponseError
+
+from purgatory import InvalidSetting
+from purgatory._support.errors import checked_int
+from purgatory.feeds._feed import Feed
+from purgatory.feeds.engine import (
+    Disconnected,
+    Event,
+    ForeignStream,
+    Gap,
+    LogPosition,
+    NewEvent,
+    Position,
+    Publisher,
+    PublishRejected,
+    PublishUncertain,
+    Reader,
+    UnsupportedServer,
+    mark_of,
+)
+
+if TYPE_CHECKING:
+    from purgatory.feeds.engine import Answer
+
+#: The field of an entry that holds the event, and the head of its value: format, time, lengths of key, id and context.
+_FIELD: Final = b"event"
+_HEAD: Final = struct.Struct(">BQIII")
+_FORMAT: Final = 1
+
+
+class _Script:
+    """A script, and its name in the server's cache."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text.encode()
+        self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
+
+
+#: Sets ``epoch`` and ``offset`` to those of the stream's last id, or begins an epoch. Calls that write come later.
+_FIND_END: Final = """
+local stream, seen = KEYS[1], tonumber(ARGV[1])
+local epoch, offset
+if redis.call('EXISTS', stream) == 1 then
+    local info = redis.call('XINFO', 'STREAM', stream)
+    for i = 1, #info, 2 do
+        if info[i] == 'last-generated-id' then epoch, offset = string.match(info[i + 1], '(%d+)-(%d+)') end
+    end
+    offset = tonumber(offset)
+else
+    local time = redis.call('TIME')
+    local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+    epoch, offset = string.format('%.0f', math.max(now_ms, seen + 1)), 0
+end
+"""
+
+#: KEYS: the stream, then for each event the key of its id, or "". ARGV: the greatest epoch that was seen, how many
+#: events to keep, how long to keep ids, then for each event its entry and its mark. Answers for each its position,
+#: or "!" and an error. Calls that may fail after an event was appended are made by ``pcall``. So a script that raises
+#: has done nothing.
+_PUBLISH: Final = _Script(
+    _FIND_END
+    + """
+local answers = {}
+for i = 1, #KEYS - 1 do
+    local id_key, entry, mark = KEYS[i + 1], ARGV[2 * i + 2], ARGV[2 * i + 3]
+    local known = false
+    if id_key ~= '' then known = redis.pcall('GET', id_key) end
+    if type(known) == 'table' then
+        answers[i] = '!' .. known.err
+    elseif known then
+        answers[i] = known
+    else
+        local place = epoch .. '-' .. string.format('%.0f', offset + 1)
+        local added = redis.pcall('XADD', stream, 'MAXLEN', '~', ARGV[2], place, 'event', entry)
+        if type(added) == 'table' then
+            answers[i] = '!' .. added.err
+        else
+            offset = offset + 1
+            answers[i] = place .. '-' .. mark
+            if id_key ~= '' then redis.pcall('SET', id_key, answers[i], 'PX', ARGV[3]) end
+        end
+    end
+end
+return answers
+"""
+)
+
+#: Answers the last id, and the last entry. A stream that does not exist is made, without an entry.
+_END: Final = _Script(
+    _FIND_END
+    + """
+local last = epoch .. '-' .. string.format('%.0f', offset)
+if redis.call('EXISTS', stream) == 0 then
+    redis.call('XADD', stream, last, 'event', '')
+    redis.call('XDEL', stream, last)
+end
+return {last, redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)}
+"""
+)
+
+
+class RedisFeed(Feed):
+    """A feed over a stream of one Redis server (6.2 or later), or of a Valkey server. Not of a Redis cluster.
+
+    Needs the extra ``redis``.
+
+    Args:
+        url: ``redis://[[user]:password@]host[:port][/db]``, ``rediss://...`` with TLS, or ``unix://path``.
+        stream: the name of the stream. It is made if there is none.
+        name: the name in logs and metrics. The default is that of the stream.
+        keep: about how many events the stream keeps for workers that lag behind or are disconnected.
+        keep_ids_ms: how long the ids of events are remembered.
+        replicas: how many replicas must have received an event before it counts as accepted. If fewer have in time,
+            the publish raises ``PublishUncertain``.
+        settings: ``max_bytes``, ``max_pending`` and ``publish_timeout_ms``, as :class:`~purgatory.feeds.Feed` takes
+            them.
+
+    Raises:
+        InvalidSetting: a setting that cannot work.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        stream: str,
+        name: str | None = None,
+        keep: int = 10_000,
+        keep_ids_ms: int = 600_000,
+        replicas: int = 0,
+        **settings: int,
+    ) -> None:
+        if not isinstance(stream, str) or not stream:
+            raise InvalidSetting("stream", stream, "a non-empty str")
+        self._connections = _connections(url)
+        self.stream = stream
+        super().__init__(stream if name is None else name, where=_where(self._connections, stream), **settings)
+        self.keep = checked_int("keep", keep, 1)
+        self.keep_ids_ms = checked_int("keep_ids_ms", keep_ids_ms, 1)
+        self.replicas = checked_int("replicas", replicas, 0)
+        self._seen_epoch = 0
+
+    async def open_publisher(self) -> RedisPublisher:
+        """A connection for publishing."""
+        publisher = RedisPublisher(self)
+        await publisher.open()
+        return publisher
+
+    async def open_reader(self) -> RedisReader:
+        """A connection for reading."""
+        reader = RedisReader(self)
+        await reader.open()
+        return reader
+
+
+class _Connection:
+    """One connection to Redis. It is never used again after an error, and the client does not repeat anything."""
+
+    def __init__(self, feed: RedisFeed) -> None:
+        self._feed = feed
+        self._stream = feed.stream.encode()
+        self._redis: Any = feed._connections.make_connection()
+
+    async def open(self) -> None:
+        """Connect, and see whether the server and the stream can be a feed."""
+        try:
+            await self._redis.connect()
+            await self._examine()
+        except BaseException as error:
+            await self.close()
+            if isinstance(error, (RedisError, OSError)):
+                raise Disconnected(str(error) or repr(error)) from error
+            raise
+
+    async def close(self) -> None:
+        """Close it."""
+        await self._redis.disconnect(nowait=True)
+
+    async def _examine(self) -> None:
+        name = self._feed.name
+        info, kind = await self._ask((b"INFO",), (b"TYPE", self._stream))
+        if isinstance(info, bytes):  # it may be forbidden
+            about = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
+            if about.get("redis_mode") == "cluster":
+                raise UnsupportedServer(name, "it is a Redis cluster, which feeds do not support; use one server")
+            if about.get("role") == "slave":
+                raise Disconnected("it is a replica now; connect to the master")
+        if isinstance(kind, Exception):
+            raise Disconnected(str(kind)) from kind
+        if kind not in {b"none", b"stream"}:
+            raise ForeignStream(self._feed.stream, f"a {kind.decode()}")
+
+    async def _ask(self, *commands: Sequence[Any]) -> list[Any]:
+        """Send commands in one packet. Returns their answers. An error that the server answered is in its place.
+
+        Raises:
+            Disconnected: the connection was lost.
+        """
+        answers: list[Any] = []
+        try:
+            await self._redis.send_packed_command(self._redis.pack_commands(commands), check_health=False)
+            while len(answers) < len(commands):
+                try:
+                    answers.append(await self._redis.read_response(disable_decoding=True))
+                except ResponseError as error:
+                    answers.append(error)
+        except BusyLoadingError as error:  # an answer, after which the client closes the connection
+            return answers + [error] * (len(commands) - len(answers))
+        except (RedisError, OSError) as error:
+            raise Disconnected(str(error) or repr(error)) from error
+        return answers
+
+    async def _run(self, script: _Script, keys: Sequence[Any], args: Sequence[Any], *then: Sequence[Any]) -> list[Any]:
+        """Run a script, and then other commands."""
+        answers = await self._ask((b"EVALSHA", script.sha, len(keys), *keys, *args), *then)
+        if isinstance(answers[0], NoScriptError):  # a new or restarted server
+            answers = await self._ask((b"EVAL", script.text, len(keys), *keys, *args), *then)
+        return answers
+
+
+class RedisPublisher(_Connection, Publisher):
+    """A connection for publishing."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the server has closed it."""
+        reader = getattr(self._redis, "_reader", None)
+        return reader is None or reader.at_eof() or reader.exception() is not None
+
+    async def publish(self, events: Sequence[NewEvent]) -> Sequence[Answer]:
+        """Append events."""
+        feed = self._feed
+        keys = [self._stream]
+        args: list[Any] = [feed._seen_epoch, feed.keep, feed.keep_ids_ms]
+        for event in events:
+            keys.append(b"" if event.id is None else b"{%b}:id:%b" % (self._stream, event.id.encode()))
+            args += _packed(event), b"%x" % mark_of(event.published_ns)
+        wait = [(b"WAIT", feed.replicas, feed.publish_timeout_ms // 2)] if feed.replicas else []
+        answered, *replicas = await self._run(_PUBLISH, keys, args, *wait)
+        if isinstance(answered, Exception):  # the script has done nothing
+            return [PublishRejected(feed.name, str(answered)) for _ in events]
+        if replicas and (isinstance(replicas[0], Exception) or replicas[0] < feed.replicas):
+            why = f"{replicas[0]} of {feed.replicas} replicas have confirmed it"
+            return [PublishUncertain(feed.name, why) for _ in events]
+        return [self._answer(answer.decode()) for answer in answered]
+
+    def _answer(self, text: str) -> Answer:
+        position = LogPosition.parse(text)
+        if position is None:
+            return PublishRejected(self._feed.name, text.removeprefix("!"))
+        self._feed._seen_epoch = max(self._feed._seen_epoch, position.epoch)
+        return position
+
+
+class RedisReader(_Connection, Reader):
+    """A connection for reading."""
+
+    _position: LogPosition
+
+    async def end(self) -> Position:
+        """The position of the last event. The stream is made if there is none."""
+        (answer,) = await self._run(_END, [self._stream], [self._feed._seen_epoch])
+        last, entries = self._checked(answer)
+        epoch, offset = _numbers(last)
+        self._feed._seen_epoch = max(self._feed._seen_epoch, epoch)
+        is_there = bool(entries) and entries[0][0] == last
+        return LogPosition(epoch, offset, self._mark(entries[0]) if is_there else 0)
+
+    async def resume(self, after: Position) -> None:
+        """Read on after a position."""
+        assert isinstance(after, LogPosition)
+        await self._verify(after)
+        self._position = after
+
+    async def read(self, most: int, wait_s: float) -> Sequence[Event]:
+        """The next events."""
+        here = self._position
+        block = (b"BLOCK", int(wait_s * 1000), b"STREAMS", self._stream, b"%d-%d" % (here.epoch, here.offset))
+        (answer,) = await self._ask((b"XREAD", b"COUNT", most, *block))
+        if answer is None:
+            await self._verify(here)
+            return ()
+        ((_, entries),) = self._checked(answer)
+        events = []
+        epoch, offset = here.epoch, here.offset
+        for entry in entries:
+            offset += 1
+            if entry[0] != b"%d-%d" % (epoch, offset):
+                raise Gap(f"{entry[0].decode()} comes after {epoch}-{offset - 1}")
+            events.append(self._event(entry, epoch, offset))
+        self._position = LogPosition(epoch, offset, mark_of(events[-1].published_ns))
+        return events
+
+    async def _verify(self, position: LogPosition) -> None:
+        """See that the event at a position is there, and that the stream goes on from it.
+
+        Raises:
+            Gap: it is not so.
+        """
+        place = b"%d-%d" % (position.epoch, position.offset)
+        info, found = await self._ask((b"XINFO", b"STREAM", self._stream), (b"XRANGE", self._stream, place, place))
+        if isinstance(info, ResponseError) and "no such key" in str(info):
+            raise Gap("the stream was deleted")
+        about = dict(zip(*[iter(self._checked(info))] * 2, strict=True))
+        epoch, offset = _numbers(about[b"last-generated-id"])
+        if epoch != position.epoch:
+            raise Gap(f"the epoch is {epoch} now")
+        if offset < position.offset:
+            raise Gap(f"the stream ends at offset {offset}")
+        is_start = position.offset == 0 or (position.mark == 0 and offset == position.offset)
+        if not self._checked(found):
+            if not is_start:
+                raise Gap("the event was removed from the stream")
+        elif position.mark not in {0, self._mark(found[0])}:
+            raise Gap(f"another event is at offset {position.offset}")
+
+    def _checked(self, answer: Any) -> Any:
+        """An answer that is no error."""
+        if isinstance(answer, Exception):
+            if "WRONGTYPE" in str(answer):
+                raise ForeignStream(self._feed.stream, "of another type") from answer
+            raise Disconnected(str(answer)) from answer
+        return answer
+
+    def _data(self, entry: Any) -> bytes:
+        """What an entry holds, if it is one of a feed."""
+        field, data = entry[1][:2]
+        if field != _FIELD or len(data) < _HEAD.size or data[0] != _FORMAT:
+            raise ForeignStream(self._feed.stream, "a stream with entries of another program")
+        return bytes(data)
+
+    def _mark(self, entry: Any) -> int:
+        """The mark of the event in an entry."""
+        return mark_of(_HEAD.unpack_from(self._data(entry))[1])
+
+    def _event(self, entry: Any, epoch: int, offset: int) -> Event:
+        """An entry as an event."""
+        data = self._data(entry)
+        _, published_ns, key_size, id_size, context_size = _HEAD.unpack_from(data)
+        key_end = _HEAD.size + key_size
+        id_end = key_end + id_size
+        value_start = id_end + context_size
+        return Event(
+            data[_HEAD.size : key_end].decode(),
+            data[value_start:],
+            LogPosition(epoch, offset, mark_of(published_ns)),
+            data[key_end:id_end].decode() if id_size else None,
+            published_ns,
+            data[id_end:value_start].decode() if context_size else None,
+        )
+
+
+def _packed(event: NewEvent) -> bytes:
+    """An event as the value of an entry. One value is read much faster than several fields."""
+    key, name, context = event.key.encode(), (event.id or "").encode(), (event.context or "").encode()
+    head = _HEAD.pack(_FORMAT, event.published_ns, len(key), len(name), len(context))
+    return b"".join((head, key, name, context, event.value))
+
+
+def _numbers(place: bytes) -> tuple[int, int]:
+    """The two numbers of the id of an entry."""
+    epoch, _, offset = place.partition(b"-")
+    return int(epoch), int(offset)
+
+
+def _connections(url: object) -> Any:
+    """What makes connections to the server. It opens none.
+
+    Raises:
+        InvalidSetting: it is not the URL of one.
+    """
+    try:
+        pool: Any = ConnectionPool.from_url(url, protocol=2)  # type: ignore[arg-type]
+        # What the URL may set otherwise: answers as bytes in lists, and no timeout or repetition but those of the feed.
+        pool.connection_kwargs.update(protocol=2, decode_responses=False, socket_timeout=None, health_check_interval=0)
+        for name in ("retry", "retry_on_timeout", "retry_on_error"):
+            pool.connection_kwargs.pop(name, None)
+        pool.make_connection()
+    except (ValueError, TypeError, AttributeError) as error:
+        shown = re.sub("//[^@/]*@", "//***@", url) if isinstance(url, str) else url
+        raise InvalidSetting("url", shown, "a URL such as redis://localhost:6379/0", str(error)) from None
+    return pool
+
+
+def _where(connections: Any, stream: str) -> str:
+    """The server and the stream, without a password."""
+    settings = connections.connection_kwargs
+    place = settings.get("path") or f"{settings.get('host', 'localhost')}:{settings.get('port', 6379)}"
+    return f"Redis at {place}, database {settings.get('db', 0)}, stream {stream!r}"
