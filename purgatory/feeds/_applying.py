@@ -34,6 +34,14 @@ SLICE_S: Final = 0.005
 _KEYS: Final = 64
 
 
+class Stopped(Exception):  # not an error: it carries one past the handlers of lost connections
+    """``apply`` raised ``error``, which is to end the following."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
 class Applying:
     """Applies events to the state of one worker.
 
@@ -68,7 +76,7 @@ class Applying:
         """Apply events in order.
 
         Raises:
-            Exception: what ``apply`` raised, if the following is to stop. The events before it are applied.
+            Stopped: ``apply`` raised, and the following is to stop. The events before that one are applied.
         """
         done = 0
         while done < len(events):
@@ -89,7 +97,7 @@ class Applying:
                 except Exception as error:
                     if self._settings.on_error == "stop":
                         error.add_note(f"feed {self._name!r} stopped before position {event.position}")
-                        raise
+                        raise Stopped(error) from error
                     skipped += 1
                     self._failed(event, error)
                 done += 1

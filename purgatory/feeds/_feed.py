@@ -97,8 +97,9 @@ class Feed(abc.ABC):
         loop = asyncio.get_running_loop()
         outbox = self._outboxes.get(loop)
         if outbox is None:
-            for other in [other for other in self._outboxes if other.is_closed()]:
-                self._outboxes.pop(other, None)
+            for other in list(self._outboxes):
+                if other.is_closed():
+                    self._outboxes.pop(other, None)
             outbox = self._outboxes[loop] = Outbox(self)
         return await outbox.publish(event)
 
@@ -218,7 +219,7 @@ class Feed(abc.ABC):
     async def _ended(self, following: Following) -> None:
         """A following has ended. With the last one of its loop, the connection for publishing is closed."""
         loop = self._followings.pop(following, None)
-        if loop is not None and loop not in self._followings.values():
+        if loop is not None and loop not in list(self._followings.values()):
             await self.aclose()
 
     def _new_event(self, key: object, value: object, id: object) -> NewEvent:  # noqa: A002

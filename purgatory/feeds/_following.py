@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from purgatory import DelayedOperationPurgatory, WrongLoop
 from purgatory._events.log import log
 from purgatory._support.errors import checked_int
+from purgatory.feeds._applying import Stopped
 from purgatory.feeds._errors import FollowingEnded, InvalidPosition, NotApplied
 from purgatory.feeds._reading import Reading
 
@@ -176,12 +177,14 @@ class Following:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         parent, self._parent = self._parent, None  # from here on it is not cancelled any more
-        if self._task is not None:
-            self._task.cancel()
-            _, running = await asyncio.wait([self._task], timeout=_LEAVE_S)
-            if running:
-                log.error("feed_reload_hangs", feed=self.feed.name)
-        await self._leave()
+        try:
+            if self._task is not None:
+                self._task.cancel()
+                _, running = await asyncio.wait([self._task], timeout=_LEAVE_S)
+                if running:
+                    log.error("feed_reload_hangs", feed=self.feed.name)
+        finally:
+            await self._leave()
         if self.error is None:
             return
         if parent is not None and self._cancelled_parent:
@@ -211,11 +214,12 @@ class Following:
         try:
             await self._reading.run()
         except Exception as error:  # noqa: BLE001  # it is raised where the block is left
-            self.error = error
-            log.error("feed_ended", feed=self.feed.name, position=str(self.position), error=repr(error))
+            self.error = error.error if isinstance(error, Stopped) else error
+            log.error("feed_ended", feed=self.feed.name, position=str(self.position), error=repr(self.error))
+        finally:
             self._end()
-            if self._parent is not None:
-                self._cancelled_parent = self._parent.cancel()
+        if self._parent is not None:
+            self._cancelled_parent = self._parent.cancel()
 
     async def _leave(self) -> None:
         """Close what was opened."""

@@ -117,7 +117,8 @@ class Reading:
 
         Raises:
             FeedGap: there is no ``reload``, or it does not help.
-            Exception: what ``apply`` raised, if the following is to stop, or what makes it impossible to follow.
+            Stopped: ``apply`` raised, and the following is to stop.
+            Exception: what makes it impossible to follow.
         """
         while True:
             try:

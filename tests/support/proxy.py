@@ -23,6 +23,7 @@ class Proxy:
         accepted: how many connections it has accepted.
         delay_s: how long it keeps what it forwards.
         is_frozen: whether it forwards nothing, as a network that loses every packet.
+        drops_answers: whether it forwards nothing from the server.
     """
 
     def __init__(self, target_port: int) -> None:
@@ -30,6 +31,7 @@ class Proxy:
         self.accepted = 0
         self.delay_s = 0.0
         self.is_frozen = False
+        self.drops_answers = False
         self._refuses = False
         self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
@@ -74,7 +76,7 @@ class Proxy:
             to_reader, to_writer = await asyncio.open_connection("127.0.0.1", self.target_port)
             self._writers.add(to_writer)
             try:
-                ways = [self._forward(reader, to_writer), self._forward(to_reader, writer)]
+                ways = [self._forward(reader, to_writer), self._forward(to_reader, writer, answers=True)]
                 tasks = [asyncio.ensure_future(way) for way in ways]
                 await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in tasks:
@@ -89,13 +91,17 @@ class Proxy:
             self._writers.discard(writer)
             writer.transport.abort()
 
-    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _forward(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, answers: bool = False
+    ) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65_536):
                 if self.delay_s:
                     await asyncio.sleep(self.delay_s)
                 while self.is_frozen:  # noqa: ASYNC110  # a test, which may thaw it on any thread
                     await asyncio.sleep(0.01)
+                if answers and self.drops_answers:
+                    continue
                 writer.write(data)
                 await writer.drain()
 

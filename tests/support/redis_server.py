@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import subprocess
@@ -45,7 +44,9 @@ class RedisServer:
         self._process = subprocess.Popen(
             ["redis-server", *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
-        assert eventually(self._answers)
+        if not eventually(self._answers):
+            self.kill()
+            raise AssertionError("redis-server does not answer")
 
     def kill(self) -> None:
         """End it as a power failure would."""
@@ -68,9 +69,12 @@ class RedisServer:
         self.ask("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
 
     def _answers(self) -> bool:
-        with contextlib.suppress(redis.RedisError, OSError):
+        try:
             return bool(self.ask("PING"))
-        return False
+        except redis.AuthenticationError:  # it wants a password
+            return True
+        except (redis.RedisError, OSError):
+            return False
 
     def __enter__(self) -> Self:
         self.start()
