@@ -187,13 +187,11 @@ class Following:
             await self._leave()
         if self.error is None:
             return
+        is_ours = False  # whether the block was cancelled by this, and by nothing else
         if parent is not None and self._cancelled_parent:
-            still_cancelled = parent.uncancel() > self._cancelling
-            if still_cancelled or not isinstance(error, asyncio.CancelledError):
-                return  # the block ends for another reason
+            is_ours = parent.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError)
+        if error is None or is_ours:
             raise self.error from None
-        if error is None:
-            raise self.error
 
     def __enter__(self) -> ThreadFollowing:
         from purgatory.feeds._threads import ThreadFollowing  # noqa: PLC0415  # it imports this module
