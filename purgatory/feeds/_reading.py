@@ -159,6 +159,8 @@ class Reading:
         self._has_state = True
         self._beyond = position.events_until(noted) or 0
         self._advance(position, 0)
+        if position >= noted:
+            self.behind_since_s = None
         await self._applying.check_everything()
         self._moved()
 
@@ -198,6 +200,8 @@ class Reading:
         elif now_s - self._looked_s > _LOOK_S:
             self._looked_s = now_s
             self._beyond = events[-1].position.events_until(await _in_time(reader.end())) or 0
+        else:
+            self._beyond = max(0, self._beyond - len(events))
         self._size_next_batch(events, is_full=is_full)
         await self._applying.apply(events)
         if is_full:

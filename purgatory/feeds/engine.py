@@ -14,7 +14,7 @@ for all engines and are not its concern.
 An engine raises two exceptions. :class:`Disconnected`: the connection is lost, or cannot be made. :class:`Gap`: the
 server does not have what comes next. Any other exception ends the following.
 
-``purgatory.testing.FeedContract`` is the test suite for engines.
+``purgatory.testing.feeds.FeedContract`` is the test suite for engines.
 """
 
 from __future__ import annotations
