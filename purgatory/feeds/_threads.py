@@ -26,8 +26,7 @@ from purgatory.feeds._errors import FollowingEnded
 if TYPE_CHECKING:
     from typing import Self
 
-    from purgatory.feeds._following import Following
-    from purgatory.feeds._settings import Settings
+    from purgatory.feeds._following import Following, Settings
     from purgatory.feeds._values import Position
 
 AnswerT = TypeVar("AnswerT")

@@ -18,11 +18,9 @@ it to a replica (``replicas=``). After a crash or failover such an event may be 
 
 from __future__ import annotations
 
-import hashlib
 import re
-import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from redis.asyncio import ConnectionPool
 from redis.exceptions import BusyLoadingError, NoScriptError, RedisError, ResponseError
@@ -45,91 +43,19 @@ from purgatory.feeds.engine import (
     UnsupportedServer,
     mark_of,
 )
+from purgatory.feeds.engines._redis_entries import END, PUBLISH, is_event, mark_in, packed, unpacked
 
 if TYPE_CHECKING:
     from purgatory.feeds.engine import Answer
-
-#: The field of an entry that holds the event, and the head of its value: format, time, lengths of key, id and context.
-_FIELD: Final = b"event"
-_HEAD: Final = struct.Struct(">BQIII")
-_FORMAT: Final = 1
-
-
-class _Script:
-    """A script, and its name in the server's cache."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text.encode()
-        self.sha = hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
-
-
-#: Sets ``epoch`` and ``offset`` to those of the stream's last id, or begins an epoch. Calls that write come later.
-_FIND_END: Final = """
-local stream, seen = KEYS[1], tonumber(ARGV[1])
-local epoch, offset
-if redis.call('EXISTS', stream) == 1 then
-    local info = redis.call('XINFO', 'STREAM', stream)
-    for i = 1, #info, 2 do
-        if info[i] == 'last-generated-id' then epoch, offset = string.match(info[i + 1], '(%d+)-(%d+)') end
-    end
-    offset = tonumber(offset)
-else
-    local time = redis.call('TIME')
-    local now_ms = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-    epoch, offset = string.format('%.0f', math.max(now_ms, seen + 1)), 0
-end
-"""
-
-#: KEYS: the stream, then for each event the key of its id, or "". ARGV: the greatest epoch that was seen, how many
-#: events to keep, how long to keep ids, then for each event its entry and its mark. Answers for each its position,
-#: or "!" and an error. Calls that may fail after an event was appended are made by ``pcall``. So a script that raises
-#: has done nothing.
-_PUBLISH: Final = _Script(
-    _FIND_END
-    + """
-local answers = {}
-for i = 1, #KEYS - 1 do
-    local id_key, entry, mark = KEYS[i + 1], ARGV[2 * i + 2], ARGV[2 * i + 3]
-    local known = false
-    if id_key ~= '' then known = redis.pcall('GET', id_key) end
-    if type(known) == 'table' then
-        answers[i] = '!' .. known.err
-    elseif known then
-        answers[i] = known
-    else
-        local place = epoch .. '-' .. string.format('%.0f', offset + 1)
-        local added = redis.pcall('XADD', stream, 'MAXLEN', '~', ARGV[2], place, 'event', entry)
-        if type(added) == 'table' then
-            answers[i] = '!' .. added.err
-        else
-            offset = offset + 1
-            answers[i] = place .. '-' .. mark
-            if id_key ~= '' then redis.pcall('SET', id_key, answers[i], 'PX', ARGV[3]) end
-        end
-    end
-end
-return answers
-"""
-)
-
-#: Answers the last id, and the last entry. A stream that does not exist is made, without an entry.
-_END: Final = _Script(
-    _FIND_END
-    + """
-local last = epoch .. '-' .. string.format('%.0f', offset)
-if redis.call('EXISTS', stream) == 0 then
-    redis.call('XADD', stream, last, 'event', '')
-    redis.call('XDEL', stream, last)
-end
-return {last, redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)}
-"""
-)
+    from purgatory.feeds.engines._redis_entries import Script
 
 
 class RedisFeed(Feed):
     """A feed over a stream of one Redis server (6.2 or later), or of a Valkey server. Not of a Redis cluster.
 
-    Needs the extra ``redis``.
+    Needs the extra ``redis``. A user with an access list needs the commands ``eval``, ``evalsha``, ``exists``, ``get``,
+    ``info``, ``set``, ``time``, ``type``, ``wait``, ``xadd``, ``xdel``, ``xinfo``, ``xrange``, ``xread`` and
+    ``xrevrange``, on the stream and on keys that begin with ``{stream}:id:``.
 
     Args:
         url: ``redis://[[user]:password@]host[:port][/db]``, ``rediss://...`` with TLS, or ``unix://path``.
@@ -237,7 +163,7 @@ class _Connection:
             raise Disconnected(str(error) or repr(error)) from error
         return answers
 
-    async def _run(self, script: _Script, keys: Sequence[Any], args: Sequence[Any], *then: Sequence[Any]) -> list[Any]:
+    async def _run(self, script: Script, keys: Sequence[Any], args: Sequence[Any], *then: Sequence[Any]) -> list[Any]:
         """Run a script, and then other commands."""
         answers = await self._ask((b"EVALSHA", script.sha, len(keys), *keys, *args), *then)
         if isinstance(answers[0], NoScriptError):  # a new or restarted server
@@ -261,9 +187,9 @@ class RedisPublisher(_Connection, Publisher):
         args: list[Any] = [feed._seen_epoch, feed.keep, feed.keep_ids_ms]
         for event in events:
             keys.append(b"" if event.id is None else b"{%b}:id:%b" % (self._stream, event.id.encode()))
-            args += _packed(event), b"%x" % mark_of(event.published_ns)
+            args += packed(event), b"%x" % mark_of(event.published_ns)
         wait = [(b"WAIT", feed.replicas, feed.publish_timeout_ms // 2)] if feed.replicas else []
-        answered, *replicas = await self._run(_PUBLISH, keys, args, *wait)
+        answered, *replicas = await self._run(PUBLISH, keys, args, *wait)
         if isinstance(answered, Exception):  # the script has done nothing
             return [PublishRejected(feed.name, str(answered)) for _ in events]
         if replicas and (isinstance(replicas[0], Exception) or replicas[0] < feed.replicas):
@@ -286,12 +212,12 @@ class RedisReader(_Connection, Reader):
 
     async def end(self) -> Position:
         """The position of the last event. The stream is made if there is none."""
-        (answer,) = await self._run(_END, [self._stream], [self._feed._seen_epoch])
+        (answer,) = await self._run(END, [self._stream], [self._feed._seen_epoch])
         last, entries = self._checked(answer)
         epoch, offset = _numbers(last)
         self._feed._seen_epoch = max(self._feed._seen_epoch, epoch)
         is_there = bool(entries) and entries[0][0] == last
-        return LogPosition(epoch, offset, self._mark(entries[0]) if is_there else 0)
+        return LogPosition(epoch, offset, mark_in(self._data(entries[0])) if is_there else 0)
 
     async def resume(self, after: Position) -> None:
         """Read on after a position."""
@@ -314,7 +240,7 @@ class RedisReader(_Connection, Reader):
             offset += 1
             if entry[0] != b"%d-%d" % (epoch, offset):
                 raise Gap(f"{entry[0].decode()} comes after {epoch}-{offset - 1}")
-            events.append(self._event(entry, epoch, offset))
+            events.append(unpacked(self._data(entry), epoch, offset))
         self._position = LogPosition(epoch, offset, mark_of(events[-1].published_ns))
         return events
 
@@ -338,7 +264,7 @@ class RedisReader(_Connection, Reader):
         if not self._checked(found):
             if not is_start:
                 raise Gap("the event was removed from the stream")
-        elif position.mark not in {0, self._mark(found[0])}:
+        elif position.mark not in {0, mark_in(self._data(found[0]))}:
             raise Gap(f"another event is at offset {position.offset}")
 
     def _checked(self, answer: Any) -> Any:
@@ -352,36 +278,9 @@ class RedisReader(_Connection, Reader):
     def _data(self, entry: Any) -> bytes:
         """What an entry holds, if it is one of a feed."""
         field, data = entry[1][:2]
-        if field != _FIELD or len(data) < _HEAD.size or data[0] != _FORMAT:
+        if not is_event(field, data):
             raise ForeignStream(self._feed.stream, "a stream with entries of another program")
         return bytes(data)
-
-    def _mark(self, entry: Any) -> int:
-        """The mark of the event in an entry."""
-        return mark_of(_HEAD.unpack_from(self._data(entry))[1])
-
-    def _event(self, entry: Any, epoch: int, offset: int) -> Event:
-        """An entry as an event."""
-        data = self._data(entry)
-        _, published_ns, key_size, id_size, context_size = _HEAD.unpack_from(data)
-        key_end = _HEAD.size + key_size
-        id_end = key_end + id_size
-        value_start = id_end + context_size
-        return Event(
-            data[_HEAD.size : key_end].decode(),
-            data[value_start:],
-            LogPosition(epoch, offset, mark_of(published_ns)),
-            data[key_end:id_end].decode() if id_size else None,
-            published_ns,
-            data[id_end:value_start].decode() if context_size else None,
-        )
-
-
-def _packed(event: NewEvent) -> bytes:
-    """An event as the value of an entry. One value is read much faster than several fields."""
-    key, name, context = event.key.encode(), (event.id or "").encode(), (event.context or "").encode()
-    head = _HEAD.pack(_FORMAT, event.published_ns, len(key), len(name), len(context))
-    return b"".join((head, key, name, context, event.value))
 
 
 def _numbers(place: bytes) -> tuple[int, int]:
