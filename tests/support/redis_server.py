@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any, Self
@@ -54,6 +55,11 @@ class RedisServer:
             self._process.kill()
             self._process.wait(PATIENCE_S)
             self._process = None
+
+    def tell(self, number: signal.Signals) -> None:
+        """Send a signal."""
+        assert self._process is not None
+        self._process.send_signal(number)
 
     def client(self) -> Any:
         """A client, which does not repeat commands."""

@@ -92,6 +92,7 @@ for i = 1, #KEYS - 1 do
         answers[i] = '!' .. known.err
     elseif known then
         answers[i] = known
+        redis.pcall('PEXPIRE', id_key, ARGV[3]) -- a write, for which WAIT waits, and so for the event before it
     else
         local place = epoch .. '-' .. string.format('%.0f', offset + 1)
         local added = redis.pcall('XADD', stream, 'MAXLEN', '~', ARGV[2], place, 'event', entry)

@@ -8,9 +8,9 @@ order of the stream is the order of positions. A script publishes, so that these
                      otherwise append it as epoch-(offset + 1), and keep the position for its id
 
 A reader asks with ``XREAD`` for the entries after its position. Whenever it is connected, and after a second without an
-event, it looks whether the entry that it read last is still there and is the last but later ones. So it notices a
-stream that was emptied, a server that lost its memory or the end of its file, and a failover to a replica that had not
-received the last events.
+event, it looks whether the entry that it read last is still there, and whether the stream is still in that epoch. So it
+notices a stream that was emptied, a server that lost its memory or the end of its file, and a failover to a replica
+that had not received the last events.
 
 **What Redis does not promise.** It accepts an event before it has written it to the disk (``appendfsync``) or has sent
 it to a replica (``replicas=``). After a crash or failover such an event may be lost. Every follower then sees a gap.
@@ -54,8 +54,8 @@ class RedisFeed(Feed):
     """A feed over a stream of one Redis server (6.2 or later), or of a Valkey server. Not of a Redis cluster.
 
     Needs the extra ``redis``. A user with an access list needs the commands ``eval``, ``evalsha``, ``exists``, ``get``,
-    ``info``, ``set``, ``time``, ``type``, ``wait``, ``xadd``, ``xdel``, ``xinfo``, ``xrange``, ``xread`` and
-    ``xrevrange``, on the stream and on keys that begin with ``{stream}:id:``.
+    ``info``, ``pexpire``, ``set``, ``time``, ``type``, ``wait``, ``xadd``, ``xdel``, ``xinfo``, ``xrange``, ``xread``
+    and ``xrevrange``, on the stream and on keys that begin with ``{stream}:id:``.
 
     Args:
         url: ``redis://[[user]:password@]host[:port][/db]``, ``rediss://...`` with TLS, or ``unix://path``.
@@ -163,12 +163,12 @@ class _Connection:
             raise Disconnected(str(error) or repr(error)) from error
         return answers
 
-    async def _run(self, script: Script, keys: Sequence[Any], args: Sequence[Any], *then: Sequence[Any]) -> list[Any]:
-        """Run a script, and then other commands."""
-        answers = await self._ask((b"EVALSHA", script.sha, len(keys), *keys, *args), *then)
-        if isinstance(answers[0], NoScriptError):  # a new or restarted server
-            answers = await self._ask((b"EVAL", script.text, len(keys), *keys, *args), *then)
-        return answers
+    async def _run(self, script: Script, keys: Sequence[Any], args: Sequence[Any]) -> Any:
+        """The answer of a script, which may be an error."""
+        (answer,) = await self._ask((b"EVALSHA", script.sha, len(keys), *keys, *args))
+        if isinstance(answer, NoScriptError):  # a new or restarted server
+            (answer,) = await self._ask((b"EVAL", script.text, len(keys), *keys, *args))
+        return answer
 
 
 class RedisPublisher(_Connection, Publisher):
@@ -188,13 +188,14 @@ class RedisPublisher(_Connection, Publisher):
         for event in events:
             keys.append(b"" if event.id is None else b"{%b}:id:%b" % (self._stream, event.id.encode()))
             args += packed(event), b"%x" % mark_of(event.published_ns)
-        wait = [(b"WAIT", feed.replicas, feed.publish_timeout_ms // 2)] if feed.replicas else []
-        answered, *replicas = await self._run(PUBLISH, keys, args, *wait)
+        answered = await self._run(PUBLISH, keys, args)
         if isinstance(answered, Exception):  # the script has done nothing
             return [PublishRejected(feed.name, str(answered)) for _ in events]
-        if replicas and (isinstance(replicas[0], Exception) or replicas[0] < feed.replicas):
-            why = f"{replicas[0]} of {feed.replicas} replicas have confirmed it"
-            return [PublishUncertain(feed.name, why) for _ in events]
+        if feed.replicas:
+            (confirmed,) = await self._ask((b"WAIT", feed.replicas, feed.publish_timeout_ms // 2))
+            if isinstance(confirmed, Exception) or confirmed < feed.replicas:
+                why = f"{confirmed} of {feed.replicas} replicas have confirmed it"
+                return [PublishUncertain(feed.name, why) for _ in events]
         return [self._answer(answer.decode()) for answer in answered]
 
     def _answer(self, text: str) -> Answer:
@@ -212,8 +213,7 @@ class RedisReader(_Connection, Reader):
 
     async def end(self) -> Position:
         """The position of the last event. The stream is made if there is none."""
-        (answer,) = await self._run(END, [self._stream], [self._feed._seen_epoch])
-        last, entries = self._checked(answer)
+        last, entries = self._checked(await self._run(END, [self._stream], [self._feed._seen_epoch]))
         epoch, offset = _numbers(last)
         self._feed._seen_epoch = max(self._feed._seen_epoch, epoch)
         is_there = bool(entries) and entries[0][0] == last

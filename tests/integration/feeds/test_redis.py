@@ -270,6 +270,27 @@ async def test_missing_replica_makes_a_publish_uncertain(url, stream):
             await feed.publish("key", b"1")
 
 
+@pytest.mark.slow
+async def test_repeated_publish_waits_for_the_replica_too(tmp_path, stream):
+    """An id that is known counts as accepted only when the replicas have its event, whichever connection asks."""
+    (tmp_path / "master").mkdir()
+    (tmp_path / "replica").mkdir()
+    with (
+        RedisServer(tmp_path / "master") as master,
+        RedisServer(tmp_path / "replica", replicaof=f"127.0.0.1 {master.port}") as replica,
+    ):
+        async with RedisFeed(master.url, stream=stream, replicas=1, publish_timeout_ms=1_000) as feed:
+            await published(feed, b"0")
+            replica.tell(signal.SIGSTOP)
+            for _ in range(2):
+                with pytest.raises(PublishUncertain, match="0 of 1 replicas"):
+                    await feed.publish("key", b"1", id="1")
+                await feed.aclose()
+            replica.tell(signal.SIGCONT)
+            await published(feed, b"0")
+            assert 2 == (await feed.publish("key", b"1", id="1")).offset
+
+
 async def test_history_is_trimmed(server, url, stream):
     """The stream keeps about ``keep`` events."""
     async with RedisFeed(url, stream=stream, keep=100) as feed:
