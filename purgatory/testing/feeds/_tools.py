@@ -144,13 +144,22 @@ async def publish_surely(feed: Feed, value: bytes, key: str = "key") -> Position
 def elsewhere(function: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
     """Run a coroutine on another loop, while this one stands still, as that of a stopped process does."""
     answers: list[AnswerT] = []
+    errors: list[BaseException] = []
 
-    async def main() -> None:
-        answers.append(await function())
+    def work() -> None:
+        async def main() -> None:
+            answers.append(await function())
 
-    thread = threading.Thread(target=lambda: asyncio.run(main()), daemon=True)
+        try:
+            asyncio.run(main())
+        except BaseException as error:  # noqa: BLE001  # a skipped test, too
+            errors.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(PATIENCE_S)
+    if errors:
+        raise errors[0]
     assert answers, "the other thread did not come back"
     return answers[0]
 

@@ -1,0 +1,65 @@
+"""The contract suite, as somebody else's engine runs it: outside of this project, without its plugins."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+
+TESTS = """
+import pytest
+
+from purgatory.feeds import MemoryFeed
+from purgatory.testing.feeds import FeedContract
+
+
+class TestMine(FeedContract):
+    @pytest.fixture
+    def make_feed(self):
+        feeds = []
+
+        def make(**settings):
+            if not feeds:
+                feeds.append(Mine(**settings))
+            return feeds[0]
+
+        return make
+"""
+MINE = "class Mine(MemoryFeed):\n    pass\n"
+LOSES = "class Mine(MemoryFeed):\n    def _append(self, event):\n        return self._end if event.id else super()._append(event)\n"
+
+
+def run(folder, engine):
+    """The last line of a run of the suite on an engine."""
+    (folder / "test_mine.py").write_text(f"{TESTS}\n\n{engine}", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not backlog"],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_tests_whose_fault_is_not_given_are_skipped(tmp_path):
+    """An engine begins with a feed, and adds faults one by one."""
+    *_, last = run(tmp_path, MINE).splitlines()
+
+    assert "failed" not in last
+    assert "passed" in last
+    assert "skipped" in last
+
+
+@pytest.mark.slow
+def test_engine_that_loses_events_fails(tmp_path):
+    """The suite finds it."""
+    output = run(tmp_path, LOSES)
+
+    assert "FAILED test_mine.py::TestMine::test_id_is_accepted_once" in output
