@@ -45,6 +45,7 @@ from purgatory.feeds._values import Event, Position
 from purgatory.feeds.engines.memory import MemoryFeed
 
 if TYPE_CHECKING:
+    from purgatory.feeds.engines.kafka import KafkaFeed
     from purgatory.feeds.engines.redis import RedisFeed
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "ForeignStream",
     "InvalidKeys",
     "InvalidPosition",
+    "KafkaFeed",
     "MemoryFeed",
     "NotApplied",
     "Position",
@@ -71,6 +73,7 @@ __all__ = [
 
 #: The feeds that need a client of their own: class, module here, the client's package, and the extra that brings it.
 _ENGINES: Final = {
+    "KafkaFeed": ("kafka", "aiokafka", "kafka"),
     "RedisFeed": ("redis", "redis", "redis"),
 }
 

@@ -93,7 +93,8 @@ class Applying:
         try:
             for event in events[start : start + self._settings.slice_size]:
                 try:
-                    _add_keys(keys, self._settings.apply(event))
+                    if not event.is_repeated:
+                        _add_keys(keys, self._settings.apply(event))
                 except Exception as error:
                     if self._settings.on_error == "stop":
                         error.add_note(f"feed {self._name!r} stopped before position {event.position}")

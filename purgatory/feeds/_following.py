@@ -133,8 +133,7 @@ class Following:
             raise InvalidPosition(name, position)
         checked_int("timeout_ms", timeout_ms, 0)
         loop = self._check_open()
-        here = self._reading.position
-        if here is not None and here >= position:
+        if self._reading.has_applied(position):
             return
         future: asyncio.Future[None] = loop.create_future()
         self._waiting[future] = position
@@ -263,11 +262,8 @@ class Following:
 
     def _wake(self) -> None:
         """The position has moved."""
-        here = self._reading.position
-        if not self._waiting or here is None:
-            return
         for future, position in self._waiting.items():
-            if not future.done() and here >= position:
+            if not future.done() and self._reading.has_applied(position):
                 future.set_result(None)
 
     def _check_open(self) -> asyncio.AbstractEventLoop:

@@ -209,6 +209,10 @@ class Reading:
         else:
             self.behind_since_s = None
 
+    def has_applied(self, position: Position) -> bool:
+        """Whether the state includes everything up to a position. Never between a gap and the state after it."""
+        return self._has_state and self.position is not None and self.position >= position
+
     # -- its parts
 
     def _advance(self, position: Position, left: int) -> None:

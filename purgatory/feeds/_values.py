@@ -133,6 +133,8 @@ class Event:
         id: the id that it was published with, or None.
         published_ns: the publisher's time in nanoseconds since 1970.
         context: what a tracer of the publisher wanted carried here, or None.
+        is_repeated: whether the feed has accepted the id before, so that this event is not applied. Only of engines
+            whose server does not know ids.
     """
 
     key: str
@@ -141,6 +143,7 @@ class Event:
     id: str | None = None
     published_ns: int = 0
     context: str | None = None
+    is_repeated: bool = False
 
 
 def check_contiguous(after: LogPosition, positions: Sequence[LogPosition]) -> None:

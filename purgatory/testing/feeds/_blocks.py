@@ -275,6 +275,8 @@ class Blocks:
             assert (5, 0, 5, 0, 0) == (now.applied, now.skipped, now.published, now.rejected, now.uncertain)
             assert 5 == sum(now.publish_ns)
             assert 0 < now.publish_sum_ns
-            await asyncio.to_thread(faults.cut)
+            await asyncio.to_thread(faults.stop)
+            await until(lambda: not worker.following.is_following)
+            await asyncio.to_thread(faults.start)
             await until(lambda: feed.statistics().reconnections and worker.following.is_following)
         assert (0, None) == (feed.statistics().followings, feed.statistics().position)

@@ -137,6 +137,7 @@ class Gaps:
                 return worker.reloads == 2 and self.force_complete()
 
         async with Worker(make_feed()) as worker:
+            await worker.applied(await worker.feed.publish("other", b""))
             for number in range(100):
                 worker.purgatory.start(Counting(number), [f"key {number}", "shared", number])
             checks.clear()

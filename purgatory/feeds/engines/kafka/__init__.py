@@ -1,0 +1,125 @@
+"""A feed over a topic of Apache Kafka, or of a server that speaks its protocol.
+
+An event is one record: its key and value are those of the record, and headers hold its id and time. So other programs
+may write events to the topic and read them, too. Each worker reads every partition, from its position and without a
+group. Events with one key are in one partition and have one order. Events of different partitions have none.
+
+**An id counts within its partition**, so publish again under the same key. Kafka keeps no ids. Each reader remembers
+those of the last ``keep_ids`` records of a partition. At the start it reads these records again.
+
+**A topic that loses events** is noticed as a gap (``_reader``), or rejected (``_topic``).
+
+Read ``_position``, ``_topic``, ``_publisher`` and ``_reader``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from purgatory import InvalidSetting
+from purgatory._support.errors import checked_int
+from purgatory.feeds._errors import InvalidPosition
+from purgatory.feeds._feed import Feed
+from purgatory.feeds.engines.kafka._position import KafkaPosition
+from purgatory.feeds.engines.kafka._publisher import KafkaPublisher
+from purgatory.feeds.engines.kafka._reader import KafkaReader
+
+if TYPE_CHECKING:
+    from purgatory.feeds.engine import Position
+
+__all__ = ["KafkaFeed", "KafkaPosition"]
+
+
+class KafkaFeed(Feed):
+    """A feed over one topic of Kafka (2.4 or later).
+
+    Needs the extra ``kafka``.
+
+    Args:
+        servers: ``"host:port"``, or several in a list.
+        topic: the name of the topic. It is made if there is none.
+        name: the name in logs and metrics. The default is that of the topic.
+        partitions: how many partitions a new topic gets.
+        replication_factor: how many replicas a new topic gets. The default is 3, or the number of brokers if it is
+            smaller.
+        keep_ids: in how many records of a partition, up to the last one, an id is recognized.
+        client: further settings of aiokafka's clients, such as ``security_protocol`` and ``sasl_mechanism``.
+        settings: ``max_bytes``, ``max_pending`` and ``publish_timeout_ms``, as :class:`~purgatory.feeds.Feed` takes
+            them. ``max_bytes`` is 1,000,000 by default, which fits into Kafka's own limit.
+
+    Raises:
+        InvalidSetting: a setting that cannot work.
+    """
+
+    position_type: ClassVar[type[Position]] = KafkaPosition
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        *,
+        topic: str,
+        name: str | None = None,
+        partitions: int = 1,
+        replication_factor: int | None = None,
+        keep_ids: int = 10_000,
+        client: Mapping[str, Any] | None = None,
+        **settings: int,
+    ) -> None:
+        addresses = _addresses(servers)
+        if not isinstance(topic, str) or not topic:
+            raise InvalidSetting("topic", topic, "a non-empty str")
+        where = f"Kafka at {', '.join(addresses)}, topic {topic!r}"
+        super().__init__(topic if name is None else name, where=where, **{"max_bytes": 1_000_000, **settings})
+        self.topic = topic
+        self.partitions = checked_int("partitions", partitions, 1)
+        self.replication_factor = (
+            None if replication_factor is None else checked_int("replication_factor", replication_factor, 1)
+        )
+        self.keep_ids = checked_int("keep_ids", keep_ids, 0)
+        self.client: dict[str, Any] = {**(client or {}), "bootstrap_servers": addresses}
+
+    def position(self, text: str) -> Position:
+        """The position with this text, as a client may have sent it.
+
+        Raises:
+            InvalidPosition: it is not the text of a position of this kind of feed.
+        """
+        found = KafkaPosition.parse(text) if isinstance(text, str) else None
+        if found is None:
+            raise InvalidPosition(self.name, text)
+        return found
+
+    async def open_publisher(self) -> KafkaPublisher:
+        """A connection for publishing."""
+        publisher = KafkaPublisher(self)
+        try:
+            await publisher.open()
+        except BaseException:
+            await publisher.close()
+            raise
+        return publisher
+
+    async def open_reader(self) -> KafkaReader:
+        """A connection for reading."""
+        reader = KafkaReader(self)
+        try:
+            await reader.open()
+        except BaseException:
+            await reader.close()
+            raise
+        return reader
+
+
+def _addresses(servers: object) -> list[str]:
+    """The servers as a list.
+
+    Raises:
+        InvalidSetting: they are not addresses.
+    """
+    given: object = servers.split(",") if isinstance(servers, str) else servers
+    addresses = [str(each).strip() for each in given] if isinstance(given, (list, tuple)) else []
+    parts = [each.rpartition(":") for each in addresses]
+    if not addresses or not all(host and port.isdecimal() for host, _, port in parts):
+        raise InvalidSetting("servers", servers, '"host:port", or a list of them')
+    return addresses

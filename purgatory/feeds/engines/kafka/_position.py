@@ -1,0 +1,90 @@
+"""A position in a topic: how many events of each partition a worker has applied.
+
+A topic has one order per partition. So a position is a vector, and the order of positions is a partial one::
+
+    3-beef.7-cafe     three events of partition 0, the last with the mark beef, and seven of partition 1
+    _.8-f00d          eight events of partition 1, as a publish answers, which knows of no other partition
+
+The first contains neither the second nor is contained in it. ``4-aaaa.8-f00d`` contains both.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import attrs
+
+from purgatory.feeds.engine import Position
+
+if TYPE_CHECKING:
+    from typing import Self
+
+_PART: Final = r"(?:_|[0-9]{1,18}-[0-9a-f]{1,8})"
+_TEXT: Final = re.compile(rf"{_PART}(?:\.{_PART})*")
+_UNKNOWN: Final = "_"
+
+
+@attrs.frozen(order=False)
+class KafkaPosition(Position):
+    """A position in a topic. Its text has ``offset-mark`` or ``_`` for each partition, with dots between them.
+
+    Attributes:
+        offsets: for each partition the offset after the last event, so the number of its events. None if not known.
+        marks: for each partition an ``int`` of 32 bits that tells its last event from another. 0 if it is not known.
+
+    >>> KafkaPosition.parse("3-beef._") <= KafkaPosition((4, 7), (1, 1))
+    True
+    """
+
+    offsets: tuple[int | None, ...]
+    marks: tuple[int, ...] = attrs.field(eq=False)
+
+    @classmethod
+    def start(cls, count: int) -> Self:
+        """The position before the first event of each of ``count`` partitions."""
+        return cls((0,) * count, (0,) * count)
+
+    @classmethod
+    def of_event(cls, partition: int, count: int, offset: int, mark: int) -> Self:
+        """The position after one event, of a topic with ``count`` partitions, if no other partition is known."""
+        offsets: list[int | None] = [None] * count
+        marks = [0] * count
+        offsets[partition], marks[partition] = offset + 1, mark
+        return cls(tuple(offsets), tuple(marks))
+
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """The position with this text, or None if it is not the text of one."""
+        if not _TEXT.fullmatch(text):
+            return None
+        parts = [part.partition("-") for part in text.split(".")]
+        offsets = tuple(None if first == _UNKNOWN else int(first) for first, _, _ in parts)
+        return cls(offsets, tuple(int(mark or "0", 16) for _, _, mark in parts))
+
+    def __ge__(self, other: object) -> bool:
+        if not isinstance(other, KafkaPosition):
+            return NotImplemented
+        mine = self.offsets + (None,) * (len(other.offsets) - len(self.offsets))
+        return all(
+            theirs is None or (ours is not None and ours >= theirs)
+            for ours, theirs in zip(mine, other.offsets, strict=False)
+        )
+
+    def __str__(self) -> str:
+        parts = zip(self.offsets, self.marks, strict=True)
+        return ".".join(_UNKNOWN if offset is None else f"{offset}-{mark:x}" for offset, mark in parts)
+
+    def events_until(self, end: Position) -> int | None:
+        """How many events come after this position, up to ``end``. None if a partition is not known."""
+        if not isinstance(end, KafkaPosition) or None in self.offsets or len(end.offsets) != len(self.offsets):
+            return None
+        return sum(max(0, (theirs or 0) - (ours or 0)) for ours, theirs in zip(self.offsets, end.offsets, strict=True))
+
+    def completed(self, other: KafkaPosition) -> tuple[list[int], list[int]]:
+        """Offsets and marks: those of this position, and those of ``other`` for partitions that are not known here."""
+        offsets, marks = [offset or 0 for offset in other.offsets], list(other.marks)
+        for partition, offset in enumerate(self.offsets):
+            if offset is not None:
+                offsets[partition], marks[partition] = offset, self.marks[partition]
+        return offsets, marks

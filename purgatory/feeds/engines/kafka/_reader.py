@@ -1,0 +1,255 @@
+"""Reading a topic: one consumer reads on, and another one looks whether the last event is still there.
+
+    read:    the consumer's next records, of whatever partitions have some
+    look:    of each partition the record that was read last:  the same mark, or a gap
+
+A read is followed by a look if the last look is more than 20 ms old, or if nothing came. The look comes after the
+read, so if the old end is still there, the records that were read are those that follow it. Between two looks nothing
+is replaced unseen: that takes a topic that is deleted, made and filled again, or the loss of every in-sync replica.
+Either takes longer than 20 ms. A start of history that is gone is an error of the servers themselves.
+
+A topic that got more partitions is a lost connection. The next reader reads the new ones from their start.
+
+Offsets of a partition may have holes, where a transaction ended. Nothing else makes them in a topic that ``_topic``
+accepts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from purgatory.feeds.engine import Disconnected, Event, Gap, Position, Reader, mark_of
+from purgatory.feeds.engines.kafka._position import KafkaPosition
+from purgatory.feeds.engines.kafka._publisher import CONTEXT, ID, TIME
+from purgatory.feeds.engines.kafka._topic import kafka_errors, prepare
+
+if TYPE_CHECKING:
+    from purgatory.feeds.engines.kafka import KafkaFeed
+
+#: How long a look counts.
+_LOOK_S: Final = 0.02
+#: How long the servers may take to answer a look, and how often to see whether they can.
+_ANSWER_S, _TURN_MS = 3.0, 50
+#: How long a fetch waits at the server. Longer than a read, which then asks for nothing twice.
+_FETCH_MS: Final = 1_000
+#: How many records of the history are taken at once.
+_CHUNK: Final = 1_000
+_NS_PER_MS: Final = 1_000_000
+
+
+class KafkaReader(Reader):
+    """Two consumers without a group. ``open`` starts them."""
+
+    def __init__(self, feed: KafkaFeed) -> None:
+        self._feed = feed
+        self._consumer: Any = None
+        self._looker: Any = None
+        self._parts: list[TopicPartition] = []
+        self._noted: KafkaPosition | None = None
+        self._offsets: list[int] = []
+        self._marks: list[int] = []
+        self._ids: list[_Ids] = []
+        self._looked_s = 0.0
+
+    async def open(self) -> None:
+        """Connect, and see whether the topic can be a feed."""
+        feed = self._feed
+        count = await prepare(feed)
+        self._parts = [TopicPartition(feed.topic, number) for number in range(count)]
+        self._ids = [_Ids(feed.keep_ids) for _ in self._parts]
+        settings: dict[str, Any] = {
+            **feed.client,
+            "auto_offset_reset": "none",
+            "enable_auto_commit": False,
+            "fetch_max_wait_ms": _FETCH_MS,
+            "isolation_level": "read_committed",
+            "metadata_max_age_ms": 5_000,
+        }
+        with kafka_errors():
+            self._consumer = AIOKafkaConsumer(**settings)
+            await self._consumer.start()
+            # A look takes the first batch only, and does not wait for others.
+            self._looker = AIOKafkaConsumer(**{**settings, "fetch_max_wait_ms": 0}, max_partition_fetch_bytes=1)
+            await self._looker.start()
+            self._looker.assign(self._parts)
+            self._looker.pause(*self._parts)
+
+    async def close(self) -> None:
+        """Close it."""
+        consumers = [consumer for consumer in (self._consumer, self._looker) if consumer is not None]
+        await asyncio.gather(*map(_stop, consumers), return_exceptions=True)
+
+    async def end(self) -> Position:
+        """The position of the last event."""
+        with kafka_errors():
+            found = await self._looker.end_offsets(self._parts)
+        offsets = [found[part] for part in self._parts]
+        last = await self._records_before(offsets)
+        marks = [_mark(last[number]) if number in last else 0 for number in range(len(offsets))]
+        self._noted = KafkaPosition(tuple(offsets), tuple(marks))
+        return self._noted
+
+    async def resume(self, after: Position) -> None:
+        """Read on after a position. A partition that it does not name is read from the end that was noted."""
+        assert isinstance(after, KafkaPosition)
+        count = len(self._parts)
+        if len(after.offsets) > count:
+            raise Gap(f"the topic has {count} partitions now, and had {len(after.offsets)}")
+        self._offsets, self._marks = after.completed(self._noted or KafkaPosition.start(count))
+        await self._verify()
+        self._consumer.assign(self._parts)
+        with kafka_errors():
+            await self._remember_ids()
+        for part, offset in zip(self._parts, self._offsets, strict=True):
+            self._consumer.seek(part, offset)
+
+    async def read(self, most: int, wait_s: float) -> Sequence[Event]:
+        """The next events."""
+        with kafka_errors():
+            found = await self._consumer.getmany(timeout_ms=int(wait_s * 1000), max_records=most)
+        if not found or time.monotonic() - self._looked_s > _LOOK_S:
+            await self._verify()
+        return [self._event(record) for records in found.values() for record in records]
+
+    # -- its parts
+
+    def _event(self, record: Any) -> Event:
+        """A record as an event. This worker's position moves on to it."""
+        number = record.partition
+        headers = dict(record.headers)
+        name = headers.get(ID)
+        context = headers.get(CONTEXT)
+        self._offsets[number] = record.offset + 1
+        self._marks[number] = _mark(record)
+        return Event(
+            _text(record.key),
+            record.value or b"",
+            KafkaPosition(tuple(self._offsets), tuple(self._marks)),
+            None if name is None else _text(name),
+            _published_ns(record),
+            None if context is None else _text(context),
+            is_repeated=name is not None and self._ids[number].is_repeated(name, record.offset),
+        )
+
+    async def _verify(self) -> None:
+        """See that the last events are there, and that the topic has no more partitions than this knows.
+
+        Raises:
+            Gap: they are not.
+            Disconnected: the servers do not answer, or the topic has more partitions.
+        """
+        began_s = time.monotonic()
+        found = await self._records_before(self._offsets)
+        for number, (offset, mark) in enumerate(zip(self._offsets, self._marks, strict=True)):
+            if offset > 0 and mark:
+                if number not in found:
+                    raise Gap(f"offset {offset - 1} of partition {number} has no event now")
+                if _mark(found[number]) != mark:
+                    raise Gap(f"another event is at offset {offset - 1} of partition {number}")
+        known = self._looker.partitions_for_topic(self._feed.topic)
+        if known is not None and len(known) != len(self._parts):
+            raise Disconnected(f"the topic has {len(known)} partitions now")
+        self._looked_s = began_s
+
+    async def _records_before(self, offsets: Sequence[int]) -> dict[int, Any]:
+        """Of each partition with events before an offset the last of them, if the servers have it.
+
+        Raises:
+            Gap: the servers have none of that place.
+            Disconnected: they do not answer in time.
+        """
+        wanted = {self._parts[number]: offset - 1 for number, offset in enumerate(offsets) if offset > 0}
+        found: dict[int, Any] = {}
+        if not wanted:
+            await self._see_servers()
+        for part, offset in wanted.items():
+            self._looker.seek(part, offset)
+        self._looker.resume(*wanted)
+        try:
+            with kafka_errors():
+                async with asyncio.timeout(_ANSWER_S):
+                    while wanted:
+                        records = await self._looker.getmany(*wanted, timeout_ms=_TURN_MS)
+                        for part, (first, *_) in records.items():
+                            if first.offset == wanted[part]:
+                                found[part.partition] = first
+                        for part in [part for part in wanted if await self._looker.position(part) > wanted[part]]:
+                            del wanted[part]
+        finally:
+            self._looker.pause(*self._parts)
+        return found
+
+    async def _see_servers(self) -> None:
+        """See that the servers answer, where there is no event to look at."""
+        with kafka_errors():
+            async with asyncio.timeout(_ANSWER_S):
+                await self._looker.end_offsets(self._parts)
+
+    async def _remember_ids(self) -> None:
+        """Read the ids of the last records before the position."""
+        if self._feed.keep_ids == 0:
+            return
+        begins = await self._consumer.beginning_offsets(self._parts)
+        left = {}
+        for number, part in enumerate(self._parts):
+            end = self._offsets[number]
+            start = max(begins[part], end - self._feed.keep_ids)
+            if start < end:
+                left[part] = end
+                self._consumer.seek(part, start)
+        while left:
+            found = await self._consumer.getmany(*left, timeout_ms=_TURN_MS, max_records=_CHUNK)
+            for record in (record for records in found.values() for record in records):
+                name = dict(record.headers).get(ID)
+                if name is not None and record.offset < self._offsets[record.partition]:
+                    self._ids[record.partition].is_repeated(name, record.offset)
+            for part in [part for part in left if await self._consumer.position(part) >= left[part]]:
+                del left[part]
+
+
+class _Ids:
+    """The ids of the last ``keep`` records of a partition. Each worker finds the same repetitions."""
+
+    def __init__(self, keep: int) -> None:
+        self._keep = keep
+        self._last: dict[bytes, int] = {}  # the offset of the last record with an id
+        self._order: deque[tuple[int, bytes]] = deque()
+
+    def is_repeated(self, name: bytes, offset: int) -> bool:
+        """Whether one of the ``keep`` records before this one has its id. Remembers it."""
+        while self._order and self._order[0][0] < offset - self._keep:
+            old, expired = self._order.popleft()
+            if self._last[expired] == old:
+                del self._last[expired]
+        known = name in self._last
+        self._last[name] = offset
+        self._order.append((offset, name))
+        return known
+
+
+async def _stop(consumer: Any) -> None:
+    try:
+        await consumer.stop()
+    finally:  # without servers, the cancellation of a task of the consumer ends stop() before it closes connections
+        await consumer._client.close()
+
+
+def _published_ns(record: Any) -> int:
+    """The publisher's time. Another program's record has only milliseconds."""
+    given = dict(record.headers).get(TIME)
+    return record.timestamp * _NS_PER_MS if given is None else int(given)
+
+
+def _mark(record: Any) -> int:
+    return mark_of(_published_ns(record))
+
+
+def _text(given: bytes | None) -> str:
+    """Another program may write any bytes."""
+    return "" if given is None else given.decode(errors="replace")

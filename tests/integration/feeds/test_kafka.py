@@ -1,0 +1,257 @@
+"""The feed over Kafka keeps the contract of feeds, on the broker example, whose process is killed."""
+
+import asyncio
+import contextlib
+import gc
+import uuid
+
+import pytest
+from aiokafka.conn import AIOKafkaConnection
+from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import TopicPartition as Place
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
+
+from purgatory import InvalidSetting
+from purgatory.aio import AsyncPurgatory
+from purgatory.feeds import FeedGap, KafkaFeed, PublishRejected, UnsupportedServer
+from purgatory.testing.feeds import Faults, FeedContract
+from tests.integration.broker.conftest import Cluster
+
+PATIENCE_MS = 30_000
+
+
+class KafkaFaults(Faults):
+    def __init__(self, broker, topic):
+        self.broker = broker
+        self.topic = topic
+
+    def cut(self):
+        """Cut the connections of this process."""
+        for connection in [each for each in gc.get_objects() if isinstance(each, AIOKafkaConnection)]:
+            writer, loop = connection._writer, connection._loop
+            if writer is not None and not loop.is_closed():
+                loop.call_soon_threadsafe(writer.transport.abort)
+
+    def stop(self):
+        self.broker.nodes[1].kill()
+
+    def start(self):
+        self.broker.nodes[1].start()
+
+    def trim(self, keep):
+        end = self.end()
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
+        for future in admin.delete_records([Place(self.topic, 0, end - keep)]).values():
+            future.result(30)
+
+    def lose_last(self, count):
+        """The topic is made again, with the same records but the last ones."""
+        records = self.records()
+        self.empty()
+        producer = Producer({"bootstrap.servers": self.broker.bootstrap})
+        for record in records[:-count]:
+            producer.produce(self.topic, record.value(), record.key(), headers=record.headers())
+        assert 0 == producer.flush(30)
+
+    def empty(self):
+        admin = AdminClient({"bootstrap.servers": self.broker.bootstrap})
+        admin.delete_topics([self.topic], operation_timeout=30)[self.topic].result(30)
+        with contextlib.suppress(KafkaException):  # a client that looks for the topic may have made it
+            admin.create_topics([NewTopic(self.topic, 1, 1)])[self.topic].result(30)
+
+    def end(self):
+        consumer = Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "none"})
+        try:
+            return consumer.get_watermark_offsets(Place(self.topic, 0), timeout=30)[1]
+        finally:
+            consumer.close()
+
+    def records(self):
+        end = self.end()
+        consumer = Consumer({"bootstrap.servers": self.broker.bootstrap, "group.id": "none"})
+        consumer.assign([Place(self.topic, 0, 0)])
+        found = []
+        while len(found) < end:
+            record = consumer.poll(30)
+            assert record is not None
+            found.append(record)
+        consumer.close()
+        return found
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    cluster = Cluster(tmp_path_factory.mktemp("broker")).start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def topic():
+    return f"topic-{uuid.uuid4()}"
+
+
+class TestKafkaFeed(FeedContract):
+    @pytest.fixture
+    def make_feed(self, broker, topic):
+        return lambda **settings: KafkaFeed(broker.bootstrap, topic=topic, **settings)
+
+    @pytest.fixture
+    def faults(self, broker, topic):
+        return KafkaFaults(broker, topic)
+
+    async def test_id_is_accepted_once(self, make_feed):
+        """A second publish with an id, by any worker, is applied by none, and ``applied`` returns for it."""
+        one, other = make_feed(), make_feed()
+        seen = []
+        async with AsyncPurgatory("worker") as purgatory, one.follow(purgatory, keep_values(seen)) as following:
+            await one.publish("key", b"a", id="x")
+            for feed in (one, other):
+                await following.applied(await feed.publish("key", b"b", id="x"), timeout_ms=PATIENCE_MS)
+            await asyncio.gather(one.publish("key", b"c", id="y"), one.publish("key", b"d", id="y"))
+            async with AsyncPurgatory("late") as late, other.follow(late, keep_values(late_seen := [])) as joined:
+                end = await other.publish("key", b"e", id="y")
+                await following.applied(end, timeout_ms=PATIENCE_MS)
+                await joined.applied(end, timeout_ms=PATIENCE_MS)
+            assert [] == late_seen
+            assert b"a" == seen[0]
+            assert 2 == len(seen)
+
+
+def keep_values(seen):
+    def apply(event):
+        seen.append(event.value)
+        return [event.key]
+
+    return apply
+
+
+def _partition_of(position):
+    return next(number for number, offset in enumerate(position.offsets) if offset is not None)
+
+
+def make_topic(broker, topic, partitions=1, **config):
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    config = {name.replace("_", "."): value for name, value in config.items()}
+    admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(30)
+    return admin
+
+
+async def test_every_partition_is_read(broker, topic):
+    """Each event of each partition is applied once, those of one key in their order."""
+    make_topic(broker, topic, 3)
+    feed = KafkaFeed(broker.bootstrap, topic=topic)
+    seen = []
+
+    def apply(event):
+        seen.append((event.key, event.value))
+        return [event.key]
+
+    async with AsyncPurgatory("worker") as purgatory, feed.follow(purgatory, apply) as following:
+        sent = [(f"key {number % 10}", b"%d" % number) for number in range(200)]
+        positions = await asyncio.gather(*(feed.publish(key, value) for key, value in sent))
+        for position in positions:
+            await following.applied(position, timeout_ms=PATIENCE_MS)
+            assert following.position >= position
+        assert sorted(sent) == sorted(seen)
+        for key in dict(sent):
+            assert [each for each in sent if each[0] == key] == [each for each in seen if each[0] == key]
+        assert {0, 1, 2} == {_partition_of(position) for position in positions}
+        assert following.position == feed.position(str(following.position))
+
+
+async def test_worker_reads_partitions_that_were_added(broker, topic):
+    """A topic gets more partitions: a worker reads them from their start."""
+    admin = make_topic(broker, topic, 1)
+    feed = KafkaFeed(broker.bootstrap, topic=topic, client={"metadata_max_age_ms": 200})
+    seen = []
+    async with AsyncPurgatory("worker") as purgatory, feed.follow(purgatory, keep_values(seen)) as following:
+        await following.applied(await feed.publish("key", b"first"), timeout_ms=PATIENCE_MS)
+        future = admin.create_partitions([NewPartitions(topic, 4)])[topic]
+        await asyncio.to_thread(future.result, 30)
+        async with KafkaFeed(broker.bootstrap, topic=topic) as other:
+            for number in range(20):
+                position = await other.publish(f"key {number}", b"%d" % number)
+                await following.applied(position, timeout_ms=PATIENCE_MS)
+        assert [b"first", *(b"%d" % number for number in range(20))] == seen
+
+
+async def test_reload_may_return_the_position_of_one_publish(broker, topic):
+    """Partitions that the position does not name are read from the end that was noted before."""
+    make_topic(broker, topic, 3)
+    feed = KafkaFeed(broker.bootstrap, topic=topic)
+    seen = []
+
+    async def reload():
+        position = await feed.publish("key", b"in the state")
+        for number in range(20):
+            await feed.publish(f"key {number}", b"during")
+        return position
+
+    async with (
+        AsyncPurgatory("worker") as purgatory,
+        feed.follow(purgatory, keep_values(seen), reload=reload) as following,
+    ):
+        for number in range(20):
+            await following.applied(await feed.publish(f"key {number}", b"after"), timeout_ms=PATIENCE_MS)
+        assert 20 == seen.count(b"during")
+        assert 20 == seen.count(b"after")
+        assert 40 == len(seen)
+    await feed.aclose()
+
+
+async def test_records_of_other_programs_are_events(broker, topic):
+    """A record without headers is applied. A record without a key or value has an empty one."""
+    make_topic(broker, topic)
+    feed = KafkaFeed(broker.bootstrap, topic=topic)
+    seen = []
+
+    def apply(event):
+        seen.append((event.key, event.value, event.id))
+        return []
+
+    async with AsyncPurgatory("worker") as purgatory, feed.follow(purgatory, apply) as following:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        producer.produce(topic, b"value", b"key")
+        producer.produce(topic, None, b"key")
+        producer.produce(topic, b"\xff", None)
+        await asyncio.to_thread(producer.flush, 30)
+        await following.applied(await feed.publish("end", b""), timeout_ms=PATIENCE_MS)
+        assert [("key", b"value", None), ("key", b"", None), ("", b"\xff", None), ("end", b"", None)] == seen
+
+
+async def test_topic_that_loses_events_is_rejected(broker, topic, monkeypatch):
+    """A compacted topic is no feed."""
+    make_topic(broker, topic)
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    (settings,) = admin.describe_configs([ConfigResource(ConfigResource.Type.TOPIC, topic)]).values()
+    assert "delete" == settings.result(30)["cleanup.policy"].value
+    monkeypatch.setattr("purgatory.feeds.engines.kafka._topic._REJECTED", {"cleanup.policy": "delete"})
+    feed = KafkaFeed(broker.bootstrap, topic=topic)
+    async with AsyncPurgatory("worker") as purgatory:
+        with pytest.raises(UnsupportedServer, match=r"cleanup\.policy=delete, which loses events"):
+            async with feed.follow(purgatory, lambda event: []):
+                pass
+        with pytest.raises(PublishRejected, match="loses events"):
+            await feed.publish("key", b"")
+
+
+async def test_topic_with_fewer_partitions_is_a_gap(broker, topic):
+    """A topic that was made again with fewer partitions is noticed."""
+    make_topic(broker, topic, 2)
+    feed = KafkaFeed(broker.bootstrap, topic=topic)
+    async with AsyncPurgatory("worker") as purgatory:
+        with pytest.raises(FeedGap):
+            async with feed.follow(purgatory, lambda event: []) as following:
+                for number in range(10):
+                    position = await feed.publish(f"key {number}", b"")
+                await following.applied(position, timeout_ms=PATIENCE_MS)
+                await asyncio.to_thread(KafkaFaults(broker, topic).empty)
+                await asyncio.sleep(30)
+
+
+@pytest.mark.parametrize("servers", ["", "localhost", "localhost:x", [], 7, b"localhost:9092", ["localhost:1", ""]])
+def test_servers_must_be_addresses(servers):
+    """Anything else is an error that says so."""
+    with pytest.raises(InvalidSetting, match="host:port"):
+        KafkaFeed(servers, topic="topic")
