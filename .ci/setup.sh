@@ -11,6 +11,7 @@ present() {
             major=$(java -version 2>&1 | sed -n 's/^[^"]* version "\([0-9]*\).*/\1/p') || return 1
             [ "${major:-0}" -ge 17 ] ;;
         zookeeper) [ -e /usr/share/java/zookeeper.jar ] ;; # a library that the tests start themselves, no command
+        postgresql) [ -n "$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null)" ] || command -v postgres >/dev/null 2>&1 ;;
         *) command -v "$1" >/dev/null 2>&1 ;;
     esac
 }

@@ -1,0 +1,225 @@
+"""A private PostgreSQL: its own folder and port, killed, stopped, restored and promoted as a test needs it.
+
+It uses the programs of Debian's package `postgresql`, and starts no service of the system. PostgreSQL rejects root,
+so a test that runs as root starts it as the user `postgres`.
+"""
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.support.served import free_port
+from tests.support.threads import PATIENCE_S
+
+#: A crash of processes loses nothing of this, as the system stays up. Each test that needs a disk's pace says so.
+SETTINGS = {
+    "fsync": "off",
+    "shared_buffers": "16MB",
+    "max_connections": "60",
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "max_wal_size": "128MB",
+    "autovacuum_naptime": "5s",
+}
+USER = "purgatory"
+
+
+def programs() -> Path | None:
+    """The folder of the newest PostgreSQL's programs."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[-3]))
+    on_path = shutil.which("postgres")
+    return found[-1].parent if found else Path(on_path).resolve().parent if on_path else None
+
+
+def require() -> None:
+    """Skip the module where there is no PostgreSQL. With CI=true its absence is a failure."""
+    if programs() is None and os.environ.get("CI") != "true":
+        pytest.skip("postgresql is not installed: run `make programs`", allow_module_level=True)
+
+
+class PostgresServer:
+    """A PostgreSQL on a free port of the loopback.
+
+    Attributes:
+        port: where it listens, the same after a restart.
+        dsn: how a client reaches it.
+    """
+
+    def __init__(self, **settings: str) -> None:
+        self._settings = {**SETTINGS, **settings}
+        self._folder = Path(tempfile.mkdtemp(prefix="purgatory-postgres-"))
+        self._data = self._folder / "data"
+        self._as = _unprivileged()
+        if self._as:
+            shutil.chown(self._folder, self._as["user"], self._as["group"])
+        self._process: subprocess.Popen[bytes] | None = None
+        self.port = free_port()
+        self.dsn = f"postgresql://{USER}@127.0.0.1:{self.port}/postgres"
+
+    def create(self) -> None:
+        """Make an empty cluster."""
+        self._run("initdb", "--no-sync", "--auth=trust", f"--username={USER}", "--encoding=UTF8", "--locale=C.UTF-8")
+
+    def start(self, *, wait: bool = True) -> None:
+        """Start it, and wait until it answers."""
+        options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
+        with (self._folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._program("postgres"), "-D", self._data, "-p", str(self.port), *options],
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self._folder,
+                start_new_session=True,
+                **self._as,
+            )
+        if wait:
+            self.wait_until_it_answers()
+
+    def wait_until_it_answers(self) -> None:
+        """Wait until a client can connect."""
+        give_up = time.monotonic() + PATIENCE_S
+        while not self.answers():
+            assert self._process is None or self._process.poll() is None, f"postgres ended:\n{self.log}"
+            assert time.monotonic() < give_up, f"postgres does not answer:\n{self.log}"
+            time.sleep(0.02)
+
+    def answers(self) -> bool:
+        """Whether a client can connect."""
+        with suppress(psycopg.OperationalError):
+            psycopg.connect(self.dsn, connect_timeout=2).close()
+            return True
+        return False
+
+    def execute(self, query: str, *args: Any) -> list[tuple[Any, ...]]:
+        """Run a statement on a connection of its own. Its rows."""
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            cursor = connection.execute(query, args or None)
+            return cursor.fetchall() if cursor.description else []
+
+    def cut_connections(self) -> None:
+        """Have it close every other connection of a client."""
+        self.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+
+    def kill(self) -> None:
+        """Kill all its processes with -9, as a crash of the machine would."""
+        if self._process is None:
+            return
+        self._signal(signal.SIGSTOP, children=False)  # so that it forks no more
+        self._signal(signal.SIGKILL)
+        self._process.wait(PATIENCE_S)
+        self._process = None
+
+    def restart(self) -> None:
+        """Kill it and start it again."""
+        self.kill()
+        self.start()
+
+    def end(self) -> None:
+        """Shut it down as an operator does: connections are closed, a transaction that runs is rolled back."""
+        assert self._process is not None
+        self._process.send_signal(signal.SIGINT)
+        self._process.wait(PATIENCE_S)
+        self._process = None
+
+    def pause(self) -> None:
+        """Stop all its processes. Connections stay open and nothing answers."""
+        self._signal(signal.SIGSTOP, children=False)
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on after a pause."""
+        self._signal(signal.SIGCONT)
+
+    def copy(self) -> Path:
+        """Kill it and copy its data, for `restore`."""
+        self.kill()
+        copy = self._folder / "copy"
+        self._run_as_owner("cp", "-a", str(self._data), str(copy))
+        return copy
+
+    def restore(self, copy: Path) -> None:
+        """Kill it and take the data of the copy, as after a failover to a standby that lacks the last events."""
+        self.kill()
+        shutil.rmtree(self._data)
+        self._run_as_owner("cp", "-a", str(copy), str(self._data))
+
+    def follow(self, primary: "PostgresServer") -> None:
+        """Become a standby of the other server."""
+        self._run("pg_basebackup", "-d", primary.dsn, "--checkpoint=fast", "--write-recovery-conf")
+
+    def promote(self) -> None:
+        """End being a standby, and accept writes."""
+        assert self.execute("SELECT pg_promote()") == [(True,)]
+
+    def remove(self) -> None:
+        """Kill it and remove its folder."""
+        with suppress(ProcessLookupError):
+            self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def log(self) -> str:
+        """The end of what it wrote."""
+        return (self._folder / "log").read_text(encoding="utf-8", errors="replace")[-4000:]
+
+    def _signal(self, number: signal.Signals, *, children: bool = True) -> None:
+        assert self._process is not None
+        # Backends are sessions of their own, so a signal to the group would miss them.
+        for pid in [*(self._children() if children else ()), self._process.pid]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _children(self) -> list[int]:
+        assert self._process is not None
+        listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+        pairs = [line.split() for line in listed.splitlines()]
+        return [int(pid) for pid, parent in pairs if int(parent) == self._process.pid]
+
+    def _program(self, name: str) -> str:
+        folder = programs()
+        assert folder is not None, "postgresql is not installed: run `make programs`"
+        return str(folder / name)
+
+    def _run(self, name: str, *options: str) -> None:
+        self._run_as_owner(self._program(name), "-D", str(self._data), *options)
+
+    def _run_as_owner(self, *command: str) -> None:
+        done = subprocess.run(command, cwd=self._folder, capture_output=True, text=True, check=False, **self._as)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _unprivileged() -> dict[str, Any]:
+    """The user for its processes. PostgreSQL rejects root."""
+    if os.geteuid() != 0:
+        return {}
+    for name in ("postgres", "nobody"):
+        with suppress(KeyError):
+            entry = pwd.getpwnam(name)
+            return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+    raise AssertionError("root needs a user named postgres or nobody to start PostgreSQL")
+
+
+@contextmanager
+def postgres(**settings: str) -> Iterator[PostgresServer]:
+    """A server that answers, removed at the end."""
+    server = PostgresServer(**settings)
+    try:
+        server.create()
+        server.start()
+        yield server
+    finally:
+        server.remove()
