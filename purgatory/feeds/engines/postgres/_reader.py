@@ -1,0 +1,177 @@
+"""Reading from PostgreSQL: a statement that reads on from a position, and ``LISTEN`` as a bell.
+
+    read:  statement -> events?  return them
+           none, or all were read:  wait for the bell, at most wait_s -> statement -> return what it finds
+
+A notification says only that there is something to read. So one that is lost costs ``wait_s``, and no event. A pooler
+in transaction mode loses them all: PgBouncer does, and then the log says so.
+
+Each statement reads the head and the events in one snapshot, and the event at the position itself as well. So every
+read sees another epoch, an end that went back, a missing event, and another event in the place of the last one.
+
+Everything here belongs to one loop, and one call is in progress at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import psycopg
+from psycopg import errors
+
+from purgatory._events.log import log
+from purgatory.feeds.engine import Disconnected, Event, Gap, LogPosition, Position, Reader, UnsupportedServer, mark_of
+from purgatory.feeds.engines.postgres._link import Link, is_uncertain, text_of
+
+if TYPE_CHECKING:
+    from psycopg.rows import TupleRow
+
+    from purgatory.feeds.engines.postgres._tables import Tables
+
+ValueT = TypeVar("ValueT")
+
+#: What a server that cannot serve a feed answers. The second comes from behind a pooler in transaction mode.
+_UNSUPPORTED: Final = (
+    *(errors.InsufficientPrivilege, errors.InvalidSqlStatementName, errors.DuplicatePreparedStatement),
+    psycopg.NotSupportedError,
+)
+#: About how many bytes one statement reads. It reads one event in any case.
+_MOST_BYTES: Final = 8 * 1024 * 1024
+#: After so many reads in a row that found an event without a notification, none seem to arrive.
+_MOST_MISSED: Final = 5
+
+
+class PostgresReader(Reader):
+    """A connection for reading.
+
+    Args:
+        link: the connection.
+        name: the feed's name.
+        tables: where to read.
+    """
+
+    def __init__(self, link: Link, name: str, tables: Tables) -> None:
+        self._link = link
+        self._name = name
+        self._tables = tables
+        self._position = LogPosition(0, 0)
+        self._has_all = False  # the last statement has read all that was there
+        self._missed = 0
+
+    async def end(self) -> Position:
+        """The position of the last event."""
+        row = await self._answer(self._link.row(self._tables.end))
+        if row is None:
+            await self._answer(self._link.make(self._name, self._tables))
+            row = await self._answer(self._link.row(self._tables.end))
+        if row is None:
+            raise Disconnected("the head of the feed disappeared")
+        epoch, last, published_ns, _ = row
+        return LogPosition(epoch, last, 0 if published_ns is None else mark_of(published_ns))
+
+    async def resume(self, after: Position) -> None:
+        """Read on after a position."""
+        assert isinstance(after, LogPosition)
+        row = await self._answer(self._link.row(self._tables.end))
+        if row is None:
+            raise Gap("the feed was emptied")
+        await self._answer(self._link.execute(_listen(row[3])))
+        _, last, rows = await self._read_after(after, 0)
+        # The end of an empty feed has no event. Nor has one whose events were removed with DELETE, and then its mark
+        # is not known.
+        if not rows and after.offset and (after.mark or after.offset != last):
+            raise Gap(f"the event at offset {after.offset} is gone")
+        self._position = after
+        self._has_all = False
+
+    async def read(self, most: int, wait_s: float) -> Sequence[Event]:
+        """The next events."""
+        if not self._has_all:
+            events = await self._events(most)
+            if events:
+                return events
+        has_rung = await self._answer(self._rung(wait_s))
+        events = await self._events(most)
+        self._notice_missed(has_rung=has_rung, has_found=bool(events))
+        return events
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._link.close()
+
+    async def _rung(self, wait_s: float) -> bool:
+        """Wait for a notification. Whether there was one."""
+        has_rung = False
+        async for _ in self._link.notifies(timeout=wait_s, stop_after=1):
+            has_rung = True
+        return has_rung
+
+    async def _events(self, most: int) -> list[Event]:
+        """What is there after the position."""
+        epoch, last, rows = await self._read_after(self._position, most)
+        events = [
+            Event(key, value, LogPosition(epoch, offset, mark_of(published_ns)), name, published_ns, context)
+            for offset, key, value, name, context, published_ns in rows
+            if value is not None
+        ][:most]
+        expected = self._position.offset
+        for event in events:
+            expected += 1
+            offset = event.position.offset  # type: ignore[attr-defined]  # made above
+            if offset != expected:
+                raise Gap(f"after offset {expected - 1} comes offset {offset}")
+        if not events and last > expected:
+            raise Gap(f"the feed ends at offset {last}, and nothing comes after offset {expected}")
+        if events:
+            self._position = events[-1].position  # type: ignore[assignment]
+        self._has_all = expected == last
+        return events
+
+    async def _read_after(self, after: LogPosition, most: int) -> tuple[int, int, list[TupleRow]]:
+        """Epoch, end, and rows from the position itself on, if that is a position in this history.
+
+        Raises:
+            Gap: it is not.
+        """
+        params = {"after": after.offset, "most": most + 1, "most_bytes": _MOST_BYTES}
+        cursor = await self._answer(self._link.execute(self._tables.read, params, prepare=True, binary=True))
+        rows = await cursor.fetchall()
+        if not rows:
+            raise Gap("the feed was emptied")
+        epoch, last, *_ = rows[0]
+        if epoch != after.epoch:
+            raise Gap(f"the feed was made again: its epoch is {epoch}")
+        if last < after.offset:
+            raise Gap(f"the feed ends at offset {last}")
+        found = [row[2:] for row in rows if row[2] is not None]
+        if found and found[0][0] == after.offset and after.mark not in (0, mark_of(found[0][5])):
+            raise Gap(f"another event is at offset {after.offset}")
+        return epoch, last, found
+
+    async def _answer(self, answer: Awaitable[ValueT]) -> ValueT:
+        """An answer of the server, or this package's error."""
+        try:
+            return await answer
+        except errors.UndefinedTable as error:
+            raise Gap("the table is gone") from error
+        except _UNSUPPORTED as error:
+            raise UnsupportedServer(self._name, text_of(error)) from error
+        except psycopg.Error as error:
+            if is_uncertain(error, self._link) or isinstance(error, psycopg.OperationalError):
+                raise Disconnected(text_of(error)) from error
+            raise
+
+    def _notice_missed(self, *, has_rung: bool, has_found: bool) -> None:
+        """Warn once if events come without notifications."""
+        if has_rung:
+            self._missed = 0
+        elif has_found:
+            self._missed += 1
+            if self._missed == _MOST_MISSED:
+                hint = "a pooler in transaction mode loses them; connect to the server, or use session mode"
+                log.warning("feed_without_notifications", feed=self._name, hint=hint)
+
+
+def _listen(channel: str) -> psycopg.sql.Composed:
+    return psycopg.sql.SQL("LISTEN {}").format(psycopg.sql.Identifier(channel))
