@@ -46,6 +46,7 @@ from purgatory.feeds.engines.memory import MemoryFeed
 
 if TYPE_CHECKING:
     from purgatory.feeds.engines.kafka import KafkaFeed
+    from purgatory.feeds.engines.postgres import PostgresFeed
     from purgatory.feeds.engines.redis import RedisFeed
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "MemoryFeed",
     "NotApplied",
     "Position",
+    "PostgresFeed",
     "PublishRejected",
     "PublishUncertain",
     "RedisFeed",
@@ -74,6 +76,7 @@ __all__ = [
 #: The feeds that need a client of their own: class, module here, the client's package, and the extra that brings it.
 _ENGINES: Final = {
     "KafkaFeed": ("kafka", "aiokafka", "kafka"),
+    "PostgresFeed": ("postgres", "psycopg", "postgres"),
     "RedisFeed": ("redis", "redis", "redis"),
 }
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Final
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
@@ -11,11 +11,14 @@ from psycopg.pq import TransactionStatus
 from purgatory import InvalidSetting
 from purgatory._support.errors import checked_int
 from purgatory.feeds._feed import Feed
-from purgatory.feeds.engine import Position, PublishRejected
+from purgatory.feeds.engine import NewEvent, Position, PublishRejected
 from purgatory.feeds.engines.postgres._link import Link
 from purgatory.feeds.engines.postgres._publisher import PostgresPublisher, append, position_of
 from purgatory.feeds.engines.postgres._reader import PostgresReader
 from purgatory.feeds.engines.postgres._tables import Tables
+
+#: What an entry of an index can hold, about.
+_LONGEST_ID: Final = 2_000
 
 
 class PostgresFeed(Feed):
@@ -112,6 +115,15 @@ class PostgresFeed(Feed):
         """A connection for reading."""
         link = await Link.open(self._dsn, self.name, self._tables, 5_000)
         return PostgresReader(link, self.name, self._tables)
+
+    def _new_event(self, key: object, value: object, id: object) -> NewEvent:  # noqa: A002
+        """As for every feed, within the limits of PostgreSQL."""
+        event = super()._new_event(key, value, id)
+        if "\0" in event.key or "\0" in (event.id or ""):
+            raise InvalidSetting("key and id", (event.key, event.id), "text without NUL, which PostgreSQL cannot store")
+        if len((event.id or "").encode()) > _LONGEST_ID:
+            raise InvalidSetting("id", event.id, f"at most {_LONGEST_ID} bytes", "use a hash of it")
+        return event
 
 
 def _where(dsn: object) -> str:

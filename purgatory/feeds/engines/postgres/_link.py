@@ -10,7 +10,6 @@ Everything here belongs to one loop.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
@@ -75,7 +74,7 @@ class Link(psycopg.AsyncConnection[TupleRow]):
         except psycopg.OperationalError as error:
             raise Disconnected(text_of(error)) from error
         try:
-            await link._check(name, tables, timeout_ms)  # noqa: SLF001  # its own
+            await link._check(name, tables, timeout_ms)
         except BaseException as error:
             await link.close()
             if isinstance(error, psycopg.OperationalError):
@@ -130,15 +129,11 @@ class Link(psycopg.AsyncConnection[TupleRow]):
         assert row is not None
         of_events, of_head, unique = row
         for found, wanted in ((of_events, EVENTS), (of_head, HEAD)):
-            if found is not None and not _columns(wanted) <= set(found):
+            if found is not None and not wanted <= set(found):
                 raise ForeignStream(tables.name, f"a table with the columns {', '.join(found)}")
         if of_events is not None and not {"position", "id"} <= set(unique):
             raise ForeignStream(tables.name, "a table without the unique indexes on position and id")
         return {name for name, found in (("events", of_events), ("head", of_head)) if found is None}
-
-
-def _columns(wanted: Mapping[str, str]) -> set[str]:
-    return {f"{name} {kind}" for name, kind in wanted.items()}
 
 
 def text_of(error: psycopg.Error) -> str:

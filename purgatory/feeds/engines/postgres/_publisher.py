@@ -122,36 +122,39 @@ class PostgresPublisher(Publisher):
 
     async def _append(self, events: Sequence[NewEvent]) -> list[Answer]:
         """Append events with different ids."""
-        why = "its tables disappear"
-        has_head = True
+        has_head, why = True, "its tables disappear"
         for _ in range(_ATTEMPTS):
             try:
                 if not has_head:
                     await self._link.make(self._name, self._tables)
                 rows = await append(self._link, self._tables, events, prepare=True)
-                has_head = bool(rows)
+                has_head = bool(rows)  # it has none if the table was emptied
                 if has_head:
                     return [position_of(row) for row in rows]
             except errors.UndefinedTable:
                 has_head = False
             except _AGAIN as error:
                 why = text_of(error)
-            except (ForeignStream, UnsupportedServer) as error:
-                return [PublishRejected(self._name, str(error)) for _ in events]
-            except _OF_ONE_EVENT as error:
-                if len(events) > 1:
-                    return [answer for event in events for answer in await self._append([event])]
-                return [self._rejected(error)]
-            except psycopg.Error as error:
-                if is_uncertain(error, self._link):
-                    raise Disconnected(text_of(error)) from error
-                return [self._rejected(error) for _ in events]
+            except (psycopg.Error, ForeignStream, UnsupportedServer) as error:
+                return await self._failed(events, error)
         return [PublishRejected(self._name, why) for _ in events]
 
-    def _rejected(self, error: psycopg.Error) -> PublishRejected:
-        rejected = PublishRejected(self._name, text_of(error))
-        rejected.__cause__ = error
-        return rejected
+    async def _failed(self, events: Sequence[NewEvent], error: Exception) -> list[Answer]:
+        """What becomes of events after an error that another attempt does not avoid.
+
+        Raises:
+            Disconnected: that is not known.
+        """
+        if isinstance(error, psycopg.Error) and is_uncertain(error, self._link):
+            raise Disconnected(text_of(error)) from error
+        if isinstance(error, _OF_ONE_EVENT) and len(events) > 1:
+            return [answer for event in events for answer in await self._append([event])]
+        answers: list[Answer] = []
+        for _ in events:
+            rejected = PublishRejected(self._name, text_of(error) if isinstance(error, psycopg.Error) else str(error))
+            rejected.__cause__ = error
+            answers.append(rejected)
+        return answers
 
     def _trim_if_due(self, appended: int) -> None:
         """Begin to remove old events, if it is time."""
@@ -168,7 +171,9 @@ class PostgresPublisher(Publisher):
         oldest_ns = None if self._keep_s is None else time.time_ns() - self._keep_s * 1_000_000_000
         limits = {"step": _STEP, "keep": self._keep, "oldest_ns": oldest_ns}
         try:
-            while (await self._link.execute(self._tables.trim, limits)).rowcount == _STEP:
+            removed = _STEP
+            while removed == _STEP:
+                removed = (await self._link.execute(self._tables.trim, limits)).rowcount
                 await asyncio.sleep(_REST_S)
         except psycopg.Error as error:
             suppressed = throttle.admit("feed_trim_failed", self._name)

@@ -80,7 +80,8 @@ class PostgresReader(Reader):
         _, last, rows = await self._read_after(after, 0)
         # The end of an empty feed has no event. Nor has one whose events were removed with DELETE, and then its mark
         # is not known.
-        if not rows and after.offset and (after.mark or after.offset != last):
+        is_there = bool(rows) and rows[0][0] == after.offset
+        if not is_there and after.offset and (after.mark or after.offset != last):
             raise Gap(f"the event at offset {after.offset} is gone")
         self._position = after
         self._has_all = False

@@ -30,11 +30,10 @@ from psycopg import sql
 from purgatory import InvalidSetting
 
 #: The columns that a table must have, with their types. It may have others with a default.
-EVENTS: Final = {
-    **{"position": "bigint", "key": "text", "value": "bytea", "id": "text", "context": "text"},
-    "published_ns": "bigint",
-}
-HEAD: Final = {"one": "boolean", "epoch": "bigint", "last": "bigint"}
+EVENTS: Final = frozenset(
+    {"position bigint", "key text", "value bytea", "id text", "context text", "published_ns bigint"}
+)
+HEAD: Final = frozenset({"one boolean", "epoch bigint", "last bigint"})
 
 #: PostgreSQL cuts off longer names, and the second table has a longer one.
 _LONGEST: Final = 63 - len("_head")
