@@ -86,7 +86,7 @@ FROM head, given ORDER BY n"""
 _READ: Final = """
 SELECT h.epoch, h.last, e.* FROM {head} AS h LEFT JOIN LATERAL (
     SELECT position, key, CASE WHEN position > %(after)s THEN value END, id, context, published_ns FROM (
-        SELECT w.*, sum(octet_length(value)) OVER (ORDER BY position ROWS UNBOUNDED PRECEDING)
+        SELECT w.*, sum(octet_length(value)) FILTER (WHERE position > %(after)s) OVER (ORDER BY position)
             - octet_length(value) AS before FROM (
             SELECT * FROM {events} WHERE position >= %(after)s ORDER BY position LIMIT %(most)s
         ) AS w
