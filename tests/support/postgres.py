@@ -4,6 +4,8 @@ It uses the programs of Debian's package `postgresql`, and starts no service of 
 so a test that runs as root starts it as the user `postgres`.
 """
 
+import atexit
+import functools
 import os
 import pwd
 import shutil
@@ -58,30 +60,27 @@ class PostgresServer:
 
     def __init__(self, **settings: str) -> None:
         self._settings = {**SETTINGS, **settings}
-        self._folder = Path(tempfile.mkdtemp(prefix="purgatory-postgres-"))
+        self._folder = _folder()
         self._data = self._folder / "data"
-        self._as = _unprivileged()
-        if self._as:
-            shutil.chown(self._folder, self._as["user"], self._as["group"])
         self._process: subprocess.Popen[bytes] | None = None
         self.port = free_port()
         self.dsn = f"postgresql://{USER}@127.0.0.1:{self.port}/postgres"
 
     def create(self) -> None:
-        """Make an empty cluster."""
-        self._run("initdb", "--no-sync", "--auth=trust", f"--username={USER}", "--encoding=UTF8", "--locale=C.UTF-8")
+        """Make an empty cluster, a copy of one that is made once."""
+        _run("cp", "-a", str(_empty_cluster()), str(self._data))
 
     def start(self, *, wait: bool = True) -> None:
         """Start it, and wait until it answers."""
         options = [part for name, value in self._settings.items() for part in ("-c", f"{name}={value}")]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._program("postgres"), "-D", self._data, "-p", str(self.port), *options],
+                [_program("postgres"), "-D", self._data, "-p", str(self.port), *options],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self._folder,
                 start_new_session=True,
-                **self._as,
+                **_unprivileged(),
             )
         if wait:
             self.wait_until_it_answers()
@@ -115,7 +114,7 @@ class PostgresServer:
         )
 
     def kill(self) -> None:
-        """Kill all its processes with -9, as a crash of the machine would."""
+        """Kill all its processes with -9."""
         if self._process is None:
             return
         self._signal(signal.SIGSTOP, children=False)  # so that it forks no more
@@ -148,18 +147,26 @@ class PostgresServer:
         """Kill it and copy its data, for `restore`."""
         self.kill()
         copy = self._folder / "copy"
-        self._run_as_owner("cp", "-a", str(self._data), str(copy))
+        _run("cp", "-a", str(self._data), str(copy))
         return copy
 
     def restore(self, copy: Path) -> None:
         """Kill it and take the data of the copy, as after a failover to a standby that lacks the last events."""
         self.kill()
         shutil.rmtree(self._data)
-        self._run_as_owner("cp", "-a", str(copy), str(self._data))
+        _run("cp", "-a", str(copy), str(self._data))
 
     def follow(self, primary: "PostgresServer") -> None:
         """Become a standby of the other server."""
-        self._run("pg_basebackup", "-d", primary.dsn, "--checkpoint=fast", "--write-recovery-conf")
+        _run(
+            _program("pg_basebackup"),
+            "-D",
+            str(self._data),
+            "-d",
+            primary.dsn,
+            "--checkpoint=fast",
+            "--write-recovery-conf",
+        )
 
     def promote(self) -> None:
         """End being a standby, and accept writes."""
@@ -189,19 +196,39 @@ class PostgresServer:
         pairs = [line.split() for line in listed.splitlines()]
         return [int(pid) for pid, parent in pairs if int(parent) == self._process.pid]
 
-    def _program(self, name: str) -> str:
-        folder = programs()
-        assert folder is not None, "postgresql is not installed: run `make programs`"
-        return str(folder / name)
 
-    def _run(self, name: str, *options: str) -> None:
-        self._run_as_owner(self._program(name), "-D", str(self._data), *options)
-
-    def _run_as_owner(self, *command: str) -> None:
-        done = subprocess.run(command, cwd=self._folder, capture_output=True, text=True, check=False, **self._as)
-        assert done.returncode == 0, done.stdout + done.stderr
+def _program(name: str) -> str:
+    folder = programs()
+    assert folder is not None, "postgresql is not installed: run `make programs`"
+    return str(folder / name)
 
 
+def _run(*command: str) -> None:
+    """Run a program as the user of the servers."""
+    done = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False, **_unprivileged())
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _folder() -> Path:
+    """A new folder that the user of the servers owns."""
+    folder = Path(tempfile.mkdtemp(prefix="purgatory-postgres-"))
+    if owner := _unprivileged():
+        shutil.chown(folder, owner["user"], owner["group"])
+    return folder
+
+
+@functools.cache
+def _empty_cluster() -> Path:
+    """An empty cluster to copy. Making one takes seconds."""
+    folder = _folder()
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    data = str(folder / "data")
+    options = ["--no-sync", "--auth=trust", f"--username={USER}", "--encoding=UTF8", "--locale=C.UTF-8"]
+    _run(_program("initdb"), "-D", data, *options)
+    return Path(data)
+
+
+@functools.cache
 def _unprivileged() -> dict[str, Any]:
     """The user for its processes. PostgreSQL rejects root."""
     if os.geteuid() != 0:

@@ -18,6 +18,7 @@ from tests.support.loops import until
 from tests.support.postgres import PostgresServer, postgres, require
 from tests.support.proxy import Proxy
 from tests.support.served import ROOT
+from tests.support.threads import in_thread
 
 require()
 
@@ -142,7 +143,7 @@ async def test_every_answer_is_true_while_the_server_fails(server, proxy, make_f
             await asyncio.to_thread(fail)
         history.ends = True
         await asyncio.gather(*publishing)
-        last = await publish_surely(make_feed(), b"last")
+        last = await publish_surely(feeds[0], b"last")
         history.accepted[b"last"] = last
         for following in (one, other):
             await following.applied(last, timeout_ms=30_000)
@@ -170,7 +171,7 @@ async def main():
 asyncio.run(main())
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen([sys.executable, "-c", script], env=environment) as process:
+    with subprocess.Popen([sys.executable, "-c", script], env=environment) as process:  # noqa: ASYNC220
         try:
             began = (await feed.publish("key", b"")).offset
             await until(
@@ -220,7 +221,7 @@ async def test_answer_that_is_lost_after_the_commit_is_uncertain(server, proxy, 
         with psycopg.connect(server.dsn) as other:
             other.execute(f"SELECT FROM {feed._tables.name}_head FOR UPDATE")
             publishing = asyncio.create_task(feed.publish("key", b"2", id="two"))
-            waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            waits = "SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
             await until(lambda: server.execute(waits))
             proxy.is_frozen = True
         await until(lambda: [(2,)] == server.execute(f"SELECT last FROM {feed._tables.name}_head"))
@@ -249,6 +250,12 @@ def pair():
             standby.remove()
 
 
+def has_first(standby, feed):
+    """Whether the standby has received the first event."""
+    with contextlib.suppress(psycopg.errors.UndefinedTable):
+        return standby.execute(f"SELECT last FROM {feed._tables.name}_head") == [(1,)]
+
+
 @pytest.mark.slow
 async def test_failover_to_a_standby_that_has_everything_is_no_gap(pair, make_feed):
     """Workers and publishers find the new primary, and nothing is reloaded."""
@@ -257,8 +264,7 @@ async def test_failover_to_a_standby_that_has_everything_is_no_gap(pair, make_fe
     async with worker(feed) as following:
         position = await feed.publish("key", b"1")
         await following.applied(position)
-        has_it = f"SELECT last FROM {feed._tables.name}_head"
-        await until(lambda: standby.execute(has_it) == [(1,)])
+        await until(lambda: has_first(standby, feed))
         await asyncio.to_thread(primary.kill)
         await asyncio.to_thread(standby.promote)
         await following.applied(await publish_surely(feed, b"2"), timeout_ms=30_000)
@@ -274,7 +280,7 @@ async def test_failover_to_a_standby_without_the_last_events_is_a_gap(pair, make
     feed = make_feed(dsn=dsn)
     async with worker(feed) as following:
         await following.applied(await feed.publish("key", b"1"))
-        await until(lambda: standby.execute(f"SELECT last FROM {feed._tables.name}_head") == [(1,)])
+        await until(lambda: has_first(standby, feed))
         standby.end()
         await following.applied([await feed.publish("key", value) for value in (b"2", b"3")][-1])
         primary.kill()
@@ -282,24 +288,20 @@ async def test_failover_to_a_standby_without_the_last_events_is_a_gap(pair, make
         standby.promote()
         alone = make_feed(dsn=standby.dsn)
         for number in range(others):
-            with psycopg.connect(standby.dsn):  # the loop stands still meanwhile, as the worker must not see these
-                await_publish(alone, b"other %d" % number)
+            publish_elsewhere(alone, b"other %d" % number)  # the worker must not see these one by one
         await until(lambda: following.reloads == 2)
         await following.applied(await publish_surely(feed, b"last"), timeout_ms=30_000)
         assert [b"1", b"2", b"3", b"last"] == [event.value for event in following.seen]
 
 
-def await_publish(feed, value):
+def publish_elsewhere(feed, value):
     """Publish on another loop, while this one stands still."""
-    import threading  # noqa: PLC0415
 
     async def publish():
         async with feed:
             await feed.publish("key", value)
 
-    thread = threading.Thread(target=lambda: asyncio.run(publish()))
-    thread.start()
-    thread.join(30)
+    in_thread(asyncio.run, publish())
 
 
 async def test_standby_is_named(pair, make_feed):

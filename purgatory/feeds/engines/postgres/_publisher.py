@@ -97,7 +97,7 @@ class PostgresPublisher(Publisher):
     @property
     def is_lost(self) -> bool:
         """Whether the server has closed the connection, as it does to all of them when it restarts."""
-        if not self._link.closed:
+        if not self._link.closed and self._trimming is None:  # otherwise the trim is using the socket, and will see it
             try:
                 for _ in range(2):  # the first may find the server's last words, the second the end
                     self._link.pgconn.consume_input()
@@ -115,10 +115,12 @@ class PostgresPublisher(Publisher):
 
     async def close(self) -> None:
         """Close the connection."""
-        await self._link.close()
-        if self._trimming is not None:
-            self._trimming.cancel()
-            await asyncio.wait([self._trimming])
+        trimming = self._trimming
+        if trimming is None:
+            await self._link.close()
+        else:  # it waits for the socket, so it closes the connection itself when it is cancelled
+            trimming.cancel()
+            await asyncio.wait([trimming])
 
     async def _append(self, events: Sequence[NewEvent]) -> list[Answer]:
         """Append events with different ids."""
@@ -179,5 +181,7 @@ class PostgresPublisher(Publisher):
             suppressed = throttle.admit("feed_trim_failed", self._name)
             if suppressed is not None and not self._link.closed:
                 log.warning("feed_trim_failed", feed=self._name, error=text_of(error), suppressed=suppressed)
+        except asyncio.CancelledError:
+            await self._link.close()  # if it rested
         finally:
             self._trimming = None
