@@ -106,9 +106,10 @@ class Proxy:
                 await writer.drain()
 
     async def _cut(self) -> None:
-        for writer in self._writers:
+        cut = set(self._writers)
+        for writer in cut:
             writer.transport.abort()
-        while self._writers:  # noqa: ASYNC110  # they end by themselves
+        while cut & self._writers:  # noqa: ASYNC110  # they end by themselves, and others may be made meanwhile
             await asyncio.sleep(0.001)
 
     def _wait(self, what: Coroutine[Any, Any, Any]) -> Any:
