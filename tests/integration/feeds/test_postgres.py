@@ -163,14 +163,17 @@ async def test_schema_that_is_missing_is_named(make_feed):
 
 
 async def test_other_defaults_of_a_role_do_no_harm(server, table):
-    """Concurrent publishes do not fail under a stricter isolation level, and a slow batch is not cut short."""
+    """Concurrent publishes do not fail under a stricter isolation level, and a slow batch has its time."""
     role = f"role_{uuid.uuid4().hex[:8]}"
     server.execute(f"CREATE ROLE {role} LOGIN SUPERUSER")
     server.execute(f"ALTER ROLE {role} SET default_transaction_isolation = 'serializable'")
-    server.execute(f"ALTER ROLE {role} SET statement_timeout = 1")
+    server.execute(f"ALTER ROLE {role} SET statement_timeout = 9999")
     feeds = [PostgresFeed(server.dsn.replace("purgatory@", f"{role}@"), table=table) for _ in range(4)]
     positions = await asyncio.gather(*(feed.publish("key", b"1") for feed in feeds for _ in range(200)))
     assert set(range(1, 801)) == {position.offset for position in positions}
+    publisher = await feeds[0].open_publisher()
+    assert ("4s",) == await publisher._link.row(psycopg.sql.SQL("SHOW statement_timeout"))
+    await publisher.close()
     for feed in feeds:
         await feed.aclose()
 
@@ -250,6 +253,7 @@ async def test_connection_that_the_server_has_closed_is_not_used(server, make_fe
     """A publish after a restart of the server is accepted at once, as nothing was on its way."""
     async with make_feed() as feed:
         await feed.publish("key", b"1")
+        await until(lambda: not _trimming(feed))
         server.restart()
         assert 2 == (await feed.publish("key", b"2")).offset
         await asyncio.to_thread(server.cut_connections)

@@ -173,9 +173,10 @@ class PostgresPublisher(Publisher):
         oldest_ns = None if self._keep_s is None else time.time_ns() - self._keep_s * 1_000_000_000
         limits = {"step": _STEP, "keep": self._keep, "oldest_ns": oldest_ns}
         try:
-            removed = _STEP
-            while removed == _STEP:
-                removed = (await self._link.execute(self._tables.trim, limits)).rowcount
+            while True:
+                cursor = await self._link.execute(self._tables.trim, limits)
+                if cursor.rowcount < _STEP:
+                    return
                 await asyncio.sleep(_REST_S)
         except psycopg.Error as error:
             suppressed = throttle.admit("feed_trim_failed", self._name)

@@ -21,7 +21,17 @@ import psycopg
 from psycopg import errors
 
 from purgatory._events.log import log
-from purgatory.feeds.engine import Disconnected, Event, Gap, LogPosition, Position, Reader, UnsupportedServer, mark_of
+from purgatory.feeds.engine import (
+    Disconnected,
+    Event,
+    Gap,
+    LogPosition,
+    Position,
+    Reader,
+    UnsupportedServer,
+    check_contiguous,
+    mark_of,
+)
 from purgatory.feeds.engines.postgres._link import Link, is_uncertain, text_of
 
 if TYPE_CHECKING:
@@ -110,24 +120,20 @@ class PostgresReader(Reader):
 
     async def _events(self, most: int) -> list[Event]:
         """What is there after the position."""
-        epoch, last, rows = await self._read_after(self._position, most)
-        events = [
-            Event(key, value, LogPosition(epoch, offset, mark_of(published_ns)), name, published_ns, context)
-            for offset, key, value, name, context, published_ns in rows
-            if value is not None
-        ][:most]
-        expected = self._position.offset
-        for event in events:
-            expected += 1
-            offset = event.position.offset  # type: ignore[attr-defined]  # made above
-            if offset != expected:
-                raise Gap(f"after offset {expected - 1} comes offset {offset}")
-        if not events and last > expected:
-            raise Gap(f"the feed ends at offset {last}, and nothing comes after offset {expected}")
-        if events:
-            self._position = events[-1].position  # type: ignore[assignment]
-        self._has_all = expected == last
-        return events
+        here = self._position
+        epoch, last, rows = await self._read_after(here, most)
+        new = [row for row in rows if row[0] > here.offset][:most]
+        positions = [LogPosition(epoch, row[0], mark_of(row[5])) for row in new]
+        check_contiguous(here, positions)
+        if not new and last > here.offset:
+            raise Gap(f"the feed ends at offset {last}, and nothing comes after offset {here.offset}")
+        if new:
+            self._position = positions[-1]
+        self._has_all = self._position.offset == last
+        return [
+            Event(key, value, position, name, published_ns, context)
+            for position, (_, key, value, name, context, published_ns) in zip(positions, new, strict=True)
+        ]
 
     async def _read_after(self, after: LogPosition, most: int) -> tuple[int, int, list[TupleRow]]:
         """Epoch, end, and rows from the position itself on, if that is a position in this history.

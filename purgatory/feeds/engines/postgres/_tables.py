@@ -87,8 +87,10 @@ _READ: Final = """
 SELECT h.epoch, h.last, e.* FROM {head} AS h LEFT JOIN LATERAL (
     SELECT position, key, CASE WHEN position > %(after)s THEN value END, id, context, published_ns FROM (
         SELECT w.*, sum(octet_length(value)) FILTER (WHERE position > %(after)s) OVER (ORDER BY position)
-            - octet_length(value) AS before FROM (
-            SELECT * FROM {events} WHERE position >= %(after)s ORDER BY position LIMIT %(most)s
+            - octet_length(value) AS before
+        FROM (
+            SELECT position, key, value, id, context, published_ns FROM {events}
+            WHERE position >= %(after)s ORDER BY position LIMIT %(most)s
         ) AS w
     ) AS v WHERE position <= %(after)s + 1 OR before < %(most_bytes)s ORDER BY position
 ) AS e ON true WHERE h.one"""
