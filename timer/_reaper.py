@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 from timer._base import JOIN_ERRORS, Timer, report_error
 from timer._errors import TimerClosed, TimerConfigError
-from timer._fork import new_lock
 
 if TYPE_CHECKING:
     from timer._base import TimerStatistics
@@ -62,7 +61,7 @@ class Driver:
         self._owner = owner or f"timer {timer.name!r}"
         self._on_restart = on_restart or (lambda error, _: report_error(error))
         self._stopped = False
-        self._sleep = new_lock()  # the thread rests while it is held
+        self._sleep = threading.Lock()  # the thread rests while it is held
         self._sleep.acquire()
         self.restarts = 0
         self.heartbeat_ns = time.monotonic_ns()

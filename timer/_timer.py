@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 SLEEP_S: Final = 0.0001
 
 #: The longest sleep of a driver. After it, the driver of a timer whose tasks were all cancelled begins to rest.
-LONGEST_SLEEP_S: Final = 30.0
+LONGEST_SLEEP_NS: Final = 30_000_000_000
 
 #: The greatest time that is converted to a float. A delay may be any int.
 MOST_NS: Final = 10**300
@@ -233,11 +233,11 @@ class SystemTimer(Timer):
                     self._changed.wait(self._sleep_s(now_ns, until_ns))
         return False
 
-    def _sleep_s(self, now_ns: int, until_ns: int | None) -> float | None:
+    def _sleep_s(self, now_ns: int, until_ns: int | None) -> float:
         upcoming = self._wheel.next_tick()
         next_ns = None if upcoming is None else self._origin_ns + upcoming * self._tick_ns
-        wake_ns = min((ns for ns in (until_ns, next_ns) if ns is not None), default=None)
-        return None if wake_ns is None else min(min(wake_ns - now_ns, MOST_NS) / 1e9, LONGEST_SLEEP_S)
+        wake_ns = min(ns for ns in (until_ns, next_ns, now_ns + LONGEST_SLEEP_NS) if ns is not None)
+        return (wake_ns - now_ns) / 1e9
 
     def _expire_due(self) -> bool:
         """Hand due buckets to the executor, without the lock. If that fails they stay due. Returns whether any was."""

@@ -41,6 +41,7 @@ TIMER = "timer/_timer.py"
 TASK = "timer/_task.py"
 WHEEL = "timer/_wheel.py"
 DISPATCH = "timer/_dispatch.py"
+REAPER = "timer/_reaper.py"
 
 T_OPERATION = "tests/unit/purgatory/test_operation.py::"
 T_PARK = "tests/unit/purgatory/test_park.py::"
@@ -55,6 +56,8 @@ T_SNAPSHOT = "tests/unit/purgatory/test_snapshot.py::"
 T_SCRAPE = "tests/unit/metrics/test_scrape_cost.py::"
 T_WATCHERS = "tests/unit/purgatory/test_watchers.py::"
 T_THRESHOLD = "tests/unit/purgatory/test_threshold.py::"
+T_DROPPED = "tests/unit/purgatory/test_dropped.py::"
+T_DROPPED_TIMER = "tests/unit/timer/test_dropped.py::"
 T_CONTRACT = "tests/unit/timer/test_contract.py::"
 T_TIMER = "tests/unit/timer/test_timer.py::"
 T_REAPER = "tests/unit/timer/test_reaper.py::"
@@ -309,6 +312,34 @@ MUTANTS = (
         "        return (deadline_ns - self._start_ns - 1) // self._tick_ns + 1\n",
         "        return (deadline_ns - self._start_ns) // self._tick_ns\n",
         T_TIMER + "test_not_a_nanosecond_early",
+    ),
+    Mutant(
+        "the thread of a dropped timer does not keep it",
+        REAPER,
+        "        return weakref.ref(timer, collected)\n",
+        "        return lambda: timer\n",
+        T_DROPPED_TIMER + "test_reaper_of_a_dropped_timer_ends",
+    ),
+    Mutant(
+        "a task that is pending keeps its timer",
+        REAPER,
+        "lambda: self._stopped or timer._is_empty()",
+        "lambda: True",
+        T_DROPPED_TIMER + "test_task_of_a_dropped_timer_is_run_first",
+    ),
+    Mutant(
+        "a thread that rests gets the timer with its first task",
+        REAPER,
+        "        self._woken_by = timer  # first: the program may drop it at once\n",
+        "",
+        T_DROPPED_TIMER + "test_timer_that_is_dropped_with_its_first_task_runs_it",
+    ),
+    Mutant(
+        "a purgatory that is dropped ends once nothing waits in it",
+        PURGATORY,
+        "partial(_reaper_restarted, name)",
+        "lambda error, restarts: _reaper_restarted(self._name, error, restarts)",
+        T_DROPPED + "test_thread_of_a_dropped_purgatory_ends",
     ),
     Mutant(
         "the clock is read again after waking",

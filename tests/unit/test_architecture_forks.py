@@ -26,6 +26,7 @@ LEFT = {
     "timer._fork.new_lock.lock": "likewise",
     "timer._fork.new_rlock.lock": "likewise",
     "timer._reaper.Driver.thread": "nothing expires in a child, and a thread that isn't there is joined at once",
+    "timer._reaper.Driver._sleep": "only the thread waits for it, which a child does not have",
     "purgatory._threads.watchdog.Watchdog._start.thread": "kept as _thread, which after_fork forgets",
     "purgatory._keys.shard.Shard.__init__": "kept as key_lock, which after_fork makes anew",
     "purgatory.feeds._threads.ThreadFollowing._thread": "nothing is followed in a child, and calls there say so",

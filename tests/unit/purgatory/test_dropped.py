@@ -54,6 +54,7 @@ def wait_in(purgatory, timeout_ms):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.guarantee("a dropped purgatory ends")
 def test_thread_of_a_dropped_purgatory_ends(kind, warned):
     """If nothing waits and nothing refers to the purgatory, its thread ends, and a warning names the purgatory."""
     KINDS[kind](f"dropped {kind}")
@@ -63,6 +64,7 @@ def test_thread_of_a_dropped_purgatory_ends(kind, warned):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.guarantee("a dropped purgatory ends")
 def test_what_waits_in_a_dropped_purgatory_expires_first(kind, warned):
     """While something waits, the purgatory and its thread stay. Then both go."""
     wait_in(KINDS[kind]("dropped"), 200)
@@ -78,7 +80,7 @@ def test_what_waits_in_a_dropped_purgatory_expires_first(kind, warned):
 
 def test_operation_that_completes_ends_the_stay(warned, monkeypatch):
     """An operation that the program completes in time lets the purgatory go before its deadline."""
-    monkeypatch.setattr(_timer, "LONGEST_SLEEP_S", 0.05)
+    monkeypatch.setattr(_timer, "LONGEST_SLEEP_NS", 50_000_000)
     purgatory = DelayedOperationPurgatory("dropped")
     operation = Waiting(600_000)
     purgatory.try_complete_else_watch(operation, ["k"])

@@ -21,8 +21,13 @@ def warned():
 
 
 def ends(thread):
-    gc.collect()
-    return eventually(lambda: not thread.is_alive())
+    """Whether a thread ends. The collector runs until then, because the thread may not rest yet."""
+
+    def has_ended():
+        gc.collect()
+        return not thread.is_alive()
+
+    return eventually(has_ended)
 
 
 def rests(timer):
@@ -51,7 +56,26 @@ def test_task_of_a_dropped_timer_is_run_first(warned):
 
     assert [] == warned()
     assert task.ran.wait(PATIENCE_S)
-    assert eventually(lambda: ends(thread))
+    assert ends(thread)
+    assert 1 == len(warned())
+
+
+def test_timer_that_is_dropped_with_its_first_task_runs_it(warned, monkeypatch):
+    """A task that wakes a resting thread keeps the timer, even if the thread has not run since."""
+    reaper = SystemTimerReaper("grim", SystemTimer("dropped"))
+    driver, woken = reaper.driver, threading.Event()
+    assert rests(reaper.timer)
+    monkeypatch.setattr(driver, "_wake", woken.set)  # the thread sleeps on, until the release below
+    reaper.timer._resting[:] = [driver._wake_for]
+    task = Ping(50)
+    reaper.add(task)
+    del reaper
+    assert woken.is_set()
+    gc.collect()
+    driver._sleep.release()
+
+    assert task.ran.wait(PATIENCE_S)
+    assert ends(driver.thread)
     assert 1 == len(warned())
 
 
