@@ -50,7 +50,7 @@ def _functions(tree):
 def c_steps(path):
     """The names of the functions that a C file defines, in order, without the prefix of a type."""
     text = (ROOT / path).read_text(encoding="utf-8")
-    names = re.findall(r"^static [^;={]*?\b(\w+)\([^;]*?\)\s*\{", text, re.MULTILINE)
+    names = re.findall(r"^(?:static|RARE) [^;={]*?\b(\w+)\([^;]*?\)\s*\{", text, re.MULTILINE)
     return [next((name.removeprefix(each) for each in PREFIXES if name.startswith(each)), name) for name in names]
 
 
