@@ -128,21 +128,23 @@ def _free_ports(host: str, count: int) -> tuple[int, ...]:
 
 async def _run_node(config: Config, *, watch_stdin: bool) -> None:
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    if watch_stdin:
-        loop.add_reader(0, lambda: None if os.read(0, 4096) else stop.set())
-    raise_limit()
     broker = Broker(config)
+    stop = broker.stopping.set
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop)
+    if watch_stdin:
+        loop.add_reader(0, lambda: None if os.read(0, 4096) else stop())
+    raise_limit()
     await broker.start()
     beside = "".join(f", {what} on {url}" for what, url in broker.observers.urls.items())
     here = config.cluster
     print(f"node {here.node_id} listens on {here.host}:{here.port}{beside}", flush=True)
-    await stop.wait()
+    await broker.stopping.wait()
     if watch_stdin:
         loop.remove_reader(0)
     await broker.stop()
+    if broker.failure is not None:
+        raise broker.failure
 
 
 def _run_cluster(options: argparse.Namespace, ports: tuple[int, ...], command: list[str]) -> int:

@@ -71,6 +71,10 @@ class Broker:
         self._tasks: list[asyncio.Task[None]] = []
         self._syncing = threading.Event()
         self._syncer: threading.Thread | None = None
+        self.stopping = asyncio.Event()
+        """Set when this node is to stop, also by itself."""
+        self.failure: OSError | None = None
+        """Why it stops by itself."""
         self.membership: Membership | None = None
         """This node's part in the cluster. None for a node alone."""
 
@@ -112,6 +116,8 @@ class Broker:
                 config, self.replicas, self.coordinator, self.timer, run_actions, folder_id=folder
             )
             configs.change = self.membership.topics.change_settings
+            controller = self.membership.controller
+            self.server.serves_until = lambda: controller.lease.ends_at
             self.server.handlers |= ClusterTopicHandlers(self.membership, self.topics).table
             self.server.handlers |= ClusterHandlers(self.membership, self.replicas).table
         self.observers = Observers(config)
@@ -146,12 +152,18 @@ class Broker:
                 self.server.close_slow_and_idle()
                 self.replicas.shrink_isrs()
                 self.replicas.check_disk()
+                self._look_for_conflict()
                 self.server.run_actions()
                 if rounds % 4 == 0:
                     self.replicas.retain()
                     self.replicas.checkpoint()
             except Exception:  # noqa: BLE001 - contained: repeated next time
                 _log.exception("housekeeping failed")
+
+    def _look_for_conflict(self) -> None:
+        self.failure = None if self.membership is None else self.membership.lasting_conflict()
+        if self.failure is not None:
+            self.stopping.set()
 
     async def stop(self) -> None:
         """Answer all waiting operations, and stop."""

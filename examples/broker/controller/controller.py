@@ -33,6 +33,7 @@ from examples.broker.coordination.store import (
     BadVersion,
     Create,
     Delete,
+    Lease,
     NodeExists,
     NoNode,
     SessionChange,
@@ -97,6 +98,8 @@ class Controller:
         """Called on the queue's thread after this node has registered."""
         self.is_registered = False
         """Whether this node is registered in its session. May be read from any thread."""
+        self.lease = Lease()
+        """That of the session in which this node is registered. It is over before. May be read from any thread."""
         self.conflict: OSError | None = None
         """The reason if another machine is registered with this node's id. May be read from any thread."""
         self._channel = channel
@@ -155,13 +158,14 @@ class Controller:
             self._try_to_become_controller()
         elif change is not SessionChange.SUSPENDED:
             self._end_term()
-            self.is_registered, self.controller_id = False, None
+            self.is_registered, self.controller_id, self.lease = False, None, Lease()
             if change is SessionChange.ESTABLISHED:
                 self._take_part()
 
     def _take_part(self) -> None:
         if self.is_registered:
             return
+        lease = self.store.lease  # first: if another session begins meanwhile, this one's is over
         try:
             layout.make_roots(self.store)
             self._key.secret = layout.secret_of(self.store)
@@ -171,7 +175,7 @@ class Controller:
                 )
                 self._watching = True
             self._register()
-            self.is_registered, self.conflict, self._is_retrying = True, None, False
+            self.is_registered, self.lease, self.conflict, self._is_retrying = True, lease, None, False
         except SessionLost:
             return  # the next session takes part
         except (OSError, LookupError) as error:
@@ -212,6 +216,7 @@ class Controller:
         except ValueError:
             return  # written by another tool
         if folder_id != self.info.folder_id:
+            self.lease = Lease()
             self.conflict = OSError(
                 f"node {self.info.node_id} is registered with another data folder: "
                 "give each node its own id, or wait for the end of that session"

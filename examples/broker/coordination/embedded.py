@@ -42,7 +42,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from examples.broker.coordination import tree
-from examples.broker.coordination.store import Node, SessionChange, SessionLost, Unreachable, Watch, check_path
+from examples.broker.coordination.store import Lease, Node, SessionChange, SessionLost, Unreachable, Watch, check_path
 from examples.broker.coordination.tree_file import TreeFile, create
 from examples.broker.coordination.tree_watches import TreeWatches
 
@@ -80,6 +80,7 @@ class EmbeddedStore:
         if session_ms < 1 or poll_ms < 1:
             raise ValueError(f"session_ms and poll_ms must be 1 or more, got {session_ms} and {poll_ms}")
         self.on_session: Callable[[SessionChange], None] = lambda _: None
+        self.lease = Lease()
         self._path = path
         self._timeout_ns = session_ms * 1_000_000
         self._poll_s = poll_ms / 1_000
@@ -129,7 +130,8 @@ class EmbeddedStore:
                 ).lastrowid
                 or 0
             )
-        self._renew_at = now + self._timeout_ns // 4
+        self.lease = Lease()
+        self._renewed(now)
         self._next_expiry = 0
         self._tell_session(SessionChange.ESTABLISHED)
 
@@ -257,11 +259,16 @@ class EmbeddedStore:
         with self._transaction() as db:
             expires = now + self._timeout_ns
             renewed = db.execute("UPDATE sessions SET expires = ? WHERE id = ?", (expires, self._session)).rowcount
-        self._renew_at = now + self._timeout_ns // 4
-        if not renewed:
+        if renewed:
+            self._renewed(now)
+        else:
             self._tell_session(SessionChange.LOST)
             self._begin_session()
             self._call(self._watches.all())
+
+    def _renewed(self, now: int) -> None:
+        self._renew_at = now + self._timeout_ns // 4
+        self.lease.ends_at = (now + self._timeout_ns) / 1e9
 
     def _expire(self, now: int) -> None:
         over = "expires < ? OR boot != ?"

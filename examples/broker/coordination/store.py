@@ -12,6 +12,8 @@ A *store* is one process's session with a tree of small nodes that all processes
   on a node that it does not change: this keeps a replaced controller from writing.
 - **Sessions.** A process that is silent for longer than its session is dead to the others. Its ephemeral nodes are
   removed, and its writes raise `SessionLost` until it has a new session. `on_session` reports both.
+- **Leases.** A process that is stopped does not see the end of its session. So it has the time until which the session
+  lasts for sure (`Lease`).
 - **Watches** report *that* something has changed, so the owner reads again. One call may stand for several changes.
   Every watch is called once with each new session. `watch` is for a node that is created, set or deleted,
   `watch_children` for the names below a node.
@@ -149,6 +151,19 @@ class SessionChange(enum.Enum):
     """The session is over. Its ephemeral nodes are removed."""
 
 
+@attrs.define(eq=False)
+class Lease:
+    """One session's. May be read from any thread.
+
+    Each answer of the store to a renewal extends it, counted from before the renewal was sent. So it ends before the
+    store may end the session, on clocks that run equally fast. It also ends while the store is unreachable, because the
+    process cannot know whether its session is over.
+    """
+
+    ends_at: float = 0.0
+    """In seconds of `time.monotonic`. A process that was stopped finds that this time has passed."""
+
+
 class Watch(Protocol):
     def cancel(self) -> None:
         """Call back no more. A call in progress may still arrive."""
@@ -157,6 +172,8 @@ class Watch(Protocol):
 class Store(Protocol):
     on_session: Callable[[SessionChange], None]
     """Set before `start`. The first call is for the session that `start` begins."""
+    lease: Lease
+    """The present session's. Each session has a new one."""
 
     def start(self) -> None:
         """Begin a session. Raises Unreachable if that is not possible."""

@@ -13,6 +13,9 @@ The interface is a subset of ZooKeeper's, so most calls are one call there. This
 - **Session and connection** are kept apart, as kazoo's documentation asks. SUSPENDED: the connection is lost, and the
   session may continue. Calls fail with `Unreachable`. RESUMED: connected again within the session. LOST: the session is
   over. kazoo begins a new one by itself, which is reported as ESTABLISHED.
+- **The lease** is extended by the answers to small reads, four per session. It assumes that the service grants
+  `session_ms` or more. A server that dies at once after an answer may not have reported it to the others. Then the
+  session may end earlier than the lease, by at most the service's tick.
 - **One exception each.** kazoo's errors become the store's. A call that takes longer than a session is `Unreachable`.
 
 A path such as `zk://10.0.0.1:2181,10.0.0.2:2181/orders` puts the whole tree under `/orders`, which is created.
@@ -39,6 +42,7 @@ from examples.broker.coordination.store import (
     Create,
     Delete,
     EphemeralParent,
+    Lease,
     Node,
     NodeExists,
     NoNode,
@@ -105,7 +109,7 @@ class ZooKeeperStore:
 
     Args:
         hosts: `host:port`, separated by commas, with the chroot after the last one.
-        session_ms: how long this process may be silent before its session ends. The service may change it.
+        session_ms: how long this process may be silent before its session ends. The service may grant more.
     """
 
     def __init__(self, hosts: str, *, session_ms: int = 2_000) -> None:
@@ -117,6 +121,10 @@ class ZooKeeperStore:
         if chroot:
             check_path(None, None, f"/{chroot}")
         self.on_session: Callable[[SessionChange], None] = lambda _: None
+        self.lease = Lease()
+        self._session: Any = None
+        """kazoo's id of the session that the lease is of."""
+        self._renew_at = 0.0
         self.watches: set[_Watch] = set()
         self.notes: queue.SimpleQueue[_Watch | str | None] = queue.SimpleQueue()
         """The work of the thread: a watch that fired, a state of kazoo's, or None to end."""
@@ -225,7 +233,7 @@ class ZooKeeperStore:
 
     def _run(self) -> None:
         is_reachable = True
-        while (note := self.notes.get()) is not None:
+        while (note := self._next_note()) is not None:
             try:
                 if isinstance(note, _Watch):
                     self._set_and_call(note)
@@ -241,6 +249,28 @@ class ZooKeeperStore:
                 _log.exception("a callback failed")
             else:
                 is_reachable = is_reachable or isinstance(note, _Watch)
+
+    def _next_note(self) -> _Watch | str | None:
+        """Wait for a note, and meanwhile renew the lease."""
+        while True:
+            if time.monotonic() >= self._renew_at:
+                self._renew()
+            try:
+                return self.notes.get(timeout=max(self._renew_at - time.monotonic(), 0))
+            except queue.Empty:
+                continue
+
+    def _renew(self) -> None:
+        began, lease, session = time.monotonic(), self.lease, self._session
+        self._renew_at = began + self._timeout_s / 4
+        if session is None:
+            return
+
+        def answered(result: Any) -> None:  # on a thread of kazoo's
+            if result.successful() and lease is self.lease and session == self._client.client_id:
+                lease.ends_at = max(lease.ends_at, began + self._timeout_s)
+
+        self._client.exists_async("/").rawlink(answered)
 
     def _set_and_call(self, watch: _Watch) -> None:
         if watch not in self.watches:
@@ -259,6 +289,10 @@ class ZooKeeperStore:
         else:
             change = SessionChange.LOST if state == KazooState.LOST else SessionChange.SUSPENDED
         self._begun = change is not SessionChange.LOST
+        if change in (SessionChange.ESTABLISHED, SessionChange.LOST):
+            self.lease, self._session = Lease(), None
+        if state == KazooState.CONNECTED:
+            self._session, self._renew_at = self._session or self._client.client_id, 0.0
         _log.info("session", change=change.value)
         try:
             self.on_session(change)

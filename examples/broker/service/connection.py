@@ -23,6 +23,10 @@ connection, with a log line. Unfinished frames of all connections together hold 
 that does not read its responses is not read from after `max_in_flight` requests, or when its socket is full. A request
 has at most `max_elements` elements in all its arrays.
 
+**The lease.** In a cluster, a client is answered only while this node knows that its session lasts. The time is
+compared before each request and before each write, because the process may have been stopped in between. Afterwards
+its connections are closed without an answer. Only other nodes are answered until this node has registered again.
+
 **Turns.** A connection's requests are handled for at most `turn_ms`. Then the other connections have their turn. A
 handler that may take longer is a generator, and its turn can end wherever it yields. Until it has ended, nothing more
 is read from its connection. Other requests are handled between two steps, so a step must not keep state that they
@@ -191,8 +195,8 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
 
     def _handle(self, data: bytes, start: int, end: int) -> None:
         header, position = decode_prefix(RequestHeader, 0, data, start, end)
-        if self in self._server.surplus and header.api_key != ApiKey.NODE_HANDSHAKE:
-            raise MalformedRequest("too many connections")
+        if header.api_key != ApiKey.NODE_HANDSHAKE and not self._may_ask():
+            return
         api = APIS.get(header.api_key)
         handler = self._server.handlers.get(header.api_key)
         version = header.api_version
@@ -221,6 +225,15 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
         except Exception:  # noqa: BLE001 - contained: only this connection is closed
             _log.exception("handler failed", api=api.key.name, version=version, peer=self.peer)
             self.close(f"the handler of {api.key.name} failed")
+
+    def _may_ask(self) -> bool:
+        """Whether this node answers requests of this connection. If not, it is closed."""
+        if self.node is not None or (self not in self._server.surplus and self._server.is_serving(time.monotonic())):
+            return True
+        if self in self._server.surplus:
+            raise MalformedRequest("too many connections")
+        self.drop()
+        return False
 
     # -- turns
 
@@ -282,6 +295,9 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
         replies = self._replies
         if not replies or replies[0].frame is None:
             return
+        self._active_at = time.monotonic()
+        if not self._server.is_serving(self._active_at) and self._transport is None:
+            return
         ready: list[bytes] = []
         while replies and (frame := replies[0].frame) is not None:
             ready += frame
@@ -290,7 +306,6 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
             self._transport.write(b"".join(ready))
         else:
             self._transport.writelines(ready)
-        self._active_at = time.monotonic()
         if self._paused:
             self._pace()
 
@@ -317,4 +332,11 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
                 self._transport.abort()
             else:
                 self._transport.close()
+            self.connection_lost(None)
+
+    def drop(self) -> None:
+        """Close the connection without a line in the log, and without what is not sent yet."""
+        if self._transport is not None:
+            self._server.closed += 1
+            self._transport.abort()
             self.connection_lost(None)

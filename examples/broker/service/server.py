@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from typing import TYPE_CHECKING
+
+import structlog
 
 from examples.broker.protocol.apis import APIS, BETWEEN_NODES, ApiKey
 from examples.broker.protocol.errors import ErrorCode
@@ -12,10 +15,13 @@ from examples.broker.protocol.messages.header import ApiVersion, ApiVersionsResp
 from examples.broker.service.connection import Connection
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from examples.broker.service.config import Config
     from examples.broker.service.reply import Handler, Reply
     from purgatory import ActionQueue
 
+_log = structlog.get_logger(__name__)
 _MOST_SURPLUS = 100
 _INPUT_BYTES = 256 * 1024
 
@@ -33,6 +39,9 @@ class Server:
         self.input = memoryview(bytearray(_INPUT_BYTES))
         self.buffered = 0
         """The bytes of unfinished frames of all connections."""
+        self.serves_until: Callable[[], float] = lambda: math.inf
+        """In a cluster: returns the end of this node's lease, a monotonic time."""
+        self._is_serving = False
         self.requests = 0
         self.closed = 0
         self.loop: asyncio.AbstractEventLoop
@@ -50,6 +59,19 @@ class Server:
         while len(self.actions):
             self.actions.try_complete_actions()
 
+    def is_serving(self, now: float) -> bool:
+        """Whether clients may be answered at this monotonic time. Closes their connections when that ends."""
+        serves = now < self.serves_until()
+        if serves != self._is_serving:
+            self._is_serving = serves
+            if serves:
+                _log.info("clients are served")
+            else:
+                _log.warning("clients are not served: this node is not registered", connections=len(self.connections))
+                for connection in self.connections - self.from_nodes:
+                    connection.drop()
+        return serves
+
     def opened(self, connection: Connection) -> None:
         """Note a new connection. Far above the limit, it takes the place of the oldest one that is above it."""
         self.connections.add(connection)
@@ -66,6 +88,7 @@ class Server:
     def close_slow_and_idle(self) -> None:
         """Close connections with an incomplete frame that is too old, and idle clients. Called periodically."""
         now = time.monotonic()
+        self.is_serving(now)
         slow, idle = now - self.config.frame_timeout_ms / 1_000, now - self.config.max_idle_ms / 1_000
         for connection in list(self.connections):
             if connection.frame_began is not None and connection.frame_began < slow:

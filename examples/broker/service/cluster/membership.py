@@ -73,6 +73,7 @@ class Membership:
         self._watching = self._is_leaving = False
         self._introduced: asyncio.Future[None] = self._loop.create_future()
         """Done once a controller has sent this node all metadata, or after a timeout."""
+        self._in_conflict_since: float | None = None
         self.key = NodeKey(here.node_id)
         self.follower = Follower(replicas, self.key)
         durable = config.replication.fsync is Fsync.ALWAYS
@@ -149,6 +150,15 @@ class Membership:
             raise self.controller.conflict
         self._introduce()  # serve anyway; clients will ask again
 
+    def lasting_conflict(self) -> OSError | None:
+        """Return the reason if another machine has had this node's id for some time. Called periodically."""
+        conflict, now = self.controller.conflict, self._loop.time()
+        if conflict is None:
+            self._in_conflict_since = None
+            return None
+        self._in_conflict_since = self._in_conflict_since or now
+        return conflict if now - self._in_conflict_since > _INTRODUCED_S else None
+
     def _introduce(self) -> None:
         if not self._introduced.done():
             self._introduced.set_result(None)
@@ -163,6 +173,8 @@ class Membership:
     async def leave(self) -> None:
         """Move every leadership away from this node, as far as other replicas can take over soon."""
         self._is_leaving = True
+        if not self.controller.is_registered:
+            return
         self._report_offline()
         give_up = self._loop.time() + _LEAVE_S
         while self._is_needed():

@@ -70,6 +70,21 @@ def test_lease_runs_out_for_whoever_looks(by_hand, clock):
         other.get("/a")
 
 
+def test_lease_ends_before_its_session(by_hand, clock):
+    """Each renewal moves its end. The lease of a session that others have ended stays over. The next has its own."""
+    stopped, other = by_hand(), by_hand()
+    lease = stopped.lease
+    assert 3.0 == lease.ends_at
+    clock.advance(500)
+    stopped.poll()
+    assert 3.5 == lease.ends_at
+
+    clock.advance(2_500)
+    other.poll()
+    stopped.poll()
+    assert (3.5, 6.0) == (lease.ends_at, stopped.lease.ends_at)
+
+
 def test_lease_is_renewed_by_polling(by_hand, clock):
     """A process that looks often enough keeps its session."""
     busy, other = by_hand(), by_hand()

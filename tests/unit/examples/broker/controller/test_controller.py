@@ -122,6 +122,26 @@ def test_another_machine_does_not_take_the_place_of_a_node(cluster):
     assert "another folder" == registered.folder_id
 
 
+def test_a_node_whose_id_was_taken_over_has_no_lease(cluster):
+    """It was stopped until its session was over. Another machine has its id now, and it learns that when it goes on."""
+    cluster.add(1, 2)
+    stopped = cluster.nodes[1]
+    lease = stopped.controller.lease
+    cluster.die(1)
+    cluster.add_double(1)
+    assert cluster.clock.now / 1e9 > lease.ends_at
+
+    stopped.stopped = False
+    cluster.advance(2_000)
+    assert cluster.clock.now / 1e9 > max(lease.ends_at, stopped.controller.lease.ends_at)
+    assert "another data folder" in str(stopped.controller.conflict)
+
+    cluster.die("double of 1")
+    cluster.advance(1_000)
+    assert cluster.clock.now / 1e9 < stopped.controller.lease.ends_at
+    assert stopped.controller.conflict is None
+
+
 def test_a_registration_that_fails_again_and_again_is_logged_once(cluster):
     """The first line stands for all tries, until one succeeds."""
     cluster.add(1, 2)

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from kazoo.client import KazooState
 from kazoo.handlers.threading import KazooTimeoutError
 
 from examples.broker.coordination import zookeeper
@@ -15,9 +16,14 @@ class Client:
     def __init__(self):
         self.watches = []
         self.failing = 0
+        self.client_id = (1, b"")
+        self.reads = []
         self.after_set = lambda: None
 
-    def exists_async(self, _path, watch):
+    def exists_async(self, _path, watch=None):
+        if watch is None:
+            return SimpleNamespace(rawlink=self.reads.append)
+
         def get(timeout):  # noqa: ARG001 - the library's signature
             if self.failing:
                 self.failing -= 1
@@ -97,3 +103,48 @@ def test_a_watch_that_could_not_be_made_is_never_called(store):
     with pytest.raises(Unreachable):
         store.watch("/controller", lambda: pytest.fail("called"))
     assert set() == store.watches
+
+
+OK, FAILED = SimpleNamespace(successful=lambda: True), SimpleNamespace(successful=lambda: False)
+
+
+@pytest.fixture
+def now(monkeypatch):
+    """The time, which does not pass by itself."""
+    now = [1_000.0]
+    monkeypatch.setattr(zookeeper.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_an_answer_extends_the_lease_from_the_time_of_its_question(store, now):
+    """An answer that was late, or that failed, does not make the lease longer than the session."""
+    store._take_state(KazooState.CONNECTED)
+    store.work()
+    now[0] += 0.5
+    store.work()
+    now[0] += 10
+    store.work()
+    (first, second, third), lease = store._client.reads, store.lease
+    assert 0 == lease.ends_at
+    second(OK)
+    assert 1_002.5 == lease.ends_at
+    first(OK)
+    third(FAILED)
+    assert 1_002.5 == lease.ends_at
+
+
+def test_a_lease_ends_with_its_session(store, now):
+    """Answers in the next session extend the next lease, not the one that a node has registered with."""
+    store._take_state(KazooState.CONNECTED)
+    store.work()
+    (question,), lease = store._client.reads, store.lease
+    question(OK)
+    now[0] += 1
+    store._client.client_id = (2, b"")  # before this thread has learned of it
+    store._renew()
+    store._client.reads[-1](OK)
+    store._take_state(KazooState.LOST)
+    store._take_state(KazooState.CONNECTED)
+    store.work()
+    store._client.reads[-1](OK)
+    assert (1_002, 1_003) == (lease.ends_at, store.lease.ends_at)

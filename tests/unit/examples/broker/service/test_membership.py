@@ -96,6 +96,21 @@ def test_an_outage_of_the_tree_is_logged_once():
     assert ["isr not changed", "tree unreachable", "tree reachable again", "isr not changed"] == events
 
 
+def test_a_node_ends_when_another_machine_keeps_its_id(monkeypatch):
+    """The other machine's session may be about to end, so the node waits for ten seconds from when it found it."""
+    monkeypatch.setattr(membership, "_INTRODUCED_S", 10)
+    found, now = [], [100.0]
+    conflict = OSError("registered with another data folder")
+    node = object.__new__(membership.Membership)
+    node._in_conflict_since, node._loop = None, SimpleNamespace(time=lambda: now[0])
+    node.controller = SimpleNamespace(conflict=None)
+    for current in (None, conflict, conflict, None, conflict, conflict, conflict):
+        node.controller.conflict = current
+        found.append(node.lasting_conflict())
+        now[0] += 8
+    assert [None] * 6 + [conflict] == found
+
+
 def test_a_node_registers_again_when_its_disk_accepts_writes():
     """A failing disk is reported at once. Its return is reported after the registration, by `_registered`."""
     calls = []
@@ -125,6 +140,7 @@ def test_a_node_stops_when_others_have_taken_over(monkeypatch, successor):
         node.replicas = SimpleNamespace(metadata=SimpleNamespace(topics=leaderships((1, 2), (2, 1), (1,), (2, 3))))
         node.channels = SimpleNamespace(drained=lambda _: asyncio.sleep(0))
         node._report_offline = lambda: reports.append(node._is_leaving)
+        node.controller = SimpleNamespace(is_registered=True)
         leaving = asyncio.create_task(node.leave())
         if successor:
             for isrs in (((1, 2), (2, 1), (1,), (2, 3)), ((2,), (2, 1), (1,), (2, 3))):

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import ErrorCode
+from examples.broker.protocol.messages.controller import NodeHandshakeRequest, NodeHandshakeResponse
 from examples.broker.protocol.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -23,7 +25,7 @@ from examples.broker.service.connection import Connection
 from examples.broker.service.server import Server
 from purgatory import ActionQueue
 
-JOIN, HEARTBEAT, API_VERSIONS = 11, 12, 18
+JOIN, HEARTBEAT, API_VERSIONS, NODE_HANDSHAKE = 11, 12, 18, ApiKey.NODE_HANDSHAKE
 
 
 class FakeTransport(asyncio.Transport):
@@ -109,6 +111,11 @@ def make():
 
 def heartbeat(number):
     body = b"".join([*encode(RequestHeader(HEARTBEAT, 0, number, "c"), 0), *encode(HeartbeatRequest("g", 1, "m"), 0)])
+    return struct.pack(">i", len(body)) + body
+
+
+def handshake(number):
+    body = b"".join([*encode(RequestHeader(NODE_HANDSHAKE, 0, number, "n"), 0), *encode(NodeHandshakeRequest(2), 0)])
     return struct.pack(">i", len(body)) + body
 
 
@@ -332,6 +339,72 @@ def test_a_surplus_connection_proves_soon_that_it_is_a_node(make, monkeypatch):
     now[0] += 1.1
     first.server.close_slow_and_idle()
     assert [False, True] == [first.transport.closed, surplus.transport.closed]
+
+
+@pytest.fixture
+def leased(make, monkeypatch):
+    """A connection, a clock that a test moves, and the end of the node's lease."""
+    now, ends = [1_000.0], [1_002.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    client = make()
+    client.server.serves_until = lambda: ends[0]
+    return client, now, ends
+
+
+def test_a_request_after_the_lease_is_not_handled(leased, make):
+    """It was in the socket's buffer of a process that was stopped. Every client is disconnected, without an answer."""
+    client, now, _ = leased
+    other = make(client.server)
+    client.send(heartbeat(1))
+    now[0] = 1_002.0
+    client.send(heartbeat(2) + heartbeat(3))
+    assert (0, [True, True]) == (len(client.replies), [each.transport.aborted for each in (client, other)])
+
+
+def test_an_answer_after_the_lease_is_not_written(leased):
+    """The handler of a request may have ended, or its operation completed, after a stop of the process."""
+    client, now, _ = leased
+    client.send(heartbeat(1))
+    lost = []
+    client.replies[0].on_lost = lambda: lost.append(1)
+    now[0] = 1_002.0
+    client.replies[0](HeartbeatResponse())
+    assert ([], True) == (client.answered, client.transport.aborted)
+
+
+def test_clients_are_disconnected_at_the_end_of_the_lease(leased):
+    """A client without requests finds another node, too. Its operations that wait are cancelled."""
+    client, now, _ = leased
+    client.send(heartbeat(1))
+    lost = []
+    client.replies[0].on_lost = lambda: lost.append(1)
+    now[0] = 1_002.0
+    client.server.close_slow_and_idle()
+    assert ([1], [], True) == (lost, client.answered, client.transport.aborted)
+
+
+def test_other_nodes_are_answered_without_a_lease(leased, make):
+    """A node must be reachable for the controller before it is registered. A client is disconnected until then."""
+    client, now, ends = leased
+    node = make(client.server)
+    node.connection.proved(2)
+    client.send(heartbeat(1))
+    now[0] = 1_002.0
+    node.send(heartbeat(2))
+    node.replies[-1](HeartbeatResponse())
+    late = make(client.server)
+    late.server.handlers[NODE_HANDSHAKE] = lambda _request, _version, reply: reply(NodeHandshakeResponse())
+    late.send(handshake(3))
+    assert ([2], [3], False) == (node.answered, late.answered, late.transport.closed)
+    assert client.transport.aborted
+    late.send(heartbeat(4))
+    assert ([3], True) == (late.answered, late.transport.aborted)
+
+    ends[0] = 1_004.0
+    again = make(client.server)
+    again.send(heartbeat(5))
+    again.replies[0](HeartbeatResponse())
+    assert [5] == again.answered
 
 
 def test_what_waits_for_a_lost_client_is_told(make):
