@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from examples.broker.groups.compaction import Compaction
 from examples.broker.groups.coordinator import Coordinator
 from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.topic_manager import TopicManager
@@ -125,7 +126,10 @@ class Broker:
             self._syncer = threading.Thread(target=self._sync, name="broker-fsync", daemon=True)
             self._syncer.start()
         await self.server.start()
-        self._tasks.append(loop.create_task(self._housekeeping()))
+        compaction = Compaction(
+            self.coordinator.store, self.replicas, turn_ms=config.turn_ms, run_actions=self.server.run_actions
+        )
+        self._tasks += [loop.create_task(self._housekeeping()), loop.create_task(compaction.run())]
         if self.membership is not None:
             await self.membership.start()
         _log.info(

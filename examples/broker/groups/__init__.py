@@ -9,6 +9,7 @@
     commits             committed offsets
     admission           new, returning and static members
     coordinator         moves groups through their states
+    compaction          bounds the log of the groups' records
 
 No module here knows wire messages.
 """

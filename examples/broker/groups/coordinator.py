@@ -22,6 +22,7 @@ from examples.broker.groups.delayed_sync import DelayedSync
 from examples.broker.groups.sessions import Sessions
 from examples.broker.groups.state.group import Group, GroupState, Member
 from examples.broker.groups.state.known_groups import KnownGroups
+from examples.broker.groups.state.live_records import LiveRecords
 from examples.broker.groups.state.store import GroupStore
 from examples.broker.groups.state.values import Identity, Joined
 from examples.broker.protocol.errors import BrokerError, ErrorCode
@@ -71,10 +72,13 @@ class Coordinator:
         self.admission = Admission(settings, self.groups, self.store, self.sessions, rebalance=self._rebalance)
         self.commits = Commits(settings, self.groups, self.store, self.sessions, topics)
         topics.on_deleted = self.commits.delete_offsets_of_topic
-        if alone and replicas.partitions.get((OFFSETS_TOPIC, 0)) is not None:
+        if alone:
             key = (OFFSETS_TOPIC, 0)
-            groups = run_at_once(self.store.load(key))
-            self.add_loaded(key, groups, {topic.name: topic.topic_id for topic in topics.topics.values()})
+            if key in replicas.partitions:
+                groups = run_at_once(self.store.load(key))
+                self.add_loaded(key, groups, {topic.name: topic.topic_id for topic in topics.topics.values()})
+            else:
+                self.store.live[key] = LiveRecords()
 
     # -- groups that arrive and leave with their partition
 
@@ -97,6 +101,7 @@ class Coordinator:
 
     def release(self, key: Key) -> None:
         """Remove the groups of a partition that moved away. Members that wait are answered NOT_COORDINATOR."""
+        self.store.live.pop(key, None)
         for group in self.groups.release(key):
             with group.lock:
                 for purgatory in (self.joins, self.syncs):

@@ -87,6 +87,10 @@ class Partition:
         """The nodes that may join the ISR. None: all."""
         self.isr_being_written: frozenset[int] | None = None
         """The wanted in-sync replicas that are being written at this moment."""
+        self.start_waits = False
+        """On a follower: whether a log start is adopted only when the records from there on are on the disk."""
+        self._next_start: tuple[int, int] | None = None
+        """On a follower: a log start to adopt, and the end of this log when it was learned."""
         self.is_aligned = True
         """On a follower: whether its log is known to be a prefix of the leader's."""
         self._epoch_start = 0
@@ -288,4 +292,11 @@ class Partition:
             self.log.append_replicated(data)
         self.high_watermark = max(self.high_watermark, min(leader_watermark, self.log.next_offset))
         if leader_start > self.log.start_offset:
-            self.log.delete_before(leader_start)
+            self._adopt_start(leader_start)
+
+    def _adopt_start(self, start: int) -> None:
+        if self._next_start is None or self._next_start[0] != start:
+            self._next_start = (start, self.log.next_offset)
+        if not self.start_waits or self.log.secured_offset >= self._next_start[1]:
+            self.log.delete_before(start)
+            self._next_start = None

@@ -109,6 +109,7 @@ class ReplicaManager:
         partition.stamps = settings[names.TIMESTAMP_TYPE] == names.LOG_APPEND_TIME
         log = partition.log
         log.segment_bytes, log.segment_ms = int(settings[names.SEGMENT_BYTES]), int(settings[names.SEGMENT_MS])
+        partition.start_waits = topic.is_internal  # it loses records without its new ones, see `groups.compaction`
         if not topic.is_internal:  # committed offsets are kept
             log.retention_bytes, log.retention_ms = (
                 int(settings[names.RETENTION_BYTES]),
@@ -192,8 +193,12 @@ class ReplicaManager:
         timeout_ms: int,
         respond: Callable[[Mapping[Key, tuple[ErrorCode, int]]], None],
         lock: LockLike | None = None,
+        on_append: Callable[[], None] = lambda: None,
     ) -> None:
-        """Append to each partition. When `acks` is met, respond with a code and a first offset for each."""
+        """Append to each partition. When `acks` is met, respond with a code and a first offset for each.
+
+        `on_append` is called after each partition's append, before any response.
+        """
         results: dict[Key, tuple[ErrorCode, int]] = {}
         parts: list[Produced] = []
         appended: list[Partition] = []
@@ -207,6 +212,7 @@ class ReplicaManager:
                 self.check_disk()
             else:
                 results[key] = (ErrorCode.NONE, first)
+                on_append()
                 appended.append(partition)
                 if acks == ACKS_ALL:
                     parts.append(Produced(partition, first, required))

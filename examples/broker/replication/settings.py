@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from examples.broker.storage.topics import Topic
 
 
+_INTERNAL_SEGMENT = 1024 * 1024
+"""The internal topic has small segments, because compaction removes whole ones."""
+
+
 @attrs.frozen(kw_only=True)
 class ReplicationSettings:
     min_isr: int = attrs.field(default=1, validator=ge(1))
@@ -39,7 +43,9 @@ def settings_of(topic: Topic, node: ReplicationSettings) -> dict[str, str]:
         names.MAX_BYTES: str(node.max_batch_bytes),
         names.RETENTION_BYTES: "-1",
         names.RETENTION_MS: "-1",
-        names.SEGMENT_BYTES: str(node.segment_bytes),
+        names.SEGMENT_BYTES: str(
+            min(node.segment_bytes, _INTERNAL_SEGMENT) if topic.is_internal else node.segment_bytes
+        ),
         names.SEGMENT_MS: str(node.segment_ms),
         names.TIMESTAMP_TYPE: "CreateTime",
         names.UNCLEAN_ELECTION: "false",

@@ -79,6 +79,11 @@ class Log:
         self._disk = disk or Disk(folder)
         self._unsynced: dict[Segment, None] = {}
         """The segments with bytes that must be forced to the disk."""
+        self._noted_end = 0
+        """The log's end when `_unsynced` was last changed."""
+        self._cuts = 0
+        self._secured = (0, 0)
+        """Cuts and end of the log when `sync` last began, once it has ended. Set by its thread."""
         self._memo: tuple[tuple[int, int, int], bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._recover(start_offset)
@@ -96,6 +101,14 @@ class Log:
     @property
     def size(self) -> int:
         return sum(segment.size for segment in self._segments)
+
+    @property
+    def secured_offset(self) -> int:
+        """The offset up to which appended records are on the disk. With `Fsync.NEVER` they count as if they were."""
+        if self.fsync is Fsync.NEVER:
+            return self.next_offset
+        cuts, end = self._secured
+        return end if cuts == self._cuts else 0
 
     def _recover(self, start_offset: int) -> None:
         reason: str | None = None
@@ -175,6 +188,7 @@ class Log:
         self.producers.appended(batch, offset)
         if self.fsync is not Fsync.NEVER:
             self._unsynced[segment] = None
+            self._noted_end = self.next_offset
 
     def _secure(self, start: int) -> None:
         """With `Fsync.ALWAYS`: force everything from `start` on to the disk, or remove it again."""
@@ -290,10 +304,15 @@ class Log:
             self._segments.pop().delete()
             self._bases.pop()
         self._segments[-1].truncate_to(offset)
-        self._memo = None
+        self._was_cut()
         self.epochs.truncate_to(self.next_offset)
         self.start_offset = min(self.start_offset, self.next_offset)
         self.producers.truncate_to(self.next_offset)
+
+    def _was_cut(self) -> None:
+        self._memo = None
+        self._noted_end = min(self._noted_end, self.next_offset)  # first: `sync` reads them in the other order
+        self._cuts += 1
 
     def restart_at(self, offset: int) -> None:
         """Remove everything and begin again at `offset`, because the leader has nothing in common with this log."""
@@ -301,7 +320,8 @@ class Log:
         old = self._segments
         for segment in old:
             segment.path.unlink(missing_ok=True)  # first, because the new segment may have the name of one of them
-        self._segments, self._bases, self._memo = [Segment(self.folder, offset)], [offset], None
+        self._segments, self._bases = [Segment(self.folder, offset)], [offset]
+        self._was_cut()
         for segment in old:
             segment.close()
         self.start_offset = offset
@@ -310,6 +330,7 @@ class Log:
 
     def sync(self) -> None:
         """Force appended bytes to the disk. May be called from another thread."""
+        secured = self._cuts, self._noted_end
         for segment in list(self._unsynced):
             self._unsynced.pop(segment, None)  # before the call, because an append meanwhile adds it again
             try:
@@ -318,6 +339,7 @@ class Log:
                 if segment in self._segments:  # otherwise the loop has removed it
                     self._unsynced[segment] = None
                     raise
+        self._secured = secured
 
     def close(self) -> None:
         """Force everything to the disk, except with `Fsync.NEVER`, and close the files."""

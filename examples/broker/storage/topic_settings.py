@@ -29,6 +29,7 @@ UNCLEAN_ELECTION = "unclean.leader.election.enable"
 
 FACTS = {"cleanup.policy": "delete"}
 """Settings with one possible value."""
+_WHY = {"cleanup.policy": ": this broker does not compact topics of clients"}
 
 WITHOUT_EFFECT = {
     "compression.type": "producer",
@@ -89,4 +90,5 @@ def _plain(name: str, text: str) -> str:
     for choice in choices:
         if choice.lower() == text.lower():
             return choice
-    raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} must be {' or '.join(choices)}, got {text!r}")
+    why = _WHY.get(name, "")
+    raise BrokerError(ErrorCode.INVALID_CONFIG, f"{name} must be {' or '.join(choices)}, got {text!r}{why}")

@@ -64,13 +64,15 @@ def ports_of(sockets):
 class Node:
     """One broker process, started again as often as a test likes."""
 
+    program = ("-m", "examples.broker")
+
     def __init__(self, arguments, log):
         self.arguments, self.log_path, self.process = arguments, log, None
 
     def start(self):
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "examples.broker", "--end-with-input", *self.arguments],
+                [sys.executable, *self.program, "--end-with-input", *self.arguments],
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

@@ -1,61 +1,19 @@
 """A node that is stopped until its session is over, while another machine takes over its id."""
 
-import socket
-import struct
 import time
 
 import pytest
 
-from examples.broker.protocol.apis import APIS, ApiKey
-from examples.broker.protocol.errors import ErrorCode
-from examples.broker.protocol.messages import records, topics
-from examples.broker.protocol.messages.header import RequestHeader
-from examples.broker.protocol.records import build
-from examples.broker.protocol.wire import decode, encode
+from examples.broker.protocol.apis import ApiKey
+from examples.broker.protocol.messages import topics
 from tests.integration.broker.conftest import Cluster, Node
 from tests.integration.broker.coordination.conftest import zookeeper
 from tests.integration.broker.load import Load, create, read_all
+from tests.integration.broker.plain_socket import Socket
 
 __all__ = ["zookeeper"]
 
 pytestmark = pytest.mark.slow
-
-
-class Socket:
-    """A client that sends requests whether or not they are answered."""
-
-    def __init__(self, address):
-        host, port = address.split(":")
-        self.sock = socket.create_connection((host, int(port)), timeout=30)
-
-    def send(self, key, version, request):
-        body = b"".join([*encode(RequestHeader(key, version, 1, "zombie"), 0), *encode(request, version)])
-        self.sock.sendall(struct.pack(">i", len(body)) + body)
-
-    def produce(self, topic, value, acks):
-        parts = [records.ProducePartition(0, build([(None, value)], timestamps=[1]))]
-        self.send(ApiKey.PRODUCE, 7, records.ProduceRequest(None, acks, 20_000, [records.ProduceTopic(topic, parts)]))
-
-    def answer(self, key, version):
-        (size,) = struct.unpack(">i", self.sock.recv(4, socket.MSG_WAITALL))
-        return decode(APIS[key].response, version, self.sock.recv(size, socket.MSG_WAITALL), 4)
-
-    def acknowledged(self, topic, value, acks):
-        self.produce(topic, value, acks)
-        (answered,) = self.answer(ApiKey.PRODUCE, 7).topics
-        return answered.partitions[0].error_code == ErrorCode.NONE
-
-    def rest(self):
-        """Everything that arrives until the connection is closed."""
-        data = b""
-        try:
-            while piece := self.sock.recv(65_536):
-                data += piece
-        except ConnectionResetError:
-            pass
-        finally:
-            self.sock.close()
-        return data
 
 
 def metadata_of(address):

@@ -15,7 +15,7 @@ read twice.
 A group's records are in one partition, by a hash of its name. The leader of that partition coordinates the group. When
 the leadership moves, the next leader reads the partition before it answers.
 
-The topic is not compacted, so it grows. Used on the broker's loop.
+A partition is compacted by its own records, see `compaction`. Used on the broker's loop.
 """
 
 from __future__ import annotations
@@ -27,23 +27,24 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from examples.broker.groups.state.group import Group, GroupState, Member
+from examples.broker.groups.state.live_records import LiveRecords, Rewriting
 from examples.broker.groups.state.values import Commit
 from examples.broker.protocol.errors import BrokerError, ErrorCode
-from examples.broker.protocol.records import build, parse, records_of
+from examples.broker.protocol.records import RECORDS_PER_STEP, build, parse, records_of
 from examples.broker.replication.partition import ACKS_ALL
 from examples.broker.storage.topics import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from examples.broker.groups.state.live_records import Pair
     from examples.broker.protocol.steps import Steps
     from examples.broker.replication.partition import Key
     from examples.broker.replication.replica_manager import ReplicaManager
     from examples.broker.replication.topic_manager import TopicManager
 
-    Pairs = list[tuple[bytes | None, bytes | None]]
-
 _READ_BYTES = 1024 * 1024
+_CHUNK_BYTES = 32 * 1024
 _FOR_GROUPS = {
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -63,6 +64,8 @@ class GroupStore:
         self._write_timeout_ms = write_timeout_ms
         self.make_topic: Callable[[], object] = lambda: topics.create(topics.plan(OFFSETS_TOPIC, partitions=1))
         """Creates the internal topic. In a cluster, it exists some time later."""
+        self.live: dict[Key, LiveRecords] = {}
+        """The records of the partitions that this node leads and has loaded."""
 
     def key_of(self, group_id: str) -> Key:
         """Return the partition of the internal topic that has a group's records.
@@ -87,10 +90,8 @@ class GroupStore:
 
     def load(self, key: Key) -> Steps[dict[str, Group]]:
         """Read the groups of one partition, one batch per step."""
-        groups: dict[str, Group] = {}
-        states: dict[str, dict[str, Any] | None] = {}
-        partition = self._replicas.partitions[key]
-        log = partition.log
+        live = LiveRecords()
+        log = self._replicas.partitions[key].log
         offset = log.start_offset
         while offset < log.next_offset:
             data = log.read(offset, log.next_offset, _READ_BYTES)
@@ -98,24 +99,22 @@ class GroupStore:
             while position < len(data):
                 yield
                 batch = parse(data, position)
-                for record in records_of(data, batch):
-                    group_id, *rest = json.loads(record.key or b"")
-                    value = None if record.value is None else json.loads(record.value)
-                    if not rest:
-                        states[group_id] = value
-                        continue
-                    group = groups.setdefault(group_id, Group(group_id))
-                    topic, index = rest
-                    if value is None:
-                        group.offsets.pop((topic, index), None)
-                    else:
-                        group.offsets[topic, index] = Commit(*value)
+                live.note((record.key or b"", record.value) for record in records_of(data, batch))
                 offset = batch.next_offset
                 position += batch.size
-        for group_id, state in states.items():
-            if state is not None:
-                _restore(groups.setdefault(group_id, Group(group_id)), state)
-        return {group_id: group for group_id, group in groups.items() if group.is_stored or group.offsets}
+        self.live[key] = live
+        groups: dict[str, Group] = {}
+        for number, (name, value) in enumerate(list(live)):
+            if number % RECORDS_PER_STEP == 0:
+                yield
+            group_id, *rest = json.loads(name)
+            group = groups.setdefault(group_id, Group(group_id))
+            if rest:
+                topic, index = rest
+                group.offsets[topic, index] = Commit(*json.loads(value))
+            else:
+                _restore(group, json.loads(value))
+        return groups
 
     def save(self, group: Group, respond: Callable[[ErrorCode], None] = lambda _: None) -> None:
         """Store the group's generation. Responds when the replicas have it, with the group's lock held."""
@@ -130,7 +129,7 @@ class GroupStore:
                 group.offsets.update(offsets)
             respond(code)
 
-        pairs: Pairs = [
+        pairs: list[Pair] = [
             (
                 _encoded([group.group_id, *key]),
                 _encoded([commit.offset, commit.metadata, commit.leader_epoch, commit.topic_id]),
@@ -148,13 +147,13 @@ class GroupStore:
                     group.offsets.pop(key, None)
             respond(code)
 
-        pairs: Pairs = [(_encoded([group.group_id, *key]), None) for key in offsets]
+        pairs: list[Pair] = [(_encoded([group.group_id, *key]), None) for key in offsets]
         if group.is_stored and group.state is GroupState.EMPTY and not group.offsets.keys() - set(offsets):
             group.is_stored = False
             pairs.append((_encoded([group.group_id]), None))
         self._write(group, pairs, stored)
 
-    def _write(self, group: Group, pairs: Pairs, respond: Callable[[ErrorCode], None]) -> None:
+    def _write(self, group: Group, pairs: list[Pair], respond: Callable[[ErrorCode], None]) -> None:
         if not pairs:
             respond(ErrorCode.NONE)
             return
@@ -165,7 +164,10 @@ class GroupStore:
             respond(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
         group.writes += 1
-        now = int(time.time() * 1_000)
+
+        def appended() -> None:
+            if partition in self.live:  # otherwise its groups are being loaded
+                self.live[partition].note(pairs)
 
         def stored(results: Mapping[Key, tuple[ErrorCode, int]]) -> None:
             group.writes -= 1
@@ -173,12 +175,52 @@ class GroupStore:
             respond(_FOR_GROUPS.get(code, code))
 
         self._replicas.append(
-            {partition: build(pairs, timestamps=[now] * len(pairs))},
+            {partition: _batch(pairs)},
             acks=ACKS_ALL,
             timeout_ms=self._write_timeout_ms,
             respond=stored,
             lock=group.lock,
+            on_append=appended,
         )
+
+    # -- compaction
+
+    def rewrite(self, key: Key) -> Steps[None]:
+        """Append a copy of the live records of a partition, one batch per step. Raises BrokerError if rejected."""
+        partition, live = self._replicas.partitions[key], self.live[key]
+        rewriting = live.rewriting = Rewriting(partition.log.next_offset)
+        try:
+            for chunk in live.chunks(rewriting, _CHUNK_BYTES):
+                partition.append(_batch(chunk), acks=ACKS_ALL)
+                live.note(chunk)
+                self._replicas.changed(partition)
+                yield
+                if self.live.get(key) is not live:
+                    return  # another node leads it now
+            rewriting.end = partition.log.next_offset
+        finally:
+            if rewriting.end is None:
+                live.rewriting = None
+
+    def forget_rewritten(self, key: Key) -> bool:
+        """Delete the records before a complete copy that all in-sync replicas have. Returns whether that was done.
+
+        Nothing is deleted before the copy is on this node's disk, as far as its policy forces anything to the disk.
+        """
+        partition, live = self._replicas.partitions[key], self.live[key]
+        rewriting = live.rewriting
+        if rewriting is None or rewriting.end is None:
+            return False
+        if min(partition.high_watermark, partition.log.secured_offset) < rewriting.end:
+            return False
+        partition.delete_before(rewriting.start)
+        self._replicas.changed(partition)
+        live.rewriting = None
+        return True
+
+
+def _batch(pairs: Sequence[Pair]) -> bytes:
+    return build(pairs, timestamps=[int(time.time() * 1_000)] * len(pairs))
 
 
 def _encoded(value: object) -> bytes:

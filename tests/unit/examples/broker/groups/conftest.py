@@ -30,7 +30,12 @@ class Fixture:
         settings = GroupSettings(initial_rebalance_delay_ms=100)
         self.coordinator = Coordinator(settings, self.replicas, topics, self.timer, self.actions)
 
+    is_stopped = False
+
     def stop(self):
+        if self.is_stopped:
+            return
+        self.is_stopped = True
         self.coordinator.shut_down()
         self.replicas.shut_down()
         self.replicas.close()
@@ -114,15 +119,16 @@ class Fixture:
 
 @pytest.fixture
 def make_groups(tmp_path):
-    """Make coordinators on one folder, one after the other."""
+    """Make coordinators on one folder, one after the other, or on a copy of it."""
     made = []
 
-    def make():
-        made.append(Fixture(tmp_path))
+    def make(folder=tmp_path):
+        made.append(Fixture(folder))
         return made[-1]
 
     yield make
-    made[-1].stop()
+    for each in made:
+        each.stop()
 
 
 @pytest.fixture

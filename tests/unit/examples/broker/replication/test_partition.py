@@ -331,3 +331,21 @@ def test_sequences_of_rejected_batches_wrap(make):
     send(partition, 0, last)
     partition.settle_isr([1, 2], 2)
     assert [ErrorCode.NOT_ENOUGH_REPLICAS, 0, 1] == send(partition, 0, last, 0)
+
+
+def test_a_follower_of_the_internal_topic_secures_records_before_it_hides_others(make):
+    """The records before the leader's new start are needed until a copy of them is on this node's disk."""
+    leader, follower = make(), make(node=2)
+    follower.start_waits = True
+    for _ in range(3):
+        append(leader)
+    follower.replicate(leader.log.read(0, 3, 1 << 20), leader_watermark=3, leader_start=2)
+    assert 0 == follower.log.start_offset
+    append(leader)
+    follower.replicate(leader.log.read(3, 4, 1 << 20), leader_watermark=4, leader_start=2)
+    assert 0 == follower.log.start_offset
+
+    follower.log.sync()
+    append(leader)
+    follower.replicate(leader.log.read(4, 5, 1 << 20), leader_watermark=5, leader_start=2)
+    assert (2, 4) == (follower.log.start_offset, follower.log.secured_offset)

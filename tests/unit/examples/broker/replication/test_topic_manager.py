@@ -55,6 +55,13 @@ def test_long_names_are_fine(leader):
     assert leader.manager.partitions["x" * 249, 0].log.folder.is_dir()
 
 
+@pytest.mark.parametrize("policy", ["compact", "compact,delete"])
+def test_compaction_of_a_topic_is_rejected_with_the_reason(leader, policy):
+    """Only the internal topic is compacted."""
+    with pytest.raises(BrokerError, match=f"got '{policy}': this broker does not compact topics of clients"):
+        leader.topics.plan("new", partitions=1, settings={"cleanup.policy": policy})
+
+
 def test_what_holds_anyway_may_be_asked_for(leader):
     """A setting that asks for what this broker does in any case is fine, and nothing is remembered of it."""
     assert {} == leader.topics.plan("new", partitions=1, settings={"cleanup.policy": "delete"}).settings

@@ -136,3 +136,41 @@ def test_the_names_of_new_files_are_on_the_disk(tmp_path, monkeypatch):
         log.append(BATCH, parse(BATCH))
         assert expected == synced
     log.close()
+
+
+def test_records_are_secured_once_they_are_forced_to_the_disk(log):
+    """Everything that was appended before the sync. Records after a cut are not, although the offsets were before."""
+    assert 0 == log.secured_offset
+    log.sync()
+    log.append(BATCH, parse(BATCH))
+    assert 10 == log.secured_offset
+    log.truncate_to(5)
+    log.append(BATCH, parse(BATCH))
+    assert 0 == log.secured_offset
+    log.sync()
+    assert 6 == log.secured_offset
+
+
+def test_a_record_that_is_appended_during_a_sync_is_not_secured(log, monkeypatch):
+    """The next sync secures it."""
+    real = Segment.sync
+
+    def appends(segment):
+        monkeypatch.setattr(Segment, "sync", real)
+        log.append(BATCH, parse(BATCH))
+        real(segment)
+
+    monkeypatch.setattr(Segment, "sync", appends)
+    log.sync()
+    assert 10 == log.secured_offset
+    log.sync()
+    assert 11 == log.secured_offset
+
+
+@pytest.mark.parametrize("fsync", [Fsync.ALWAYS, Fsync.NEVER])
+def test_other_policies_secure_at_once(tmp_path, fsync):
+    """Each append is forced to the disk, or none is waited for."""
+    log = Log(tmp_path / "t-0", fsync=fsync)
+    log.append(BATCH, parse(BATCH))
+    assert 1 == log.secured_offset
+    log.close()
