@@ -160,7 +160,7 @@ class Broker:
                 self.server.run_actions()
                 if rounds % 4 == 0:
                     self.replicas.retain()
-                    self.replicas.checkpoint()
+                    await self.replicas.checkpoint_beside()
             except Exception:  # noqa: BLE001 - contained: repeated next time
                 _log.exception("housekeeping failed")
 

@@ -47,7 +47,7 @@ def row(what: str, value: float, unit: str, prototype: float | None = None, *, l
 
 
 @contextmanager
-def cluster(replicas: int, *, eager: bool = False) -> Iterator[tuple[str, int]]:
+def cluster(replicas: int, *options: str, eager: bool = False) -> Iterator[tuple[str, int]]:
     """Broker processes. Gives the bootstrap address and the leader's pid."""
     ports = []
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(replicas)]
@@ -73,6 +73,7 @@ def cluster(replicas: int, *, eager: bool = False) -> Iterator[tuple[str, int]]:
                             str(number),
                             "--log-level",
                             "error",
+                            *options,
                         ],
                         stdin=subprocess.PIPE,
                         stdout=subprocess.PIPE,

@@ -5,6 +5,9 @@
 A plain socket produces one record at a time. Meanwhile another one sends a single legal frame, as large as the node's
 limits allow. The table shows how long that frame took, the longest and the median wait of the producer, and the
 memory that the node had afterwards. The aim is a longest wait of at most 200 ms.
+
+Two more rows are about the disk, with `--fsync always`: batches that each begin a segment, and checkpoints of many
+partitions. There the witness asks for the versions of the APIs, which needs no disk.
 """
 
 import argparse
@@ -23,7 +26,7 @@ import google_crc32c
 from examples.broker.protocol.apis import APIS, ApiKey
 from examples.broker.protocol.messages import configs, groups, offsets, records, topics
 from examples.broker.protocol.messages.common import TopicPartitions
-from examples.broker.protocol.messages.header import RequestHeader
+from examples.broker.protocol.messages.header import ApiVersionsRequest, RequestHeader
 from examples.broker.protocol.records import build, parse
 from examples.broker.protocol.wire import decode, encode
 from tests.benchmarks.broker import cluster
@@ -31,6 +34,7 @@ from tests.benchmarks.broker import cluster
 MOST = 20_000
 NAMES = [f"{number:05}" for number in range(MOST)]
 PATIENCE_S = 300
+DISK_S = 15
 
 
 class Client:
@@ -143,14 +147,17 @@ class Witness(threading.Thread):
         super().__init__()
         self.client, self.is_done = Client(bootstrap), False
         self.waits: list[float] = []
+        self.data = build([(None, b"x")], timestamps=[1])
         self.client.ask(ApiKey.METADATA, 4, topics.MetadataRequest(["witness"]))
         time.sleep(1)
 
+    def once(self) -> None:
+        self.client.ask(ApiKey.PRODUCE, 7, produced("witness", self.data))
+
     def run(self) -> None:
-        data = build([(None, b"x")], timestamps=[1])
         while not self.is_done:
             began = time.monotonic()
-            self.client.ask(ApiKey.PRODUCE, 7, produced("witness", data))
+            self.once()
             self.waits.append((time.monotonic() - began) * 1_000)
             time.sleep(0.001)
 
@@ -188,6 +195,39 @@ def measure(what: str, key: ApiKey, version: int, request: Any, before: bytes | 
         )
 
 
+class Bystander(Witness):
+    """Asks for the versions of the APIs."""
+
+    def once(self) -> None:
+        self.client.ask(ApiKey.API_VERSIONS, 0, ApiVersionsRequest())
+
+
+def measure_disk(what: str, partitions: int, segment_bytes: int) -> None:
+    """Print one row: a node that forces everything to the disk, and a client that produces one batch at a time."""
+    with cluster(1, "--fsync", "always") as (bootstrap, pid):
+        client = Client(bootstrap)
+        config = topics.TopicConfig("segment.bytes", str(segment_bytes))
+        created = [topics.CreatableTopic("big", partitions, 1, configs=[config])]
+        client.ask(ApiKey.CREATE_TOPICS, 4, topics.CreateTopicsRequest(created, 60_000))
+        data = build([(None, b"x" * 500)], timestamps=[1])
+        for _ in range(5):
+            client.ask(ApiKey.PRODUCE, 7, produced("big", data))
+        witness = Bystander(bootstrap)
+        witness.start()
+        began, waits = time.monotonic(), []
+        while time.monotonic() - began < DISK_S:
+            sent = time.monotonic()
+            client.ask(ApiKey.PRODUCE, 7, produced("big", data))
+            waits.append((time.monotonic() - sent) * 1_000)
+        witness.is_done = True
+        witness.join()
+        print(
+            f"{what:<40} {'answered':<9} {statistics.median(waits):>7.1f} ms {max(witness.waits):>9.1f} ms"
+            f" {statistics.median(witness.waits):>8.2f} ms {rss_mb(pid):>7.0f} MB",
+            flush=True,
+        )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--replicas", type=int, default=1, help="nodes (1)")
@@ -197,6 +237,12 @@ def main() -> None:
     for what, key, version, request, before in requests():
         if options.only in what:
             measure(what, key, version, request, before, options.replicas)
+    for what, partitions, segment_bytes in (
+        ("batches in segments of their own", 1, 500),
+        ("batches, checkpoints of 1,000 partitions", 1_000, 1 << 30),
+    ):
+        if options.only in what:
+            measure_disk(what, partitions, segment_bytes)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ class Compaction:
             return
         if live.rewriting is not None:
             if self._store.forget_rewritten(key):
-                self._replicas.checkpoint()
+                await self._replicas.checkpoint_beside()
             return
         log = self._replicas.partitions[key].log
         size = log.distance(log.start_offset, log.next_offset)

@@ -305,12 +305,18 @@ class ReplicaManager:
                     self.changed(partition)
 
     def checkpoint(self) -> None:
-        self.store.save_checkpoint(
-            {
-                f"{topic}-{index}": [partition.log.start_offset, partition.high_watermark, *partition.log.epochs.last]
-                for (topic, index), partition in self.partitions.items()
-            }
-        )
+        """Write the checkpoint at once."""
+        self.store.save_checkpoint(self._positions())
+
+    async def checkpoint_beside(self) -> None:
+        """Write the checkpoint on another thread."""
+        await self.store.save_checkpoint_beside(self._positions())
+
+    def _positions(self) -> dict[str, list[int]]:
+        return {
+            f"{topic}-{index}": [partition.log.start_offset, partition.high_watermark, *partition.log.epochs.last]
+            for (topic, index), partition in self.partitions.items()
+        }
 
     def check_disk(self) -> None:
         """Call `on_disk` when the disk's state has changed, and probe a disk that failed.

@@ -130,7 +130,8 @@ class Log:
 
     def _add_segment(self, base: int) -> Segment:
         last = self._segments[-1] if self._segments else None
-        segment = Segment(self.folder, base, global_start=last.global_start + last.size if last else 0)
+        start = last.global_start + last.size if last else 0
+        segment = Segment(self.folder, base, global_start=start, is_first=last is None)
         self._segments.append(segment)
         self._bases.append(base)
         return segment

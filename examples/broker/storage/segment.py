@@ -15,6 +15,7 @@ import mmap
 import os
 from array import array
 from bisect import bisect_left, bisect_right
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from examples.broker.protocol.errors import BrokerError
@@ -32,9 +33,9 @@ _WORTH_TWO_PIECES = 16 * 1024
 
 
 class Segment:
-    """The batches from one offset on, in a file named after that offset."""
+    """The batches from one offset on, in a file named after that offset. The folder of the first one may be new."""
 
-    def __init__(self, folder: Path, base_offset: int, *, global_start: int = 0) -> None:
+    def __init__(self, folder: Path, base_offset: int, *, global_start: int = 0, is_first: bool = True) -> None:
         self.path = folder / f"{base_offset:020d}.log"
         self.base_offset = base_offset
         self.next_offset = base_offset
@@ -45,6 +46,7 @@ class Segment:
         self._offsets = array("q")
         self._positions = array("q")
         self._timestamps = array("q")
+        self._is_first = is_first
         self._is_named = False
         """Whether the file's name is on the disk."""
         self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -160,12 +162,20 @@ class Segment:
         os.ftruncate(self._fd, self.size)
 
     def sync(self) -> None:
-        """Force written bytes, and the file's name, to the disk. May be called from another thread."""
-        os.fsync(self._fd)
-        if not self._is_named:
-            sync_path(self.path.parent)
-            sync_path(self.path.parent.parent)
-            self._is_named = True
+        """Force written bytes, and the file's name, to the disk. May be called from another thread.
+
+        The first time, the bytes and the names are forced at once, which takes hardly longer than one of them.
+        """
+        if self._is_named:
+            os.fsync(self._fd)
+            return
+        folders = self.path.parents[: 2 if self._is_first else 1]
+        with ThreadPoolExecutor(len(folders), thread_name_prefix="segment-name") as threads:
+            names = [threads.submit(sync_path, folder) for folder in folders]
+            os.fsync(self._fd)
+        for name in names:
+            name.result()
+        self._is_named = True
 
     def close(self) -> None:
         os.close(self._fd)

@@ -6,8 +6,9 @@ crash leaves the old file or the new one:
 - `topics.json`: the topics, and the next block of producer ids. Written when either changes.
 - `checkpoint.json`: start offset, high watermark and last leader epoch of each partition. Written every second if
   something changed, and at once when records are deleted or leaders have changed. It is forced to the disk when the
-  logs are. After a crash start and watermark are lower bounds: the replicas find the watermark again. After a power
-  cut, records that were deleted in the last second may be back.
+  logs are. Where the loop need not wait for it, another thread writes it. After a crash start and watermark are lower
+  bounds: the replicas find the watermark again. After a power cut, records that were deleted in the last second may be
+  back.
 
 A damaged checkpoint is moved aside, because lower bounds can be missing. Damaged topics stop the node. Without their
 file, the topics are found by the folders of their logs, with the settings of the node.
@@ -15,9 +16,11 @@ file, the topics are found by the folders of their logs, with the settings of th
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import re
+import threading
 import time
 from typing import TYPE_CHECKING
 
@@ -110,6 +113,9 @@ class TopicStore:
         """Whether the file still has partitions that were removed."""
         self._durably = durably
         self._is_unsynced = False
+        self._number = 0
+        """Counts the checkpoints and the removals. A checkpoint that another one has followed is not written."""
+        self._writing = threading.Lock()
 
     def _load_topics(self) -> None:
         try:
@@ -186,6 +192,7 @@ class TopicStore:
     def forget_checkpoint(self, folder: str) -> None:
         """Remove a partition. The file follows at the next checkpoint, and `secure_removals` waits for that."""
         self._has_removals |= self._checkpoint.pop(folder, None) is not None
+        self._number += 1
 
     def secure_removals(self) -> None:
         """Write removed partitions to the disk, before a new partition of such a name has records."""
@@ -197,15 +204,41 @@ class TopicStore:
 
         While the disk fails, the last checkpoint stays: both numbers are lower bounds.
         """
+        changed = self._changed(checkpoint)
+        if changed is not None and self._write(self._number, changed):
+            self._wrote(self._number, changed)
+
+    async def save_checkpoint_beside(self, checkpoint: dict[str, list[int]]) -> None:
+        """As `save_checkpoint`, but write on another thread. If another one follows meanwhile, that one is written."""
+        changed = self._changed(checkpoint)
+        if changed is not None:
+            number = self._number
+            if await asyncio.to_thread(self._write, number, changed):
+                self._wrote(number, changed)
+
+    def _changed(self, checkpoint: dict[str, list[int]]) -> dict[str, list[int]] | None:
         checkpoint = {**self._checkpoint, **checkpoint}
         if (checkpoint == self._checkpoint and not self._has_removals) or self.disk.is_failing:
-            return
-        try:
-            replace_file(self._checkpoint_path, checkpoint, durably=self._durably)
-        except OSError as error:
-            self.disk.failed(error)
-        else:
-            self._checkpoint, self._has_removals, self._is_unsynced = checkpoint, False, not self._durably
+            return None
+        self._number += 1
+        return checkpoint
+
+    def _write(self, number: int, checkpoint: dict[str, list[int]]) -> bool:
+        """Replace the file, unless something newer follows. Returns whether that succeeded. Called on any thread."""
+        with self._writing:
+            if number != self._number:
+                return False
+            try:
+                replace_file(self._checkpoint_path, checkpoint, durably=self._durably)
+            except OSError as error:
+                self.disk.failed(error)
+                return False
+            return True
+
+    def _wrote(self, number: int, checkpoint: dict[str, list[int]]) -> None:
+        if number == self._number:  # otherwise a partition was removed meanwhile, and the next checkpoint differs
+            self._checkpoint, self._has_removals = checkpoint, False
+        self._is_unsynced = not self._durably
 
     def sync(self) -> None:
         """Force the checkpoint to the disk. May be called from another thread."""

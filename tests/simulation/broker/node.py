@@ -87,6 +87,7 @@ class Node:
         store = TopicStore(self.folder, keeps_topics=False, node_id=self.number)
         store.disk = Disk(self.folder, self._clock.seconds)
         self.replicas = ReplicaManager(config.cluster, config.replication, store, self.timer, self.actions)
+        self.replicas.checkpoint_beside = self.checkpoint_at_once
         topics = TopicManager(self.replicas)
         self.coordinator = Coordinator(config.groups, self.replicas, topics, self.timer, self.actions, alone=False)
         self.tree = Tree(self.folder.parent / "coordination.sqlite", self._clock)
@@ -112,6 +113,10 @@ class Node:
         }
         self.controller.start(thread=False)
         self.alive = True
+
+    async def checkpoint_at_once(self):
+        """Write the checkpoint. There are no other threads."""
+        self.replicas.checkpoint()
 
     def kill(self):
         """End the node as by `kill -9`. Its files stay as they are."""

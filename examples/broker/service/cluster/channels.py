@@ -104,6 +104,8 @@ class Channels:
                 for queue in list(self._queues.values()):
                     await queue.join()
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """End all connections, and wait until their tasks have ended."""
         for task in self._tasks.values():
             task.cancel()
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)

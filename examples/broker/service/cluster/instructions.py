@@ -146,7 +146,10 @@ class Instructions:
             steps = self._learn(message)
         else:
             steps = self._stop(message)
-        return await run_in_turns(steps, self._turn_ms, self._run_actions)
+        response = await run_in_turns(steps, self._turn_ms, self._run_actions)
+        if isinstance(message, m.LeaderAndIsrRequest):
+            await self._replicas.checkpoint_beside()
+        return response
 
     async def _read_topics(self, message: m.LeaderAndIsrRequest | m.UpdateMetadataRequest) -> None:
         """Read a message's topics from the tree. Without the tree, known settings apply, and other topics wait for it.
@@ -192,7 +195,6 @@ class Instructions:
             outcomes.append(m.PartitionOutcome(*key, code))
             yield
         self._follower.refresh()
-        self._replicas.checkpoint()
         self._replicas.check_disk()
         return m.LeaderAndIsrResponse(ErrorCode.NONE, outcomes)
 

@@ -194,7 +194,7 @@ class Membership:
         """End the session, and answer the requests that wait."""
         self._unregister_metrics()
         self.follower.close()
-        self.channels.close()
+        await self.channels.close()
         self.instructions.close()
         self._groups.close()
         await asyncio.to_thread(self._tree.close)

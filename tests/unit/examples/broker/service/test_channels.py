@@ -21,4 +21,5 @@ async def test_waiting_for_unreachable_nodes_ends_and_leaves_no_task():
 
     assert 3 == len(before)
     assert before == asyncio.all_tasks()
-    channels.close()
+    await channels.close()
+    assert {asyncio.current_task()} == asyncio.all_tasks()

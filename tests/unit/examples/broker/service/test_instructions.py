@@ -43,7 +43,7 @@ def node():
             store=SimpleNamespace(topics={}),
             drop_stray=lambda _: None,
             check_disk=lambda: None,
-            checkpoint=lambda: None,
+            checkpoint_beside=lambda: asyncio.sleep(0),
             lead_or_follow=lambda key, *_: 1 // key[1],
         )
         tree = Tree()

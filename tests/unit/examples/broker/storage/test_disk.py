@@ -1,5 +1,7 @@
 """A disk that rejects writes: its effect on the log, the producers' sequences and the small files."""
 
+import asyncio
+import threading
 from unittest import mock
 
 import pytest
@@ -7,6 +9,7 @@ from structlog.testing import capture_logs
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import build, parse
+from examples.broker.storage import topics
 from examples.broker.storage.disk import Disk, Fsync
 from examples.broker.storage.log import Log
 from examples.broker.storage.topics import Topic, TopicStore
@@ -185,6 +188,47 @@ def test_a_full_disk_gives_no_producer_id_twice(tmp_path):
     assert {} == store.topics
     first = store.next_producer_id()
     assert first < TopicStore(tmp_path).next_producer_id()
+
+
+async def test_a_checkpoint_is_written_beside_the_loop(tmp_path, monkeypatch):
+    """Neither its serialization nor the disk keeps the loop waiting."""
+    store, threads = TopicStore(tmp_path, durably=True), []
+    monkeypatch.setattr(topics, "replace_file", lambda *_, **__: threads.append(threading.current_thread()))
+    await store.save_checkpoint_beside({"t-0": [1, 2]})
+    await store.save_checkpoint_beside({"t-0": [1, 2]})
+    assert (1, (1, 2)) == (len(threads), store.checkpoint_of("t-0"))
+    assert threading.current_thread() not in threads
+
+
+async def test_a_checkpoint_beside_the_loop_replaces_none_that_follows(tmp_path, monkeypatch):
+    """While a thread is about to write it, records are deleted. That checkpoint is the one in the file."""
+    store = TopicStore(tmp_path)
+    real = asyncio.to_thread
+
+    async def late(write, *arguments):
+        store.save_checkpoint({"t-0": [5, 6]})
+        return await real(write, *arguments)
+
+    monkeypatch.setattr(asyncio, "to_thread", late)
+    await store.save_checkpoint_beside({"t-0": [1, 2]})
+    assert (5, 6) == store.checkpoint_of("t-0") == TopicStore(tmp_path).checkpoint_of("t-0")
+
+
+async def test_a_partition_that_is_removed_during_a_checkpoint_is_written_later(tmp_path, monkeypatch):
+    """A new partition of that name does not begin where the removed one was."""
+    store = TopicStore(tmp_path)
+    store.save_checkpoint({"t-0": [1, 2]})
+    real = topics.replace_file
+
+    def removes(*arguments, **options):
+        store.forget_checkpoint("t-0")
+        real(*arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(topics, "replace_file", removes)
+        await store.save_checkpoint_beside({"t-1": [3, 4]})
+    store.secure_removals()
+    assert (0, 0) == store.checkpoint_of("t-0") == TopicStore(tmp_path).checkpoint_of("t-0")
 
 
 def test_a_checkpoint_that_was_not_written_is_written_later(tmp_path):

@@ -127,14 +127,41 @@ def test_batches_before_an_error_are_on_the_disk(tmp_path, monkeypatch):
 
 
 def test_the_names_of_new_files_are_on_the_disk(tmp_path, monkeypatch):
-    """A record that was forced to the disk is in a file that a power cut leaves in its folder."""
+    """A record that was forced to the disk is in a file that a power cut leaves in its folder. So is the folder's."""
     synced = []
     monkeypatch.setattr("examples.broker.storage.segment.sync_path", lambda folder: synced.append(folder.name))
     log = Log(tmp_path / "data" / "t-0", segment_bytes=2 * len(BATCH), fsync=Fsync.ALWAYS)
-    for expected in (["t-0", "data"], [], ["t-0", "data"]):
+    for expected in (["data", "t-0"], [], ["t-0"]):
         synced.clear()
         log.append(BATCH, parse(BATCH))
-        assert expected == synced
+        assert expected == sorted(synced)
+    log.close()
+
+
+def test_a_name_and_the_bytes_are_forced_at_once(tmp_path, monkeypatch):
+    """A batch that begins a segment takes as long as any other. A name that the disk rejects is an error."""
+    log = Log(tmp_path / "data" / "t-0", segment_bytes=2 * len(BATCH), fsync=Fsync.ALWAYS)
+    for _ in range(2):
+        log.append(BATCH, parse(BATCH))
+    together = threading.Barrier(2, timeout=60)
+    real = os.fsync
+
+    def forced(fd):
+        together.wait()
+        real(fd)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", forced)
+        log.append(BATCH, parse(BATCH))
+    log.append(BATCH, parse(BATCH))
+
+    def rejects(folder):
+        raise OSError(errno.EIO, str(folder))
+
+    monkeypatch.setattr("examples.broker.storage.segment.sync_path", rejects)
+    with pytest.raises(BrokerError, match="t-0"):
+        log.append(BATCH, parse(BATCH))
+    assert 4 == log.next_offset
     log.close()
 
 
