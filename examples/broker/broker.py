@@ -117,8 +117,7 @@ class Broker:
                 config, self.replicas, self.coordinator, self.timer, run_actions, folder_id=folder
             )
             configs.change = self.membership.topics.change_settings
-            controller = self.membership.controller
-            self.server.serves_until = lambda: controller.lease.ends_at
+            self.server.holder = self.membership.controller
             self.server.handlers |= ClusterTopicHandlers(self.membership, self.topics).table
             self.server.handlers |= ClusterHandlers(self.membership, self.replicas).table
         self.observers = Observers(config)

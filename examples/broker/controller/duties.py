@@ -158,16 +158,7 @@ class Duties:
             _log.error("invalid assignment of a topic", topic=topic, reason=str(error))
             return
         self.context.assignments[topic] = assignment
-        self.context.configs[topic] = self._read_config(topic)
-
-    def _read_config(self, topic: str) -> dict[str, str]:
-        try:
-            return layout.config_of(self.store.get(layout.config_path(topic)).data)
-        except NoNode:
-            return {}
-        except ValueError as error:
-            _log.error("invalid settings of a topic", topic=topic, reason=str(error))
-            return {}
+        self.context.configs[topic] = layout.read_config(self.store, topic)
 
     def unwatch(self, topic: str) -> None:
         watch = self._topic_watches.pop(topic, None)
@@ -210,7 +201,7 @@ class Duties:
 
     def configs_changed(self) -> None:
         for topic in self.context.assignments:
-            self.context.configs[topic] = self._read_config(topic)
+            self.context.configs[topic] = layout.read_config(self.store, topic)
         self.elect_missing()
 
     # -- leaders

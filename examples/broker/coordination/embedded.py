@@ -262,6 +262,7 @@ class EmbeddedStore:
         if renewed:
             self._renewed(now)
         else:
+            self.lease.ends_at = 0.0
             self._tell_session(SessionChange.LOST)
             self._begin_session()
             self._call(self._watches.all())

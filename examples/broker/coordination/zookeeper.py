@@ -290,6 +290,7 @@ class ZooKeeperStore:
             change = SessionChange.LOST if state == KazooState.LOST else SessionChange.SUSPENDED
         self._begun = change is not SessionChange.LOST
         if change in (SessionChange.ESTABLISHED, SessionChange.LOST):
+            self.lease.ends_at = 0.0
             self.lease, self._session = Lease(), None
         if state == KazooState.CONNECTED:
             self._session, self._renew_at = self._session or self._client.client_id, 0.0

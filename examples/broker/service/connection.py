@@ -228,10 +228,12 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
 
     def _may_ask(self) -> bool:
         """Whether this node answers requests of this connection. If not, it is closed."""
-        if self.node is not None or (self not in self._server.surplus and self._server.is_serving(time.monotonic())):
+        if self.node is not None:
             return True
         if self in self._server.surplus:
             raise MalformedRequest("too many connections")
+        if self._active_at < self._server.holder.lease.ends_at or self._server.is_serving(self._active_at):
+            return True
         self.drop()
         return False
 
@@ -296,8 +298,10 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
         if not replies or replies[0].frame is None:
             return
         self._active_at = time.monotonic()
-        if not self._server.is_serving(self._active_at) and self._transport is None:
-            return
+        if self._active_at >= self._server.holder.lease.ends_at:
+            self._server.is_serving(self._active_at)
+            if self._transport is None:
+                return
         ready: list[bytes] = []
         while replies and (frame := replies[0].frame) is not None:
             ready += frame
@@ -327,16 +331,14 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
         """Close the connection after the pending writes. A client that does not read gets no more of them."""
         if self._transport is not None:
             _log.warning("connection closed", peer=self.peer, client_id=self.client_id, reason=reason)
+            self.drop(at_once=at_once or self._blocked)
+
+    def drop(self, *, at_once: bool = True) -> None:
+        """Close the connection without a line in the log, and (`at_once`) without the pending writes."""
+        if self._transport is not None:
             self._server.closed += 1
-            if at_once or self._blocked:
+            if at_once:
                 self._transport.abort()
             else:
                 self._transport.close()
-            self.connection_lost(None)
-
-    def drop(self) -> None:
-        """Close the connection without a line in the log, and without what is not sent yet."""
-        if self._transport is not None:
-            self._server.closed += 1
-            self._transport.abort()
             self.connection_lost(None)

@@ -5,18 +5,17 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from examples.broker.coordination.store import Lease
 from examples.broker.protocol.apis import APIS, BETWEEN_NODES, ApiKey
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages.header import ApiVersion, ApiVersionsResponse
 from examples.broker.service.connection import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from examples.broker.service.config import Config
     from examples.broker.service.reply import Handler, Reply
     from purgatory import ActionQueue
@@ -24,6 +23,18 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 _MOST_SURPLUS = 100
 _INPUT_BYTES = 256 * 1024
+
+
+class _Leaseholder(Protocol):
+    lease: Lease
+    """Clients are answered until it ends. May be replaced by any thread."""
+
+
+class _Alone:
+    """A node alone needs no session."""
+
+    def __init__(self) -> None:
+        self.lease = Lease(math.inf)
 
 
 class Server:
@@ -39,8 +50,8 @@ class Server:
         self.input = memoryview(bytearray(_INPUT_BYTES))
         self.buffered = 0
         """The bytes of unfinished frames of all connections."""
-        self.serves_until: Callable[[], float] = lambda: math.inf
-        """In a cluster: returns the end of this node's lease, a monotonic time."""
+        self.holder: _Leaseholder = _Alone()
+        """In a cluster: the object with the lease of the session in which this node is registered."""
         self._is_serving = False
         self.requests = 0
         self.closed = 0
@@ -60,15 +71,20 @@ class Server:
             self.actions.try_complete_actions()
 
     def is_serving(self, now: float) -> bool:
-        """Whether clients may be answered at this monotonic time. Closes their connections when that ends."""
-        serves = now < self.serves_until()
+        """Whether clients may be answered at this monotonic time. Closes their connections if not.
+
+        A connection with a challenge stays, because it may become a node's. It has no requests of a client.
+        """
+        serves = now < self.holder.lease.ends_at
         if serves != self._is_serving:
             self._is_serving = serves
             if serves:
                 _log.info("clients are served")
             else:
                 _log.warning("clients are not served: this node is not registered", connections=len(self.connections))
-                for connection in self.connections - self.from_nodes:
+        if not serves:
+            for connection in self.connections - self.from_nodes:
+                if not connection.challenge:
                     connection.drop()
         return serves
 

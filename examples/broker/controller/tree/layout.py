@@ -19,7 +19,7 @@
 Anyone may write to the tree with other tools. So all decoders (`*_of`, `read`) raise ValueError for invalid content,
 numbers that do not fit into a request included.
 
-Pure functions, except `make_roots` and `secret_of`.
+Pure functions, except `make_roots`, `secret_of` and `read_config`.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ import zlib
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import attrs
+import structlog
 
-from examples.broker.coordination.store import Create, NodeExists, Store
+from examples.broker.coordination.store import Create, NodeExists, NoNode, Store
 from examples.broker.replication.leadership import Leadership
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from examples.broker.replication.partition import Key
 
+_log = structlog.get_logger(__name__)
 CONTROLLER = "/controller"
 EPOCH = "/controller_epoch"
 SECRET = "/cluster_secret"  # noqa: S105 - a path
@@ -230,6 +232,17 @@ def write_config(config: Mapping[str, str]) -> bytes:
 @_decoder
 def config_of(data: bytes) -> dict[str, str]:
     return {str(name): str(value) for name, value in _decode(data)["config"].items()}
+
+
+def read_config(store: Store, topic: str) -> dict[str, str]:
+    """Read a topic's settings. Invalid ones, which another tool has written, have no effect."""
+    try:
+        return config_of(store.get(config_path(topic)).data)
+    except NoNode:
+        return {}
+    except ValueError as error:
+        _log.error("invalid settings in the tree", topic=topic, reason=str(error))
+        return {}
 
 
 def write_keys(keys: Sequence[Key]) -> bytes:

@@ -76,14 +76,7 @@ class TreeJobs:
     def _read_settings(self, name: str) -> dict[str, str]:
         """Read a topic's settings. Invalid ones, which another tool has written, have no effect."""
         settings: dict[str, str] = {}
-        try:
-            content = layout.config_of(self._store.get(layout.config_path(name)).data)
-        except NoNode:
-            return settings
-        except ValueError as error:
-            _log.error("invalid settings in the tree", topic=name, reason=str(error))
-            return settings
-        for setting, value in content.items():
+        for setting, value in layout.read_config(self._store, name).items():
             try:
                 settings |= check_settings({setting: value})
             except BrokerError as error:

@@ -2,11 +2,13 @@
 
 import asyncio
 import struct
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from examples.broker.coordination.store import Lease
 from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages.controller import NodeHandshakeRequest, NodeHandshakeResponse
@@ -344,11 +346,11 @@ def test_a_surplus_connection_proves_soon_that_it_is_a_node(make, monkeypatch):
 @pytest.fixture
 def leased(make, monkeypatch):
     """A connection, a clock that a test moves, and the end of the node's lease."""
-    now, ends = [1_000.0], [1_002.0]
+    now, lease = [1_000.0], Lease(1_002.0)
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     client = make()
-    client.server.serves_until = lambda: ends[0]
-    return client, now, ends
+    client.server.holder = SimpleNamespace(lease=lease)
+    return client, now, lease
 
 
 def test_a_request_after_the_lease_is_not_handled(leased, make):
@@ -385,7 +387,7 @@ def test_clients_are_disconnected_at_the_end_of_the_lease(leased):
 
 def test_other_nodes_are_answered_without_a_lease(leased, make):
     """A node must be reachable for the controller before it is registered. A client is disconnected until then."""
-    client, now, ends = leased
+    client, now, lease = leased
     node = make(client.server)
     node.connection.proved(2)
     client.send(heartbeat(1))
@@ -393,14 +395,19 @@ def test_other_nodes_are_answered_without_a_lease(leased, make):
     node.send(heartbeat(2))
     node.replies[-1](HeartbeatResponse())
     late = make(client.server)
-    late.server.handlers[NODE_HANDSHAKE] = lambda _request, _version, reply: reply(NodeHandshakeResponse())
+
+    def challenge(_request, _version, reply):
+        reply.connection.challenge = b"random"
+        reply(NodeHandshakeResponse())
+
+    late.server.handlers[NODE_HANDSHAKE] = challenge
     late.send(handshake(3))
     assert ([2], [3], False) == (node.answered, late.answered, late.transport.closed)
     assert client.transport.aborted
     late.send(heartbeat(4))
     assert ([3], True) == (late.answered, late.transport.aborted)
 
-    ends[0] = 1_004.0
+    lease.ends_at = 1_004.0
     again = make(client.server)
     again.send(heartbeat(5))
     again.replies[0](HeartbeatResponse())
