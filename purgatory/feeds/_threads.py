@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from purgatory import DelayedOperationPurgatory, InvalidSetting
 from purgatory._events.log import log
 from purgatory.feeds._errors import FollowingEnded
+from timer._base import is_alive
 
 if TYPE_CHECKING:
     from typing import Self
@@ -33,6 +34,8 @@ AnswerT = TypeVar("AnswerT")
 
 #: How long the end of the block waits for the thread. An ``apply`` that still runs then ends later.
 _JOIN_S: Final = 10.0
+#: How often a thread that waits for an answer looks whether the background thread is still there.
+_LOOK_S: Final = 1.0
 
 
 class ThreadFollowing:
@@ -161,9 +164,15 @@ class ThreadFollowing:
             question.close()
             raise FollowingEnded(self._name) from None
         try:
+            while not concurrent.futures.wait([answer], _LOOK_S).done:
+                if not is_alive(self._thread):  # the loop was closed before it began to answer
+                    raise FollowingEnded(self._name, "the block was left")  # noqa: TRY301
             return answer.result()
         except concurrent.futures.CancelledError:
             raise self._following.error or FollowingEnded(self._name, "the block was left") from None
         except BaseException:
             answer.cancel()
             raise
+        finally:
+            if inspect.getcoroutinestate(question) == inspect.CORO_CREATED:
+                question.close()

@@ -29,7 +29,11 @@ class TestMine(FeedContract):
         return make
 """
 MINE = "class Mine(MemoryFeed):\n    pass\n"
-LOSES = "class Mine(MemoryFeed):\n    def _append(self, event):\n        return self._end if event.id else super()._append(event)\n"
+LOSES = """
+class Mine(MemoryFeed):
+    def _append(self, event):
+        return self._end if event.id else super()._append(event)
+"""
 
 
 def run(folder, engine):

@@ -1,6 +1,7 @@
 """Following a feed: what ends it, who learns of that, and what is left behind."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import gc
 import threading
@@ -508,9 +509,29 @@ def test_call_during_the_end_is_answered(no_threads_left):
                 except FollowingEnded as error:
                     errors.append(error)
 
-            thread = threading.Thread(target=wait)
+            thread = threading.Thread(target=wait, daemon=True)
             thread.start()
             assert eventually(lambda: following._following._waiting)
+        thread.join(PATIENCE_S)
+    assert 1 == len(errors)
+
+
+def test_call_that_the_loop_never_begins_is_answered(monkeypatch, no_threads_left):
+    """A loop that is closed between a call and its first step leaves no thread waiting."""
+    monkeypatch.setattr("purgatory.feeds._threads._LOOK_S", 0.01)
+    errors = []
+    with DelayedOperationPurgatory("worker") as purgatory:
+        with MemoryFeed().follow(purgatory, lambda event: []) as following:
+            monkeypatch.setattr(asyncio, "run_coroutine_threadsafe", lambda *_: concurrent.futures.Future())
+
+            def wait():
+                try:
+                    following.publish("key", b"1")
+                except FollowingEnded as error:
+                    errors.append(error)
+
+            thread = threading.Thread(target=wait, daemon=True)
+            thread.start()
         thread.join(PATIENCE_S)
     assert 1 == len(errors)
 
