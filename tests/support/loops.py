@@ -6,13 +6,13 @@ import functools
 import importlib.util
 import inspect
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
 
 import pytest
 
-from purgatory import DelayedOperationPurgatory
+from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome
 from purgatory.aio import AsyncPurgatory
 
 Answer = TypeVar("Answer")
@@ -96,6 +96,15 @@ async def purgatory_on(driver: str, **settings: Any) -> AsyncIterator[AsyncPurga
             yield purgatory
     finally:
         await asyncio.to_thread(core.shutdown)
+
+
+async def parked(
+    purgatory: AsyncPurgatory[Any], *operations: DelayedOperation, keys: Iterable[Any] = ("k",)
+) -> list[asyncio.Task[Outcome]]:
+    """Tasks that await the operations, all of them parked."""
+    tasks = [asyncio.create_task(purgatory.park(operation, list(keys))) for operation in operations]
+    await until(lambda: all(operation.keys for operation in operations))
+    return tasks
 
 
 async def until(condition: Callable[[], object]) -> None:

@@ -22,18 +22,34 @@ from purgatory import (
 from purgatory._events.log import Throttle
 from purgatory.aio import AsyncOperation, AsyncPurgatory
 from tests.support import Waiting, in_thread
-from tests.support.loops import until
+from tests.support.loops import parked, until
 
 
-def start(purgatory, operation, keys=("k",)):
-    return asyncio.create_task(purgatory.park(operation, list(keys)))
+class Async(AsyncOperation):
+    def __init__(self, delay_ms=60_000, *, ready=False, complete=None):
+        super().__init__(delay_ms)
+        self.ready = ready
+        self.history = []
+        self.doing = complete
+
+    def try_complete(self):
+        return self.ready and self.force_complete()
+
+    async def on_complete(self):
+        self.history.append("complete begins")
+        await asyncio.sleep(0)
+        if self.doing is not None:
+            await self.doing()
+        self.history.append("complete ends")
+
+    async def on_expiration(self):
+        await asyncio.sleep(0)
+        self.history.append("expire")
 
 
-async def parked(purgatory, *operations, keys=("k",)):
-    """Tasks that await the operations, all of them parked."""
-    tasks = [start(purgatory, operation, keys) for operation in operations]
-    await until(lambda: all(operation.keys for operation in operations))
-    return tasks
+class HalfAsync(Async):
+    def on_expiration(self):
+        self.history.append("expired plainly")
 
 
 # -- park
@@ -46,14 +62,24 @@ async def test_operation_that_is_ready_is_immediate(purgatory):
     assert ["complete"] == operation.history
 
 
-async def test_check_satisfies(purgatory):
-    """A check of a key wakes the task that awaits an operation under it, after its hook has run."""
+@pytest.mark.parametrize("call", [lambda end: end(), in_thread], ids=["on the loop", "on another thread"])
+@pytest.mark.parametrize(
+    ("end", "outcome", "hooks"),
+    [
+        (lambda purgatory, _: purgatory.check_and_complete("k"), Outcome.SATISFIED, ["complete"]),
+        (lambda _, operation: operation.force_complete(), Outcome.FORCED, ["complete"]),
+        (lambda purgatory, _: purgatory.cancel_for_key("k"), Outcome.CANCELLED, []),
+    ],
+    ids=["checked", "forced", "cancelled"],
+)
+async def test_end_of_an_operation_wakes_its_task(purgatory, end, outcome, hooks, call):
+    """Any thread may end an operation. The task that awaits it gets the outcome, after the hook has run."""
     operation = Waiting()
     (task,) = await parked(purgatory, operation)
     operation.ready = True
-    assert 1 == purgatory.check_and_complete("k")
-    assert Outcome.SATISFIED is await task
-    assert ["complete"] == operation.history
+    call(lambda: end(purgatory, operation))
+    assert outcome is await task
+    assert hooks == operation.history
 
 
 async def test_check_of_any_of_several_keys_satisfies(purgatory):
@@ -66,44 +92,13 @@ async def test_check_of_any_of_several_keys_satisfies(purgatory):
     assert [] == purgatory.purgatory.operations_for_key("a")
 
 
-async def test_time_expires(purgatory):
+@pytest.mark.parametrize("delay_ms", [20, 0])
+async def test_time_expires(purgatory, delay_ms):
     """An operation whose time is up expires, not early, and both its hooks have run."""
-    operation = Waiting(20)
-    loop = asyncio.get_running_loop()
+    operation = Waiting(delay_ms)
     assert Outcome.EXPIRED is await purgatory.park(operation, ["k"])
     assert purgatory.timer.now_ns() >= operation.deadline_ns > 0
     assert ["complete", "expire"] == operation.history
-    assert loop is asyncio.get_running_loop()
-
-
-async def test_time_that_is_up_already_expires(purgatory):
-    """A delay of zero expires without an event."""
-    assert Outcome.EXPIRED is await purgatory.park(Waiting(0), ["k"])
-
-
-async def test_force_completes(purgatory):
-    """An operation that is forced wakes its waiter with ``FORCED``."""
-    operation = Waiting()
-    (task,) = await parked(purgatory, operation)
-    assert operation.force_complete()
-    assert Outcome.FORCED is await task
-
-
-async def test_force_from_another_thread_completes(purgatory):
-    """An operation may be forced from any thread."""
-    operation = Waiting()
-    (task,) = await parked(purgatory, operation)
-    assert await asyncio.to_thread(operation.force_complete)
-    assert Outcome.FORCED is await task
-
-
-async def test_operation_taken_out_is_cancelled(purgatory):
-    """A task that awaits an operation that is cancelled gets ``CANCELLED``. No hook runs."""
-    operation = Waiting()
-    (task,) = await parked(purgatory, operation)
-    assert [operation] == purgatory.cancel_for_key("k")
-    assert Outcome.CANCELLED is await task
-    assert [] == operation.history
 
 
 async def test_operation_completed_before_is_answered(purgatory):
@@ -112,15 +107,6 @@ async def test_operation_completed_before_is_answered(purgatory):
     operation.force_complete()
     assert Outcome.FORCED is await purgatory.park(operation, ["k"])
     assert 0 == purgatory.waiting
-
-
-async def test_check_from_another_thread_satisfies(purgatory):
-    """Any thread may check."""
-    operation = Waiting()
-    (task,) = await parked(purgatory, operation)
-    operation.ready = True
-    await asyncio.to_thread(purgatory.check_and_complete, "k")
-    assert Outcome.SATISFIED is await task
 
 
 async def test_check_of_many_keys_satisfies(purgatory):
@@ -139,6 +125,8 @@ async def test_check_of_many_keys_satisfies(purgatory):
         purgatory.check_and_complete_all("abc")
     with pytest.raises(UnhashableKey):
         purgatory.check_and_complete_all(["a", []])
+    with pytest.raises(UnhashableKey):
+        purgatory.check_and_complete([])
 
 
 async def test_check_of_many_keys_with_a_hot_one_is_made_in_slices(opened):
@@ -165,26 +153,20 @@ async def test_many_are_woken_by_one_check(purgatory):
 
 
 @pytest.mark.parametrize(
-    ("keys", "error"),
-    [([], NoKeys), ("key", WatchKeysType), ([["unhashable"]], UnhashableKey), (7, WatchKeysType)],
+    ("operation", "keys", "error"),
+    [
+        (Waiting(), [], NoKeys),
+        (Waiting(), "key", WatchKeysType),
+        (Waiting(), [["unhashable"]], UnhashableKey),
+        (Waiting(), 7, WatchKeysType),
+        (object(), ["k"], InvalidOperation),
+    ],
 )
-async def test_bad_keys_raise(purgatory, keys, error):
-    """Bad keys raise what the core raises, and nothing is left behind."""
+async def test_bad_keys_and_operations_raise(purgatory, operation, keys, error):
+    """Bad keys and anything but an operation raise what the core raises, and nothing is left behind."""
     with pytest.raises(error):
-        await purgatory.park(Waiting(), keys)
+        await purgatory.park(operation, keys)
     assert (0, 0) == (purgatory.waiting, purgatory.purgatory.parked)
-
-
-async def test_what_is_no_operation_raises(purgatory):
-    """Only operations can be parked."""
-    with pytest.raises(InvalidOperation):
-        await purgatory.park(object(), ["k"])
-
-
-async def test_check_of_unhashable_key_raises(purgatory):
-    """A key without a hash is rejected by a check too."""
-    with pytest.raises(UnhashableKey):
-        purgatory.check_and_complete(["unhashable"])
 
 
 async def test_second_park_raises_and_harms_nobody(purgatory):
@@ -223,64 +205,59 @@ async def test_full_purgatory_refuses(opened):
         assert Outcome.IMMEDIATE is await purgatory.park(second, ["k"])
 
 
-async def test_hook_that_raises_is_contained(purgatory, logs):
-    """An error of a plain hook is counted and logged. The awaiting task gets the outcome."""
-
-    def fail(_):
-        raise ValueError("no answer")
-
-    assert Outcome.IMMEDIATE is await purgatory.park(Waiting(ready=True, complete=fail), ["k"])
-    assert {"on_complete": 1} == purgatory.snapshot().callback_errors
-
-
 # -- cancel
 
 
-async def test_cancelled_task_takes_its_operation_out(purgatory):
-    """Cancelling the awaiting task removes the operation from every key and the timer. No hook runs."""
-    operation = Waiting()
-    (task,) = await parked(purgatory, operation, keys=("a", "b"))
+async def cancel(parking):
+    task = asyncio.create_task(parking)
+    await asyncio.sleep(0.005)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert Outcome.CANCELLED is operation.outcome
-    assert [] == operation.history
-    assert (0, 0, 0) == (purgatory.purgatory.parked, purgatory.timer.size, purgatory.waiting)
+
+
+async def time_out(parking):
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.005):
+            await parking
+
+
+async def wait_for(parking):
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(parking, 0.005)
+
+
+async def close(parking):
+    parking.send(None)
+    parking.close()
+
+
+@pytest.mark.parametrize("kind", [Waiting, Async])
+@pytest.mark.parametrize("give_up", [cancel, time_out, wait_for, close])
+async def test_wait_that_is_given_up_takes_its_operation_out(purgatory, give_up, kind):
+    """A coroutine that is given up removes its operation from every key and the timer. No hook runs."""
+    operation = kind()
+    await give_up(purgatory.park(operation, ["a", "b"]))
+    await until(lambda: purgatory.waiting == 0)
+    assert (Outcome.CANCELLED, []) == (operation.outcome, operation.history)
+    assert (0, 0) == (purgatory.purgatory.parked, purgatory.timer.size)
     assert [] == purgatory.purgatory.operations_for_key("b")
 
 
-async def test_cancellation_is_not_swallowed_by_completion(purgatory):
-    """Completed first, cancelled second, in one turn of the loop: completed once, and the cancellation is raised."""
+@pytest.mark.parametrize("cancelled_first", [False, True])
+async def test_cancellation_is_not_swallowed_by_completion(purgatory, cancelled_first):
+    """Completed and cancelled in one turn of the loop, in any order: completed once, and the cancellation is raised."""
     operation = Waiting()
     (task,) = await parked(purgatory, operation)
+    if cancelled_first:
+        assert task.cancel()
     operation.ready = True
     assert 1 == purgatory.check_and_complete("k")
-    assert task.cancel()
+    if not cancelled_first:
+        assert task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert (Outcome.SATISFIED, ["complete"]) == (operation.outcome, operation.history)
-
-
-async def test_completion_after_cancellation_counts_once(purgatory):
-    """Cancelled first, completed before the task wakes: completed once, and the cancellation is raised."""
-    operation = Waiting()
-    (task,) = await parked(purgatory, operation)
-    assert task.cancel()
-    operation.ready = True
-    assert 1 == purgatory.check_and_complete("k")
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert (Outcome.SATISFIED, ["complete"]) == (operation.outcome, operation.history)
-
-
-async def test_timeout_takes_its_operation_out(purgatory):
-    """``asyncio.timeout`` works around a park, and takes the operation out."""
-    operation = Waiting()
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await purgatory.park(operation, ["k"])
-    assert Outcome.CANCELLED is operation.outcome
-    await asyncio.sleep(0)
 
 
 async def test_task_group_that_fails_takes_operations_out(purgatory):
@@ -299,52 +276,7 @@ async def test_task_group_that_fails_takes_operations_out(purgatory):
     assert {Outcome.CANCELLED} == {operation.outcome for operation in operations}
 
 
-async def test_wait_for_around_park_works(purgatory):
-    """``asyncio.wait_for`` works around a park, either way."""
-    assert Outcome.IMMEDIATE is await asyncio.wait_for(purgatory.park(Waiting(ready=True), ["k"]), 5)
-    operation = Waiting()
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(purgatory.park(operation, ["k"]), 0.01)
-    assert Outcome.CANCELLED is operation.outcome
-
-
-async def test_coroutine_that_is_closed_takes_its_operation_out(purgatory):
-    """A coroutine that is thrown away while it waits takes its operation out."""
-    operation = Waiting()
-    coroutine = purgatory.park(operation, ["k"])
-    coroutine.send(None)
-    coroutine.close()
-    assert (Outcome.CANCELLED, 0) == (operation.outcome, purgatory.waiting)
-
-
 # -- hooks that are coroutines
-
-
-class Async(AsyncOperation):
-    def __init__(self, delay_ms=60_000, *, ready=False, complete=None):
-        super().__init__(delay_ms)
-        self.ready = ready
-        self.history = []
-        self.doing = complete
-
-    def try_complete(self):
-        return self.ready and self.force_complete()
-
-    async def on_complete(self):
-        self.history.append("complete begins")
-        await asyncio.sleep(0)
-        if self.doing is not None:
-            await self.doing()
-        self.history.append("complete ends")
-
-    async def on_expiration(self):
-        await asyncio.sleep(0)
-        self.history.append("expire")
-
-
-class HalfAsync(Async):
-    def on_expiration(self):
-        self.history.append("expired plainly")
 
 
 async def test_coroutine_hook_runs_before_park_returns(purgatory):
@@ -396,24 +328,18 @@ async def test_cancellation_after_coroutine_hook_leaves_nothing(purgatory):
     assert ["complete begins", "complete ends"] == operation.history
 
 
-async def test_cancelled_operation_runs_no_coroutine_hook(purgatory):
-    """An operation that is cancelled before it completes runs none of its hooks."""
-    operation = Async()
-    (task,) = await parked(purgatory, operation)
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    await asyncio.sleep(0.005)
-    assert (Outcome.CANCELLED, [], 0) == (operation.outcome, operation.history, purgatory.waiting)
+def fail(*_):
+    raise ValueError("no answer")
 
 
-async def test_coroutine_hook_that_raises_is_contained(purgatory, logs):
-    """An error of a coroutine hook is counted and logged like any hook's, and is not raised by ``park``."""
+async def fail_later():
+    fail()
 
-    async def fail():
-        raise ValueError("no answer")
 
-    assert Outcome.IMMEDIATE is await purgatory.park(Async(ready=True, complete=fail), ["k"])
+@pytest.mark.parametrize(("kind", "hook"), [(Waiting, fail), (Async, fail_later)])
+async def test_hook_that_raises_is_contained(purgatory, logs, kind, hook):
+    """An error of a hook, plain or a coroutine, is counted and logged. The awaiting task gets the outcome."""
+    assert Outcome.IMMEDIATE is await purgatory.park(kind(ready=True, complete=hook), ["k"])
     assert {"on_complete": 1} == purgatory.snapshot().callback_errors
 
 
@@ -571,11 +497,6 @@ async def test_coroutine_hooks_are_refused_by_the_core_also_after_a_park(purgato
 # -- wait_for
 
 
-async def test_wait_for_returns_at_once_if_it_holds(purgatory):
-    """A predicate that holds needs no waiting."""
-    assert Outcome.IMMEDIATE is await purgatory.wait_for(lambda: True, keys=["k"], timeout_ms=0)
-
-
 async def test_wait_for_waits_until_it_holds(purgatory):
     """A predicate is asked again at each check of one of its keys."""
     items = []
@@ -585,11 +506,6 @@ async def test_wait_for_waits_until_it_holds(purgatory):
         items.append(key)
         purgatory.check_and_complete(key)
     assert Outcome.SATISFIED is await task
-
-
-async def test_wait_for_expires(purgatory):
-    """A predicate that doesn't hold in time expires."""
-    assert Outcome.EXPIRED is await purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=10)
 
 
 async def test_predicate_that_raises_ends_the_wait(purgatory):
@@ -606,36 +522,32 @@ async def test_predicate_that_raises_ends_the_wait(purgatory):
     assert {} == purgatory.snapshot().callback_errors
 
 
-async def test_bad_give_back_raises(purgatory):
-    """What takes a result back is a function."""
-    with pytest.raises(InvalidSetting, match="give_back must be a function of one argument, or None, got 5"):
-        await purgatory.wait_for_result(lambda: None, keys=["k"], timeout_ms=10, give_back=5)
-
-
-@pytest.mark.parametrize("name", [["x"], "", 7])
-async def test_bad_name_of_a_wait_raises(purgatory, name):
-    """The name of a wait is a text."""
-    with pytest.raises(InvalidSetting, match=f"name must be a str that is not empty, got {re.escape(repr(name))}"):
-        await purgatory.wait_for(lambda: True, keys=["k"], timeout_ms=10, name=name)
-
-
 async def test_cancelled_wait_for_leaves_nothing(purgatory):
     """Cancelling a ``wait_for`` takes it out."""
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.005):
-            await purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=60_000)
+    await time_out(purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=60_000))
     assert (0, 0) == (purgatory.purgatory.parked, purgatory.timer.size)
 
 
-async def coroutine():
-    raise AssertionError
-
-
-@pytest.mark.parametrize("predicate", [None, coroutine])
-async def test_bad_predicate_raises(purgatory, predicate):
-    """A predicate is a plain function."""
-    with pytest.raises(InvalidSetting):
-        await purgatory.wait_for(predicate, keys=["k"], timeout_ms=10)
+@pytest.mark.parametrize(
+    ("method", "argument", "value", "must_be"),
+    [
+        *(("wait_for", "predicate", value, "must be a plain function") for value in (None, fail_later)),
+        *(("wait_for_result", "find", value, "must be a plain function") for value in (None, "x", fail_later)),
+        *(("wait_for", "name", value, "must be a str that is not empty") for value in (["x"], "", 7)),
+        ("wait_for_result", "give_back", 5, "must be a function of one argument, or None"),
+        *(
+            ("wait_for", "normal_ends", value, "must be a collection of")
+            for value in ("expired", Outcome.EXPIRED, {Outcome.FORCED}, 1)
+        ),
+    ],
+)
+async def test_bad_argument_of_a_wait_raises(purgatory, method, argument, value, must_be):
+    """The error names the argument and the value, and nothing is parked."""
+    asked = {"wait_for": "predicate", "wait_for_result": "find"}[method]
+    arguments = {asked: lambda: True, "keys": ["k"], "timeout_ms": 10, argument: value}
+    with pytest.raises(InvalidSetting, match=f"{argument} {must_be}.*got {re.escape(repr(value))}"):
+        await getattr(purgatory, method)(**arguments)
+    assert (0, 0) == (purgatory.waiting, purgatory.purgatory.parked)
 
 
 # -- tenants

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from purgatory import InvalidSetting, Outcome
+from purgatory import Outcome
 from purgatory.aio import AsyncPurgatory, AsyncThresholdPurgatory
 from tests.support.loops import until
 from timer import MockTimer
@@ -44,14 +44,6 @@ async def test_type_of_a_wait_is_named_after_its_normal_ends(purgatory):
         "UntilOrCancelledOrExpired": frozenset(ends[2]),
         "poll": EXPIRED,
     } == {kind.__qualname__: kind.normal_ends for kind in kinds}
-
-
-async def test_wrong_normal_ends_of_a_wait_are_rejected(purgatory):
-    """The error names the argument, and nothing is parked."""
-    for wrong in ("expired", Outcome.EXPIRED, {Outcome.FORCED}, 1):
-        with pytest.raises(InvalidSetting, match="normal_ends must be a collection of"):
-            await wait(purgatory, normal_ends=wrong)
-    assert 0 == purgatory.totals().started
 
 
 async def test_awaited_thresholds_take_normal_ends():

@@ -13,7 +13,7 @@ from purgatory.aio import AsyncOperation, AsyncPurgatory, LoopTimer
 from purgatory.aio._mailbox import Mailbox
 from purgatory.aio._shutdown import _retry
 from tests.support import Waiting, in_thread
-from tests.support.loops import until
+from tests.support.loops import parked, until
 from timer import MockTimer, SystemTimer
 
 
@@ -27,8 +27,7 @@ async def test_everything_on_one_loop(run):
             seen.append(threading.get_ident())
 
         operation = Waiting(complete=note, look=note)
-        task = asyncio.create_task(purgatory.park(operation, ["k"]))
-        await until(lambda: operation.keys)
+        (task,) = await parked(purgatory, operation)
         operation.ready = True
         assert {"purgatory-watchdog"} >= {thread.name for thread in set(threading.enumerate()) - before}
         assert 0 == in_thread(purgatory.check_and_complete, "k")
@@ -38,23 +37,23 @@ async def test_everything_on_one_loop(run):
         assert {here} == set(seen)
 
 
-async def test_wait_for_is_false_when_the_time_is_up(run):
+async def test_wait_for_is_false_when_the_time_is_up(purgatory):
     """``if await wait_for(...)`` is true if the predicate held, and false after the timeout and after a shutdown."""
-    async with AsyncPurgatory("loop") as purgatory:
-        assert await purgatory.wait_for(lambda: "yes", keys=["k"], timeout_ms=60_000)
-        assert not await purgatory.wait_for(lambda: "", keys=["k"], timeout_ms=3)
-        task = asyncio.create_task(purgatory.wait_for(lambda: "", keys=["k"], timeout_ms=60_000))
-        await until(lambda: purgatory.parked)
-        await purgatory.shutdown("cancel")
-        assert not await task
+    held = await purgatory.wait_for(lambda: "yes", keys=["k"], timeout_ms=0)
+    late = await purgatory.wait_for(lambda: "", keys=["k"], timeout_ms=3)
+    task = asyncio.create_task(purgatory.wait_for(lambda: "", keys=["k"], timeout_ms=60_000))
+    await until(lambda: purgatory.parked)
+    await purgatory.shutdown("cancel")
+    outcomes = [held, late, await task]
+    assert [Outcome.IMMEDIATE, Outcome.EXPIRED, Outcome.CANCELLED] == outcomes
+    assert [True, False, False] == list(map(bool, outcomes))
 
 
 async def test_many_threads_asking_for_a_key_cost_few_checks(run):
     """Other threads that ask for the same key before the loop gets to it are served by one check."""
     async with AsyncPurgatory("loop") as purgatory:
         operation = Waiting()
-        task = asyncio.create_task(purgatory.park(operation, ["k"]))
-        await until(lambda: operation.keys)
+        (task,) = await parked(purgatory, operation)
         checks = operation.checks
         in_thread(lambda: [purgatory.check_and_complete("k") for _ in range(1000)])
         operation.ready = True
@@ -91,8 +90,7 @@ async def test_shutdown_over_a_purgatory_leaves_its_own_operations(run):
         beneath, awaited = Waiting(), Waiting()
         core.try_complete_else_watch(beneath, ["k"])
         async with AsyncPurgatory.over(core) as purgatory:
-            task = asyncio.create_task(purgatory.park(awaited, ["k"]))
-            await until(lambda: awaited.keys)
+            (task,) = await parked(purgatory, awaited)
         assert Outcome.EXPIRED is await task
         assert (None, False) == (beneath.outcome, core.is_closed)
         assert 1 == core.timer.size
@@ -102,8 +100,7 @@ async def test_purgatory_beneath_may_be_shut_down_first(run):
     """A waiting task is answered when the thread-based purgatory is shut down beneath."""
     core = DelayedOperationPurgatory("core")
     async with AsyncPurgatory.over(core) as purgatory:
-        task = asyncio.create_task(purgatory.park(Waiting(), ["k"]))
-        await until(lambda: core.parked)
+        (task,) = await parked(purgatory, Waiting())
         await asyncio.to_thread(core.shutdown)
         assert Outcome.EXPIRED is await task
         assert purgatory.is_closed
@@ -130,8 +127,7 @@ async def test_clock_moved_by_hand(run):
     timer = MockTimer()
     async with AsyncPurgatory("mock", timer=timer) as purgatory:
         operation = Waiting(30_000)
-        task = asyncio.create_task(purgatory.park(operation, ["k"]))
-        await until(lambda: operation.keys)
+        (task,) = await parked(purgatory, operation)
         timer.advance_clock(29_999)
         assert operation.outcome is None
         timer.advance_clock(1)
@@ -308,8 +304,7 @@ async def test_stuck_operation_that_ends_after_the_shutdown_wakes_its_task(purga
             assert let_go.wait(30)
 
     operation = Waiting(lock=lock)
-    task = asyncio.create_task(purgatory.park(operation, ["k"]))
-    await until(lambda: operation.keys)
+    (task,) = await parked(purgatory, operation)
     holding = asyncio.create_task(asyncio.to_thread(hold))
     await until(held.is_set)
     assert (operation,) == (await purgatory.shutdown(timeout_ms=20)).stuck
@@ -333,8 +328,7 @@ async def test_hook_that_hangs_is_reported(opened):
     async with opened() as purgatory:
         hanging, stuck = Hanging(60_000), Waiting(lock=lock)
         hanging.released = asyncio.Event()
-        tasks = [asyncio.create_task(purgatory.park(operation, ["k"])) for operation in (hanging, stuck)]
-        await until(lambda: hanging.keys and stuck.keys)
+        tasks = await parked(purgatory, hanging, stuck)
         lock.acquire()
         report = await purgatory.shutdown(timeout_ms=30)
         assert ((stuck,), 1, True) == (report.stuck, report.running, report.timed_out)
@@ -360,8 +354,7 @@ async def test_stuck_operation_whose_lock_raises_does_not_stop_the_others(opened
     bad, good = Lock(), Lock()
     async with opened() as purgatory:
         operations = [Waiting(lock=lock) for lock in (bad, good)]
-        tasks = [asyncio.create_task(purgatory.park(operation, ["k"])) for operation in operations]
-        await until(lambda: all(operation.keys for operation in operations))
+        tasks = await parked(purgatory, *operations)
         bad.result = good.result = False
         assert set(operations) == set((await purgatory.shutdown(timeout_ms=20)).stuck)
         bad.result = None

@@ -7,7 +7,7 @@ from collections import deque
 
 import pytest
 
-from purgatory import DelayedOperationPurgatory, InvalidSetting, PurgatoryClosed, WaitCancelled
+from purgatory import DelayedOperationPurgatory, PurgatoryClosed, WaitCancelled
 from purgatory.aio import AsyncPurgatory
 from purgatory.aio._waits import Taking
 from tests.support.loops import until
@@ -36,15 +36,11 @@ class Shelf:
         await until(lambda: number == self.purgatory.waiting == len(self.purgatory.operations_for_key("shelf")))
 
 
-async def test_result_that_is_there_comes_at_once(purgatory):
-    """What ``find`` gives at once is returned, and nothing is parked."""
-    assert "one" == await Shelf(purgatory, ["one"]).get()
+@pytest.mark.parametrize("item", ["one", 0, ""])
+async def test_result_that_is_there_comes_at_once(purgatory, item):
+    """What ``find`` gives at once is returned, and nothing is parked. Anything but None is a result."""
+    assert item == await Shelf(purgatory, [item]).get()
     assert 1 == purgatory.totals().immediate
-
-
-async def test_falsy_result_is_one(purgatory):
-    """Anything but None is a result, also what is false in a condition."""
-    assert 0 == await purgatory.wait_for_result(lambda: 0, keys=["k"], timeout_ms=1000)
 
 
 async def test_one_item_goes_to_one_waiter_in_order_of_arrival(purgatory):
@@ -132,30 +128,26 @@ async def test_item_goes_to_the_task_or_back_but_not_both(run, forced, monkeypat
         assert forced == bool(received)
 
 
-async def test_no_result_in_time_is_an_error(purgatory):
-    """When the time is up, ``TimeoutError`` is raised."""
-    with pytest.raises(TimeoutError, match="within 3 ms"):
-        await Shelf(purgatory).get(3)
-
-
-async def test_wait_that_is_taken_out_is_an_error(purgatory):
-    """A wait that is removed by ``cancel_for_key`` gets that error."""
-    shelf = Shelf(purgatory)
-    task = shelf.get()
-    await shelf.all_wait(1)
+async def take_out(purgatory):
     assert 1 == len(purgatory.cancel_for_key("shelf"))
-    with pytest.raises(WaitCancelled):
-        await task
 
 
-@pytest.mark.parametrize("drain", ["expire", "cancel"])
-async def test_shutdown_is_no_timeout(purgatory, drain):
-    """A waiter at a shutdown gets an error that is not a timeout's."""
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [
+        (take_out, WaitCancelled),
+        (lambda purgatory: purgatory.shutdown("expire"), PurgatoryClosed),
+        (lambda purgatory: purgatory.shutdown("cancel"), PurgatoryClosed),
+    ],
+    ids=["taken out", "drained", "closed"],
+)
+async def test_wait_that_is_ended_raises_an_error(purgatory, end, error):
+    """A wait that ``cancel_for_key`` or a shutdown ends raises an error that is not a timeout's."""
     shelf = Shelf(purgatory)
     task = shelf.get()
     await shelf.all_wait(1)
-    await purgatory.shutdown(drain)
-    with pytest.raises(PurgatoryClosed):
+    await end(purgatory)
+    with pytest.raises(error):
         await task
 
 
@@ -163,17 +155,6 @@ async def test_error_of_find_ends_the_wait(purgatory):
     """What ``find`` raises is raised where the result is awaited."""
     with pytest.raises(ZeroDivisionError):
         await purgatory.wait_for_result(lambda: 1 // 0, keys=["k"], timeout_ms=1000)
-
-
-async def coroutine():
-    """Not a plain function."""
-
-
-@pytest.mark.parametrize("find", [None, "x", coroutine])
-async def test_find_is_a_plain_function(purgatory, find):
-    """An object that cannot be called, and a coroutine, are rejected."""
-    with pytest.raises(InvalidSetting, match="find"):
-        await purgatory.wait_for_result(find, keys=["k"], timeout_ms=1000)
 
 
 async def test_items_of_many_threads_all_arrive(run):

@@ -9,7 +9,7 @@ import pytest
 from purgatory import InvalidSetting, NoRunningLoop, Outcome
 from purgatory.aio import AsyncPurgatory, drain_on_signals
 from tests.support import Waiting, in_thread
-from tests.support.loops import until
+from tests.support.loops import parked, until
 
 NUMBER = signal.SIGUSR1
 
@@ -23,59 +23,39 @@ def passed_on():
     signal.signal(NUMBER, before)
 
 
-def parked(purgatory):
-    return asyncio.create_task(purgatory.park(Waiting(), ["k"]))
+@pytest.mark.parametrize(("asked", "outcome"), [({}, Outcome.EXPIRED), ({"drain": "cancel"}, Outcome.CANCELLED)])
+async def test_signal_answers_who_waits_and_goes_its_way(purgatory, passed_on, asked, outcome):
+    """The signal answers every waiter, by the drain asked for, and reaches the handler that was there."""
+    (task,) = await parked(purgatory, Waiting())
+    undo = drain_on_signals(purgatory, signals=[NUMBER], **asked)
+    signal.raise_signal(NUMBER)
+    assert [NUMBER] == passed_on
+    assert outcome is await task
+    assert purgatory.is_closed
+    undo()
 
 
-async def test_signal_answers_who_waits_and_goes_its_way(run, passed_on):
-    """At the signal, every waiter is answered, the purgatory is shut down, and the handler that was there is called."""
-    async with AsyncPurgatory("test") as purgatory:
-        task = parked(purgatory)
-        await until(lambda: purgatory.waiting)
-        undo = drain_on_signals(purgatory, signals=[NUMBER])
-        signal.raise_signal(NUMBER)
-        assert [NUMBER] == passed_on
-        assert Outcome.EXPIRED is await task
-        assert purgatory.is_closed
-        undo()
-
-
-async def test_handler_of_the_loop_is_called_too(run):
+async def test_handler_of_the_loop_is_called_too(purgatory):
     """A handler that a server gave to the loop, rather than to Python, is called as well."""
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(NUMBER, told.set)
-    async with AsyncPurgatory("test") as purgatory:
-        task = parked(purgatory)
-        await until(lambda: purgatory.waiting)
-        undo = drain_on_signals(purgatory, signals=[NUMBER])
-        signal.raise_signal(NUMBER)
-        assert Outcome.EXPIRED is await task
-        await told.wait()
-        undo()
+    (task,) = await parked(purgatory, Waiting())
+    undo = drain_on_signals(purgatory, signals=[NUMBER])
+    signal.raise_signal(NUMBER)
+    assert Outcome.EXPIRED is await task
+    await told.wait()
+    undo()
     asyncio.get_running_loop().remove_signal_handler(NUMBER)
 
 
-async def test_drain_is_the_one_asked_for(run, passed_on):
-    """The drain policy is that of the shutdown."""
-    async with AsyncPurgatory("test") as purgatory:
-        task = parked(purgatory)
-        await until(lambda: purgatory.waiting)
-        undo = drain_on_signals(purgatory, signals=[NUMBER], drain="cancel")
-        signal.raise_signal(NUMBER)
-        assert Outcome.CANCELLED is await task
-        undo()
-
-
-async def test_asking_again_changes_nothing(run, passed_on):
+async def test_asking_again_changes_nothing(purgatory, passed_on):
     """However often it is called, the handler before is called once a signal, and one call takes it back."""
     mine = signal.getsignal(NUMBER)
-    async with AsyncPurgatory("test") as purgatory:
-        undos = [drain_on_signals(purgatory, signals=[NUMBER]) for _ in range(3)]
-        signal.raise_signal(NUMBER)
-        assert [NUMBER] == passed_on
-        undos[0]()
-        assert mine is signal.getsignal(NUMBER)
-        undos[1]()
+    undos = [drain_on_signals(purgatory, signals=[NUMBER]) for _ in range(3)]
+    signal.raise_signal(NUMBER)
+    assert [NUMBER] == passed_on
+    for undo in undos:
+        undo()
         assert mine is signal.getsignal(NUMBER)
 
 
@@ -93,13 +73,12 @@ async def test_several_purgatories_listen(run, passed_on):
         assert mine is signal.getsignal(NUMBER)
 
 
-async def test_signal_that_nobody_handles_is_left_alone(run):
+async def test_signal_without_a_handler_is_left_alone(purgatory):
     """A signal that ends the process by itself goes on doing so."""
     assert signal.SIG_DFL is signal.getsignal(signal.SIGUSR2)
-    async with AsyncPurgatory("test") as purgatory:
-        undo = drain_on_signals(purgatory, signals=[signal.SIGUSR2])
-        assert signal.SIG_DFL is signal.getsignal(signal.SIGUSR2)
-        undo()
+    undo = drain_on_signals(purgatory, signals=[signal.SIGUSR2])
+    assert signal.SIG_DFL is signal.getsignal(signal.SIGUSR2)
+    undo()
 
 
 async def test_handler_goes_with_its_purgatory(run, passed_on):
@@ -118,21 +97,20 @@ async def test_handler_goes_with_its_purgatory(run, passed_on):
     assert [NUMBER] == passed_on
 
 
-async def test_handler_that_came_later_stays(run, passed_on):
+async def test_handler_that_came_later_stays(purgatory, passed_on):
     """Taking it back leaves alone a handler that was put in front since. The signal still goes all the way."""
-    async with AsyncPurgatory("test") as purgatory:
-        undo = drain_on_signals(purgatory, signals=[NUMBER])
-        ours = signal.getsignal(NUMBER)
+    undo = drain_on_signals(purgatory, signals=[NUMBER])
+    ours = signal.getsignal(NUMBER)
 
-        def later(number, frame):
-            ours(number, frame)
+    def later(number, frame):
+        ours(number, frame)
 
-        signal.signal(NUMBER, later)
-        undo()
-        assert later is signal.getsignal(NUMBER)
-        signal.raise_signal(NUMBER)
-        assert [NUMBER] == passed_on
-        assert not purgatory.is_closed
+    signal.signal(NUMBER, later)
+    undo()
+    assert later is signal.getsignal(NUMBER)
+    signal.raise_signal(NUMBER)
+    assert [NUMBER] == passed_on
+    assert not purgatory.is_closed
 
 
 async def test_handler_between_two_of_ours_passes_the_signal_on_once(run, passed_on):
@@ -194,26 +172,19 @@ def test_loop_off_the_main_thread_is_left_alone(passed_on):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"signals": 15}, {"signals": ["x"]}, {"signals": [0]}, {"drain": "now"}, {"timeout_ms": -1}]
+    "wrong",
+    [{"signals": 15}, {"signals": ["x"]}, {"signals": [0]}, {"drain": "now"}, {"timeout_ms": -1}, {"purgatory": 5}],
 )
-async def test_wrong_argument_raises_before_the_signal(run, wrong):
+async def test_wrong_argument_raises_before_the_signal(purgatory, wrong):
     """A wrong argument raises at once, because an error at the signal would leave every waiter unanswered."""
-    async with AsyncPurgatory("test") as purgatory:
-        with pytest.raises(InvalidSetting, match=f"{next(iter(wrong))} must be"):
-            drain_on_signals(purgatory, **wrong)
+    with pytest.raises(InvalidSetting, match=f"{next(iter(wrong))} must be"):
+        drain_on_signals(**{"purgatory": purgatory, **wrong})
 
 
 @pytest.mark.parametrize("kind", [set, iter])
-async def test_signals_may_be_any_iterable(run, passed_on, kind):
+async def test_signals_may_be_any_iterable(purgatory, passed_on, kind):
     """A set or an iterator of signals does as well."""
-    async with AsyncPurgatory("test") as purgatory:
-        undo = drain_on_signals(purgatory, signals=kind([NUMBER]))
-        signal.raise_signal(NUMBER)
-        await until(lambda: purgatory.is_closed)
-        undo()
-
-
-def test_something_else_than_a_purgatory_raises():
-    """What is not an AsyncPurgatory raises an error that says so."""
-    with pytest.raises(InvalidSetting, match="purgatory must be an AsyncPurgatory, got 5"):
-        drain_on_signals(5)
+    undo = drain_on_signals(purgatory, signals=kind([NUMBER]))
+    signal.raise_signal(NUMBER)
+    await until(lambda: purgatory.is_closed)
+    undo()

@@ -10,7 +10,6 @@ from purgatory import (
     AlreadyParked,
     DelayedOperationPurgatory,
     InvalidOperation,
-    InvalidSetting,
     NoKeys,
     NoRunningLoop,
     Outcome,
@@ -147,22 +146,17 @@ async def test_many_threads_complete_started_operations_once(purgatory):
 
 async def test_waits_can_have_names(purgatory):
     """``name`` names the type of the operation, which logs, metrics, spans and the journal show."""
-    waiting = [
-        asyncio.create_task(purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=60_000, name="fetch")),
-        asyncio.create_task(purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=60_000)),
-        asyncio.create_task(purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=60_000, name="fetch")),
-        asyncio.create_task(purgatory.wait_for_result(list.pop, keys=["k"], timeout_ms=60_000, name="take")),
-    ]
-    waiting[3].cancel()
+    names = ({"name": "fetch"}, {}, {"name": "fetch"})
+    waits = [purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=60_000, **name) for name in names]
+    waiting = [asyncio.create_task(wait) for wait in waits]
+    result = asyncio.create_task(purgatory.wait_for_result(list.pop, keys=["k"], timeout_ms=60_000, name="take"))
+    result.cancel()
     await until(lambda: 3 == purgatory.parked)
     types = [type(operation) for operation in purgatory.operations_for_key("k")]
     assert ["fetch", "Until", "fetch"] == [kind.__qualname__ for kind in types]
     assert types[0] is types[2]
     purgatory.cancel_for_key("k")
-    assert [Outcome.CANCELLED] * 3 == [await task for task in waiting[:3]]
-    for name in ("", 5):
-        with pytest.raises(InvalidSetting, match="name must be"):
-            await purgatory.wait_for(lambda: True, keys=["k"], timeout_ms=5, name=name)
+    assert [Outcome.CANCELLED] * 3 == await asyncio.gather(*waiting)
 
 
 async def test_nothing_found_names_purgatory_and_keys(purgatory):
