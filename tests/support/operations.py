@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from purgatory import DelayedOperation
 
 if TYPE_CHECKING:
+    from purgatory import DelayedOperationPurgatory
     from purgatory._operations.user_lock import LockLike
 
 Does = Callable[["Waiting"], object]
+Operation = TypeVar("Operation", bound=DelayedOperation)
 
 
 class Waiting(DelayedOperation):
@@ -45,3 +47,21 @@ class Waiting(DelayedOperation):
         self.history.append("expire")
         if self._doing[1] is not None:
             self._doing[1](self)
+
+
+def park(purgatory: DelayedOperationPurgatory[Any], *keys: Hashable, **settings: Any) -> Waiting:
+    """Park an operation with these settings under the keys. Returns the operation."""
+    return park_one(purgatory, Waiting(**settings), *keys)
+
+
+def park_one(purgatory: DelayedOperationPurgatory[Any], operation: Operation, *keys: Hashable) -> Operation:
+    """Park this operation under the keys, or under "k". Returns the operation."""
+    purgatory.try_complete_else_watch(operation, list(keys or ("k",)))
+    return operation
+
+
+def park_all(
+    purgatory: DelayedOperationPurgatory[Any], operations: list[Operation], *keys: Hashable
+) -> list[Operation]:
+    """Park each of these operations under the keys, or under "k". Returns the operations."""
+    return [park_one(purgatory, operation, *keys) for operation in operations]

@@ -5,8 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
-from timer import TimerTask
+from timer import Timer, TimerTask
+
+Task = TypeVar("Task", bound=TimerTask)
 
 
 class Ping(TimerTask):
@@ -35,3 +38,14 @@ class Ping(TimerTask):
         if self.do is not None:
             self.do()
         self.ran.set()
+
+
+def added(timer: Timer, task: Task) -> Task:
+    """Add the task to the timer. Returns the task."""
+    timer.add(task)
+    return task
+
+
+def add_all(timer: Timer, tasks: list[Task]) -> list[Task]:
+    """Add the tasks to the timer, in that order. Returns the tasks."""
+    return [added(timer, task) for task in tasks]

@@ -9,7 +9,7 @@ import pytest
 
 from purgatory import InvalidSetting, WrongLoop
 from purgatory.aio import LoopTimer
-from tests.support import Ping, in_thread
+from tests.support import Ping, add_all, added, in_thread
 from tests.support.loops import until
 from timer import ManualClock, TimerClosed, TimerConfigError, TimerFull, check_invariants
 
@@ -31,8 +31,7 @@ async def test_clock_decides_not_the_loop(run):
     """However often the loop calls, nothing runs before the timer's own clock says so."""
     clock = ManualClock()
     with LoopTimer(clock=clock) as timer:
-        ping = Ping(3)
-        timer.add(ping)
+        ping = added(timer, Ping(3))
         await asyncio.sleep(0.02)
         assert [] == ping.ran_ns
         clock.advance(3)
@@ -79,8 +78,7 @@ async def test_cancelled_task_is_never_run(run):
 async def test_task_due_already_runs_soon_not_inside_add(run):
     """A delay of zero runs in a turn of the loop to come."""
     with LoopTimer() as timer:
-        ping = Ping(0)
-        timer.add(ping)
+        ping = added(timer, Ping(0))
         assert [] == ping.ran_ns
         await until(lambda: ping.ran_ns)
 
@@ -101,9 +99,7 @@ async def test_many_due_at_once_run_in_slices(run):
     clock = ManualClock()
     with LoopTimer(clock=clock, slice_size=10) as timer:
         log = []
-        pings = [Ping(5, log) for _ in range(95)]
-        for ping in pings:
-            timer.add(ping)
+        pings = add_all(timer, [Ping(5, log) for _ in range(95)])
         clock.advance(10)
         assert timer.advance_clock(0)
         for turns in range(1, 4):
@@ -159,8 +155,7 @@ async def test_tasks_do_not_run_in_the_context_of_an_adder(run):
     seen = []
     request.set("somebody's")
     with LoopTimer() as timer:
-        ping = Ping(1, do=lambda: seen.append(request.get()))
-        timer.add(ping)
+        ping = added(timer, Ping(1, do=lambda: seen.append(request.get())))
         await until(lambda: ping.ran_ns)
         assert [None] == seen
 
@@ -245,8 +240,7 @@ async def test_no_thread_is_started(run):
     """A loop's timer has no thread."""
     before = set(threading.enumerate())
     with LoopTimer() as timer:
-        ping = Ping(2)
-        timer.add(ping)
+        ping = added(timer, Ping(2))
         await until(lambda: ping.ran_ns)
         assert set(threading.enumerate()) <= before
 
@@ -307,8 +301,7 @@ async def test_tasks_that_are_due_come_from_any_thread(run):
 
         def again():
             for _ in range(300):
-                task = Due()
-                timer.add(task)
+                task = added(timer, Due())
                 assert task.done.wait(20)
             return True
 

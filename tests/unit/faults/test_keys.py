@@ -8,7 +8,7 @@ import time
 import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome, UnhashableKey
-from tests.support import PATIENCE_S, Waiting, cpython_only, in_thread
+from tests.support import PATIENCE_S, Waiting, cpython_only, in_thread, park_all, park_one
 
 CROWD = 1_000_000
 
@@ -66,9 +66,7 @@ def test_an_equality_that_raises_while_parking_leaves_nothing_behind(purgatory, 
 def test_a_key_gone_bad_stops_no_operation(purgatory, how):
     """Its hash or equality begins to raise while operations wait: each still completes once, through other keys."""
     key = Hostile()
-    operations = [Waiting() for _ in range(4)]
-    for operation in operations:
-        purgatory.try_complete_else_watch(operation, [key, "k"])
+    operations = park_all(purgatory, [Waiting() for _ in range(4)], key, "k")
     setattr(key, how, ArithmeticError("no"))
     operations[0].ready = True
     assert 1 == purgatory.check_and_complete("k")
@@ -84,8 +82,7 @@ def test_a_key_gone_bad_stops_no_operation(purgatory, how):
 def test_a_key_whose_hash_changes_hangs_nobody(purgatory):
     """It can't be found any more. Completing what waits under it, and parking under it again, still work."""
     key = Hostile(1)
-    first = Waiting()
-    purgatory.try_complete_else_watch(first, [key, "k"])
+    first = park_one(purgatory, Waiting(), key, "k")
     key.value = 2
     first.ready = True
     assert 1 == in_thread(lambda: purgatory.check_and_complete("k"))
@@ -248,8 +245,7 @@ def test_a_million_under_one_key(purgatory, mock_timer, monkeypatch):
     blocks = sys.getallocatedblocks()
     for _ in range(CROWD):
         purgatory.try_complete_else_watch(Bare(60_000), ["k"])
-    one = Waiting()
-    purgatory.try_complete_else_watch(one, ["k", "l"])
+    one = park_one(purgatory, Waiting(), "k", "l")
     one.ready = True
     gc.disable()  # its own walk over a million objects is not what is measured
     try:
@@ -274,9 +270,7 @@ def test_a_million_under_one_key(purgatory, mock_timer, monkeypatch):
 
 def test_a_crowd_is_taken_out_at_once(purgatory, mock_timer):
     """A hundred thousand under a key come back from one call, and leave nothing in the timer."""
-    operations = [Bare(60_000) for _ in range(100_000)]
-    for operation in operations:
-        purgatory.try_complete_else_watch(operation, ["k", "l"])
+    operations = park_all(purgatory, [Bare(60_000) for _ in range(100_000)], "k", "l")
     assert set(operations) == set(purgatory.cancel_for_key("k"))
     assert (0, 0) == (purgatory.parked, mock_timer.size)
     purgatory.purge()
@@ -287,14 +281,11 @@ def test_a_crowd_expires_while_others_are_served(no_threads_left):
     """Fifty thousand operations under one key fall due at once: each expires once, and another key is served beside."""
     count = 50_000
     with DelayedOperationPurgatory("faults") as purgatory:
-        operations = [Waiting(2_000) for _ in range(count)]
-        for operation in operations:
-            purgatory.try_complete_else_watch(operation, ["k"])
+        operations = park_all(purgatory, [Waiting(2_000) for _ in range(count)])
         served = 0
         give_up = time.monotonic() + 2 * PATIENCE_S
         while (parked := purgatory.parked) and time.monotonic() < give_up:
-            one = Waiting()
-            purgatory.try_complete_else_watch(one, ["other"])
+            one = park_one(purgatory, Waiting(), "other")
             one.ready = True
             assert 1 == purgatory.check_and_complete("other")
             served += parked < count  # between the first and the last of them

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from purgatory import DelayedOperationPurgatory, Outcome
-from tests.support import PATIENCE_S, Ping, Waiting, eventually, in_thread
+from tests.support import PATIENCE_S, Ping, Waiting, add_all, added, eventually, in_thread, park_all, park_one
 from timer import InlineExecutor, ManualClock, MockTimer, SystemTimer, SystemTimerReaper, check_invariants
 
 
@@ -27,9 +27,7 @@ def test_what_an_executor_refuses_expires_all_the_same(error):
         SystemTimerReaper("reaper", SystemTimer(executor=Refusing(error))) as timer,
         DelayedOperationPurgatory("faults", timer=timer) as purgatory,
     ):
-        operations = [Waiting(delay_ms) for delay_ms in (5, 5, 30)]
-        for operation in operations:
-            purgatory.try_complete_else_watch(operation, ["k"])
+        operations = park_all(purgatory, [Waiting(delay_ms) for delay_ms in (5, 5, 30)])
         assert eventually(lambda: all(operation.history == ["complete", "expire"] for operation in operations))
         assert 0 == timer.driver.restarts
 
@@ -45,8 +43,7 @@ def test_no_thread_for_the_executor_expires_all_the_same(monkeypatch):
             start(thread)
 
         monkeypatch.setattr(threading.Thread, "start", fail)
-        operation = Waiting(5)
-        purgatory.try_complete_else_watch(operation, ["k"])
+        operation = park_one(purgatory, Waiting(5))
         assert eventually(lambda: operation.history == ["complete", "expire"])
 
 
@@ -86,8 +83,7 @@ def test_the_retrier_logs_without_its_lock(monkeypatch, mock_timer):
     """A log handler may check the purgatory that reports that its retrier cannot start."""
     lock, logged = threading.RLock(), []
     with DelayedOperationPurgatory("logged once", timer=mock_timer, reaper_enabled=False) as purgatory:
-        operation = Waiting(lock=lock)
-        purgatory.try_complete_else_watch(operation, ["k"])
+        park_one(purgatory, Waiting(lock=lock))
 
         def back(event, **fields):
             logged.append((event, purgatory.check_and_complete("k")))
@@ -124,8 +120,7 @@ def test_the_timer_stands_in_for_a_retrier_that_cannot_start(monkeypatch, mock_t
     """A check misses the user's lock while no thread is to be had: the timer makes it up, as often as it takes."""
     lock = threading.RLock()
     with DelayedOperationPurgatory("faults", timer=mock_timer, reaper_enabled=False) as purgatory:
-        operation = Waiting(lock=lock)
-        purgatory.try_complete_else_watch(operation, ["k"])
+        operation = park_one(purgatory, Waiting(lock=lock))
         operation.ready = True
         monkeypatch.setattr(threading.Thread, "start", start_all_but_retriers)
         with lock:
@@ -156,8 +151,7 @@ def test_a_clock_that_stands_still_expires_nothing_and_loses_nothing():
     """As long as the clock stands, nothing is due. When it goes on, every due task runs once."""
     clock = ManualClock()
     timer = SystemTimer(clock=clock, executor=InlineExecutor())
-    ping = Ping(5, clock=clock)
-    timer.add(ping)
+    ping = added(timer, Ping(5, clock=clock))
     for _ in range(100):
         timer.advance_clock(0)
     assert not ping.ran_ns
@@ -170,9 +164,7 @@ def test_a_clock_that_jumps_ahead_runs_everything_once_in_order_of_deadline():
     """A year passes between two looks."""
     timer = MockTimer()
     log = []
-    pings = [Ping(delay_ms, log) for delay_ms in (1, 86_400_000, 20, 400, 8_000, 3_600_000)]
-    for ping in pings:
-        timer.add(ping)
+    pings = add_all(timer, [Ping(delay_ms, log) for delay_ms in (1, 86_400_000, 20, 400, 8_000, 3_600_000)])
     timer.advance_clock(366 * 86_400_000)
     assert sorted(pings, key=lambda ping: ping.delay_ms) == log
     check_invariants(timer)
@@ -182,13 +174,11 @@ def test_a_clock_that_steps_back_runs_nothing_early_and_nothing_twice():
     """A clock that breaks its promise: tasks wait until it has caught up, and the structure stays whole."""
     now = [10_000_000_000]
     timer = SystemTimer(clock=lambda: now[0], executor=InlineExecutor())
-    first = Ping(100, clock=lambda: now[0])
-    timer.add(first)
+    first = added(timer, Ping(100, clock=lambda: now[0]))
     now[0] += 90_000_000
     timer.advance_clock(0)
     now[0] -= 5_000_000_000
-    second = Ping(10, clock=lambda: now[0])
-    timer.add(second)
+    second = added(timer, Ping(10, clock=lambda: now[0]))
     timer.advance_clock(0)
     assert not first.ran_ns
     now[0] += 10_000_000_000
@@ -202,8 +192,7 @@ def test_a_clock_that_steps_back_runs_nothing_early_and_nothing_twice():
 def test_a_jump_of_a_thousand_years_is_only_late():
     """Lateness beyond what is counted by powers of two goes into the last of them."""
     timer = MockTimer()
-    ping = Ping(1)
-    timer.add(ping)
+    ping = added(timer, Ping(1))
     timer.advance_clock(1_000 * 366 * 86_400_000)
     assert 1 == len(ping.ran_ns)
     assert 1 == sum(timer.statistics().late_ns)

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, PurgatoryFull
 from purgatory.metrics import _collector, register, unregister
-from tests.support import PATIENCE_S, Waiting, eventually
+from tests.support import PATIENCE_S, Waiting, eventually, park_one
 from timer import ManualClock, MockTimer, SystemTimer, SystemTimerReaper
 from timer._base import JOIN_ERRORS
 
@@ -139,8 +139,7 @@ def test_task_that_runs_long_shows(registry):
     go = threading.Event()
     register(registry)
     with DelayedOperationPurgatory("fetch") as fetch:
-        operation = Waiting(complete=lambda _: go.wait(3 * PATIENCE_S))
-        fetch.try_complete_else_watch(operation, ["k"])
+        operation = park_one(fetch, Waiting(complete=lambda _: go.wait(3 * PATIENCE_S)))
         operation.extend(1)  # with so short a delay from the beginning, it might expire on this thread
         assert eventually(lambda: value(registry, "timer_handed_over_tasks", timer="fetch"))
         assert eventually(lambda: value(registry, "timer_batch_age_seconds", timer="fetch") > 0.02)
@@ -192,8 +191,7 @@ def test_lease_that_is_extended_is_never_overdue(registry, mock_timer):
     """The gauge measures from the deadline: an operation that extend() keeps alive for hours is not overdue."""
     register(registry)
     with DelayedOperationPurgatory("leases", timer=mock_timer) as leases:
-        lease = Waiting(10_000)
-        leases.try_complete_else_watch(lease, ["lease"])
+        lease = park_one(leases, Waiting(10_000), "lease")
         for _ in range(1_000):
             mock_timer.advance_clock(8_000)
             assert lease.extend(10_000)
@@ -224,8 +222,7 @@ def test_operation_whose_lock_is_held_is_overdue(registry, mock_timer):
     register(registry)
     lock = threading.Lock()
     with DelayedOperationPurgatory("fetch", timer=mock_timer) as fetch:
-        operation = Waiting(1_000, lock=lock)
-        fetch.try_complete_else_watch(operation, ["k"])
+        operation = park_one(fetch, Waiting(1_000, lock=lock))
         with lock:
             mock_timer.advance_clock(4_000)
             # The retrier tries it again and again meanwhile: no scrape may miss it.
@@ -374,8 +371,7 @@ def test_scrapes_beside_work_are_clean(registry):
         for thread in threads:
             thread.start()
         for number in range(2000):
-            operation = Waiting()
-            fetch.try_complete_else_watch(operation, [number % 7, "all"])
+            operation = park_one(fetch, Waiting(), number % 7, "all")
             operation.ready = True
             fetch.check_and_complete("all")
         done.set()

@@ -5,7 +5,7 @@ import pytest
 from purgatory import DelayedOperationPurgatory
 from purgatory.metrics import CallbackTime, ParkedTime, register
 from purgatory.metrics._histograms import FOLD_AT, PowerHistogram, cumulated
-from tests.support import Waiting, run_threads
+from tests.support import Waiting, park_one, run_threads
 from timer import MockTimer
 
 
@@ -54,8 +54,7 @@ def test_time_parked_is_by_outcome(outcome):
     with MockTimer() as timer, DelayedOperationPurgatory("p", timer=timer) as purgatory:
         parked_time = ParkedTime(timer.now_ns)
         purgatory.attach(parked_time)
-        operation = Waiting(40)
-        purgatory.try_complete_else_watch(operation, ["k"])
+        operation = park_one(purgatory, Waiting(40))
         if outcome == "expired":
             timer.advance_clock(40)
         else:
@@ -109,8 +108,7 @@ def test_observer_attached_late_is_quiet_about_the_past():
     """An operation on its way out when the observer came is not counted, and nothing is left behind."""
     observer = CallbackTime()
     with DelayedOperationPurgatory("p") as purgatory:
-        operation = Waiting(complete=lambda _: purgatory.attach(observer))
-        purgatory.try_complete_else_watch(operation, ["k"])
+        operation = park_one(purgatory, Waiting(complete=lambda _: purgatory.attach(observer)))
         operation.force_complete()
 
     assert 0 == sum(observer.read()[0])
@@ -140,8 +138,7 @@ def test_time_parked_is_from_parking_also_after_extend(registry, moved_ms):
     """A deadline that extend() has moved does not change since when the operation is parked."""
     with MockTimer() as timer, DelayedOperationPurgatory("p", timer=timer) as purgatory:
         register(registry, histograms=True, types=True)
-        operation = Waiting(100)
-        purgatory.try_complete_else_watch(operation, ["k"])
+        operation = park_one(purgatory, Waiting(100))
         timer.advance_clock(4)
         operation.extend(100 + moved_ms)
         timer.advance_clock(6)

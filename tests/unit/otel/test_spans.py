@@ -14,7 +14,7 @@ from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, Purgat
 from purgatory.aio import AsyncPurgatory
 from purgatory.otel import Spans, instrument
 from purgatory.otel._spans import MOST_ENDS
-from tests.support import Waiting, in_thread
+from tests.support import Waiting, in_thread, park_one
 from tests.support.loops import run_on, until
 
 
@@ -92,8 +92,7 @@ def test_event_on_another_thread_is_linked(opened, telemetry):
 
 def test_event_that_satisfies_nobody_is_not_linked(opened, telemetry):
     """Only the event that decided is linked, not those that looked before."""
-    operation = Waiting()
-    opened.try_complete_else_watch(operation, ["k"])
+    operation = park_one(opened, Waiting())
     with telemetry.tracer.start_as_current_span("early"):
         opened.check_and_complete("k")
     operation.ready = True
@@ -115,8 +114,7 @@ def test_deadline_ends_the_span_without_a_link(opened, telemetry, mock_timer):
 )
 def test_every_outcome_ends_the_span(opened, telemetry, leave, outcome):
     """However an operation leaves, its span ends."""
-    operation = Waiting()
-    opened.try_complete_else_watch(operation, ["k"])
+    operation = park_one(opened, Waiting())
     assert [] == telemetry.waits()
     leave(operation)
     assert outcome == telemetry.wait().attributes["purgatory.outcome"]
@@ -135,8 +133,7 @@ def test_hook_that_raises_is_an_error_of_the_span(opened, telemetry):
     def fail(_):
         raise KeyError("lost")
 
-    operation = Waiting(complete=fail)
-    opened.try_complete_else_watch(operation, ["k"])
+    operation = park_one(opened, Waiting(complete=fail))
     operation.ready = True
     opened.check_and_complete("k")
     span = telemetry.wait()
@@ -151,8 +148,7 @@ def test_hooks_are_within_the_span(opened, telemetry):
         with telemetry.tracer.start_as_current_span("answer"):
             pass
 
-    operation = Waiting(complete=answer)
-    opened.try_complete_else_watch(operation, ["k"])
+    operation = park_one(opened, Waiting(complete=answer))
     operation.ready = True
     with telemetry.tracer.start_as_current_span("event") as event:
         opened.check_and_complete("k")
@@ -263,12 +259,10 @@ def test_all_purgatories_are_instrumented(telemetry):
         stop = instrument(telemetry.provider)
         with DelayedOperationPurgatory("after", timer_enabled=False) as after:
             for purgatory in (before, after):
-                operation = Waiting()
-                purgatory.try_complete_else_watch(operation, ["k"])
+                operation = park_one(purgatory, Waiting())
                 operation.cancel()
             stop()
-            operation = Waiting()
-            after.try_complete_else_watch(operation, ["k"])
+            operation = park_one(after, Waiting())
             operation.cancel()
         stop()
         DelayedOperationPurgatory("later", timer_enabled=False).shutdown()

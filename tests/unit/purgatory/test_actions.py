@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from purgatory import ActionQueue, InvalidAction
-from tests.support import PATIENCE_S, Waiting, run_threads
+from tests.support import PATIENCE_S, Waiting, park_all, run_threads
 
 
 def test_actions_run_in_order_when_the_queue_is_run():
@@ -33,9 +33,8 @@ def test_arguments_go_along_by_name():
 
 def test_check_with_a_limit_can_be_queued(purgatory):
     """The guide's call for an event that satisfies a limited number goes into the queue as it is."""
-    waiting = [Waiting() for _ in range(3)]
+    waiting = park_all(purgatory, [Waiting() for _ in range(3)])
     for operation in waiting:
-        purgatory.try_complete_else_watch(operation, ["k"])
         operation.ready = True
     queue = ActionQueue()
     queue.add(purgatory.check_and_complete, "k", limit=2)

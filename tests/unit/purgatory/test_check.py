@@ -7,13 +7,7 @@ import threading
 import pytest
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, UnhashableKey, WatchKeysType
-from tests.support import Waiting, eventually, in_thread, run_threads
-
-
-def park(purgatory, *keys, **settings):
-    operation = Waiting(**settings)
-    purgatory.try_complete_else_watch(operation, keys)
-    return operation
+from tests.support import Waiting, eventually, in_thread, park, park_all, park_one, run_threads
 
 
 def test_unknown_key_gives_nothing(purgatory):
@@ -87,9 +81,7 @@ def test_who_left_during_a_check_is_not_asked(purgatory):
                 each.force_complete()
             return self.is_completed
 
-    group = [Group() for _ in range(4)]
-    for each in group:
-        purgatory.try_complete_else_watch(each, ["k"])
+    group = park_all(purgatory, [Group() for _ in range(4)])
     Group.asked = 0
 
     assert 1 == purgatory.check_and_complete("k")
@@ -306,9 +298,7 @@ def test_operations_are_listed(purgatory):
 
 def test_limited_check_completes_so_many_in_the_order_of_arrival(purgatory):
     """First come, first served: an event that is good for two completes the two that have waited longest."""
-    operations = [Waiting(ready=False) for _ in range(5)]
-    for operation in operations:
-        purgatory.try_complete_else_watch(operation, ["k"])
+    operations = park_all(purgatory, [Waiting(ready=False) for _ in range(5)])
     for operation in operations:
         operation.ready = True
 
@@ -319,9 +309,7 @@ def test_limited_check_completes_so_many_in_the_order_of_arrival(purgatory):
 
 def test_limited_check_passes_over_who_cannot_complete(purgatory):
     """Those that can't complete count for nothing and keep their places, however many stand before one that can."""
-    operations = [Waiting() for _ in range(100)]
-    for operation in operations:
-        purgatory.try_complete_else_watch(operation, ["k"])
+    operations = park_all(purgatory, [Waiting() for _ in range(100)])
     operations[77].ready = operations[99].ready = True
 
     assert 1 == purgatory.check_and_complete("k", limit=1)
@@ -332,9 +320,8 @@ def test_limited_check_passes_over_who_cannot_complete(purgatory):
 
 def test_limited_check_looks_at_hardly_more_than_it_completes(purgatory):
     """Waking one beside thousands costs a few checks."""
-    operations = [Waiting() for _ in range(4_000)]
+    operations = park_all(purgatory, [Waiting() for _ in range(4_000)])
     for operation in operations:
-        purgatory.try_complete_else_watch(operation, ["k"])
         operation.ready = True
     before = sum(operation.checks for operation in operations)
     for _ in range(100):
@@ -359,9 +346,8 @@ def test_limited_check_of_an_unknown_key_completes_nothing(purgatory):
 def test_limited_checks_race():
     """Many events, each good for one, complete as many operations, each once, whichever threads make the checks."""
     with DelayedOperationPurgatory("race") as purgatory:
-        operations = [Waiting() for _ in range(600)]
+        operations = park_all(purgatory, [Waiting() for _ in range(600)])
         for operation in operations:
-            purgatory.try_complete_else_watch(operation, ["k"])
             operation.ready = True
         completed = []
 
@@ -390,8 +376,7 @@ def test_waiter_whose_lock_is_taken_is_no_part_of_a_limit(purgatory):
 @pytest.mark.parametrize("lock", [None, threading.RLock()], ids=["no lock", "lock"])
 def test_expiry_during_a_limited_check_does_not_count(purgatory, lock):
     """An operation that the check expires has taken nothing, so the limit is left for the next one."""
-    due = Waiting(lock=lock, look=lambda operation: operation.checks > 2 and operation.run())
-    purgatory.try_complete_else_watch(due, ["k"])
+    due = park_one(purgatory, Waiting(lock=lock, look=lambda operation: operation.checks > 2 and operation.run()))
     waiting = park(purgatory, "k")
     waiting.ready = True
 

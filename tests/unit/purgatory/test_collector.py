@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 from purgatory import DelayedOperationPurgatory
-from tests.support import Waiting
+from tests.support import Waiting, park_one
 
 pytestmark = pytest.mark.skipif(not hasattr(gc, "freeze"), reason="this interpreter has no gc.freeze()")
 
@@ -45,8 +45,7 @@ def test_frozen_operations_complete_and_are_freed(purgatory):
 def test_frozen_purgatory_without_references_is_collected_after_unfreeze():
     """A purgatory that was frozen and abandoned is in a cycle with its operations. ``gc.unfreeze()`` frees it."""
     purgatory = DelayedOperationPurgatory("abandoned", timer=None, timer_enabled=False)
-    operation = Waiting()
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting())
     operation.purgatory = purgatory
     gc.freeze()
     left = weakref.ref(operation)

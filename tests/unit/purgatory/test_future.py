@@ -19,7 +19,7 @@ from purgatory import (
     PurgatoryClosed,
     PurgatoryFull,
 )
-from tests.support import PATIENCE_S, eventually, in_thread
+from tests.support import PATIENCE_S, eventually, in_thread, park_all, park_one
 from timer._running import calls_here
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
@@ -310,8 +310,7 @@ def test_operation_looks_at_no_future_twice(purgatory):
             return super().done()
 
     futures = [Asked(), Asked(), Asked()]
-    operation = DelayedFuture(1_000, futures, lambda _: None)
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, DelayedFuture(1_000, futures, lambda _: None))
     assert [2, 0, 0] == [future.asked for future in futures]
     futures[0].set_result(1)
     purgatory.check_and_complete("k")
@@ -349,9 +348,7 @@ def test_own_hooks_of_a_subclass_are_called(purgatory, mock_timer, name, slotted
         return getattr(super(made, self), name)()
 
     made = type("Made", (DelayedFuture,), {name: own, **({"__slots__": ()} if slotted else {})})
-    operations = [made(5, [Future()], lambda _: None) for _ in range(2)]
-    for operation in operations:
-        purgatory.try_complete_else_watch(operation, ["k"])
+    operations = park_all(purgatory, [made(5, [Future()], lambda _: None) for _ in range(2)])
     operations[0].futures[0].set_result(1)
     purgatory.check_and_complete("k")
     mock_timer.advance_clock(5)
@@ -398,8 +395,7 @@ def test_what_is_waited_for_may_raise(purgatory, called, logs):
 def test_slow_callback_is_seen(purgatory):
     """The callback runs inside the operation's ``on_complete``, where the watchdog for slow hooks finds it."""
     found = []
-    operation = DelayedFuture(5, [done(1)], lambda _: found.extend(calls_here()))
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, DelayedFuture(5, [done(1)], lambda _: found.extend(calls_here())))
 
     assert [(operation, "on_complete")] == [(task, hook) for _, task, hook, _ in found if hook == "on_complete"]
 

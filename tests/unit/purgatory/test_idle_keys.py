@@ -10,13 +10,7 @@ import pytest
 from purgatory import COMPILED, DelayedOperationPurgatory, PurgatoryClosed
 from purgatory._keys.shard import Shard
 from purgatory._keys.watchers import Watchers
-from tests.support import Waiting, cpython_only
-
-
-def park(purgatory, *keys, **settings):
-    operation = Waiting(**settings)
-    purgatory.try_complete_else_watch(operation, keys)
-    return operation
+from tests.support import Waiting, cpython_only, park
 
 
 def satisfy(purgatory, operation):

@@ -16,7 +16,7 @@ import structlog
 from purgatory import ActionQueue, DelayedOperationPurgatory, PurgatoryFull, on_start
 from purgatory import __file__ as LIBRARY
 from purgatory._events.log import Log, Throttle
-from tests.support import Waiting
+from tests.support import Waiting, park_one
 from timer import ManualClock
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -105,8 +105,7 @@ def test_shutdown_that_times_out(logs, mock_timer):
 def test_hook_that_raises(logs, mock_timer, hook, asked):
     """A hook that raises is logged with the operation's type and keys, the error and its traceback."""
     with DelayedOperationPurgatory(f"raises in {hook}", timer=mock_timer) as purgatory:
-        operation = Waiting(**{asked: fail})
-        purgatory.try_complete_else_watch(operation, ["a", "b"])
+        operation = park_one(purgatory, Waiting(**{asked: fail}), "a", "b")
         operation.force_complete()
 
     entry = only(logs, "callback_failed")
@@ -131,8 +130,7 @@ def test_repr_that_raises_is_replaced(with_structlog, request, caplog, mock_time
     broken = Unprintable()
     actions = ActionQueue()
     with DelayedOperationPurgatory(f"unprintable {with_structlog}", timer=mock_timer) as purgatory:
-        operation = Waiting(complete=broken)
-        purgatory.try_complete_else_watch(operation, [broken])
+        operation = park_one(purgatory, Waiting(complete=broken), broken)
         operation.ready = True
         actions.add(broken)
 

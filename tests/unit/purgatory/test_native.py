@@ -25,7 +25,7 @@ from purgatory import (
 )
 from purgatory._operations.operation import Operation
 from purgatory._support.edition import CORE
-from tests.support import Waiting
+from tests.support import Waiting, park_one
 from timer import MockTimer
 
 pytestmark = pytest.mark.native
@@ -125,16 +125,14 @@ def test_bad_delay_is_refused_in_any_state():
 def test_bad_delay_is_rejected_without_a_timer():
     """``extend()`` checks its argument also where no timer would use it."""
     with DelayedOperationPurgatory("untimed", timer_enabled=False) as purgatory:
-        operation = Small()
-        purgatory.try_complete_else_watch(operation, ["key"])
+        operation = park_one(purgatory, Small(), "key")
         with pytest.raises(TypeError, match="number"):
             operation.extend("x")
 
 
 def test_lock_stays(purgatory):
     """An operation keeps the lock that it was made with, even if its __init__ runs again."""
-    operation = Small()
-    purgatory.try_complete_else_watch(operation, ["key"])
+    operation = park_one(purgatory, Small(), "key")
     operation.__init__(5, lock=threading.Lock())
     operation.ready = True
     assert 1 == purgatory.check_and_complete("key")
@@ -160,8 +158,7 @@ def test_own_check_is_called(purgatory):
 
 def test_run_by_hand_leaves_the_timer(purgatory, mock_timer):
     """An operation that is expired by hand is in the timer no more."""
-    operation = Small()
-    purgatory.try_complete_else_watch(operation, ["key"])
+    operation = park_one(purgatory, Small(), "key")
     operation.run()
     assert 0 == mock_timer.size
 
@@ -418,8 +415,7 @@ def test_lock_of_an_operation_is_taken_once(purgatory):
         def release(self):
             calls.append("release")
 
-    operation = Small(lock=Lock())
-    purgatory.try_complete_else_watch(operation, ["key"])
+    operation = park_one(purgatory, Small(lock=Lock()), "key")
     purgatory.shutdown("cancel")  # the lock is free for nothing else
     assert [True, "release"] == calls
     assert 2 == operation.checks  # the parking thread's two

@@ -3,7 +3,7 @@
 import pytest
 
 from purgatory import DelayedOperationPurgatory, Outcome, PurgatoryFull
-from tests.support import Waiting
+from tests.support import park
 
 
 class Notes:
@@ -33,12 +33,6 @@ def notes():
 def watched(mock_timer, notes):
     with DelayedOperationPurgatory("test", timer=mock_timer, observers=[notes]) as purgatory:
         yield purgatory
-
-
-def park(purgatory, *keys, **settings):
-    operation = Waiting(**settings)
-    purgatory.try_complete_else_watch(operation, keys or ["k"])
-    return operation
 
 
 def test_outcomes_are_words():

@@ -19,7 +19,7 @@ from purgatory import (
     ReservedName,
 )
 from purgatory._operations.subclasses import RESERVED
-from tests.support import Waiting, eventually, in_thread, run_threads
+from tests.support import Waiting, eventually, in_thread, park_all, park_one, run_threads
 from timer import DelayTypeError, InlineExecutor, MockTimer, SystemTimer, TaskHeld, Timer, TimerTask
 
 
@@ -98,8 +98,7 @@ def test_forcing_while_parking_is_immediate(purgatory):
 @pytest.mark.guarantee("exactly once", "nothing is left behind")
 def test_force_complete_takes_the_operation_out(purgatory, mock_timer):
     """Completing a parked operation directly leaves the timer at once, and no list holds on to it."""
-    operation = Waiting()
-    purgatory.try_complete_else_watch(operation, ["a", "b"])
+    operation = park_one(purgatory, Waiting(), "a", "b")
 
     assert [True, False] == [operation.force_complete(), operation.force_complete()]
     assert (0, 0, 0) == (purgatory.num_delayed, mock_timer.size, purgatory.parked)
@@ -110,8 +109,7 @@ def test_force_complete_takes_the_operation_out(purgatory, mock_timer):
 
 def test_completion_beats_expiry(purgatory, mock_timer):
     """An operation that completed does not expire."""
-    operation = Waiting(10)
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting(10))
     operation.force_complete()
     mock_timer.advance_clock(20)
     operation.run()
@@ -122,8 +120,7 @@ def test_completion_beats_expiry(purgatory, mock_timer):
 
 def test_cancel_takes_the_operation_out_uncompleted(purgatory, mock_timer):
     """A cancelled operation is in no list and no timer. No hook runs, and nothing completes it any more."""
-    operation = Waiting(10)
-    purgatory.try_complete_else_watch(operation, ["a", "b"])
+    operation = park_one(purgatory, Waiting(10), "a", "b")
 
     assert [True, False] == [operation.cancel(), operation.cancel()]
     assert Outcome.CANCELLED is operation.outcome
@@ -139,8 +136,7 @@ def test_cancel_takes_the_operation_out_uncompleted(purgatory, mock_timer):
 
 def test_cancel_after_completion_is_too_late(purgatory):
     """An operation that completed can't be taken out."""
-    operation = Waiting()
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting())
     operation.force_complete()
 
     assert not operation.cancel()
@@ -150,8 +146,7 @@ def test_cancel_after_completion_is_too_late(purgatory):
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_operation_cannot_be_copied(purgatory, how):
     """An operation is neither copied nor pickled: two would share its keys, its deadline and its one outcome."""
-    operation = Waiting()
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting())
     with pytest.raises(TypeError, match="cannot copy or pickle a Waiting"):
         how(operation)
 
@@ -181,8 +176,7 @@ def test_check_does_not_wait_for_another(purgatory):
         elif operation.checks == 4:
             operation.ready = True
 
-    operation = Waiting(look=look)
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting(look=look))
 
     assert 1 == purgatory.check_and_complete("k")
     assert [0] == answers
@@ -218,8 +212,7 @@ def test_checks_of_one_operation_never_overlap(purgatory):
         time.sleep(0.0002)
         inside.pop()
 
-    operation = Waiting(look=look)
-    purgatory.try_complete_else_watch(operation, ["k"])
+    park_one(purgatory, Waiting(look=look))
     run_threads(*[lambda: [purgatory.check_and_complete("k") for _ in range(50)]] * 4)
 
     assert [] == overlaps
@@ -242,8 +235,7 @@ def test_check_of_itself_inside_a_check_ends():
 def test_check_missed_on_a_shared_lock_is_made_up(threaded, kind):
     """A check that finds the lock held by the user's own code is not dropped: it is made once the lock is free."""
     lock = kind()
-    operation = Waiting(lock=lock)
-    threaded.try_complete_else_watch(operation, ["k"])
+    operation = park_one(threaded, Waiting(lock=lock))
     with lock:
         operation.ready = True
         assert 0 == in_thread(threaded.check_and_complete, "k")
@@ -256,8 +248,7 @@ def test_check_missed_on_a_shared_lock_is_made_up(threaded, kind):
 def test_shared_lock_of_the_checker_is_no_hindrance(purgatory):
     """Code that holds a re-entrant shared lock itself checks the operation there and then."""
     lock = threading.RLock()
-    operation = Waiting(lock=lock)
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting(lock=lock))
     with lock:
         operation.ready = True
 
@@ -306,8 +297,7 @@ def test_expiry_missed_on_a_shared_lock_is_made_up(purgatory, mock_timer):
 @pytest.mark.guarantee("never early")
 def test_expiry_completes_then_expires(purgatory, mock_timer):
     """When its time is up an operation completes, then ``on_expiration`` runs. Not a millisecond before."""
-    operation = Waiting(100)
-    purgatory.try_complete_else_watch(operation, ["a", "b"])
+    operation = park_one(purgatory, Waiting(100), "a", "b")
     mock_timer.advance_clock(99)
     assert [] == operation.history
     mock_timer.advance_clock(1)
@@ -333,8 +323,7 @@ def test_delay_of_zero_or_less_means_expired(purgatory, mock_timer, delay_ms):
 
 def test_expiry_does_not_look_once_more(purgatory, mock_timer):
     """When the time is up it is up: ``try_complete`` is not asked again."""
-    operation = Waiting(5)
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting(5))
     operation.ready = True
     mock_timer.advance_clock(5)
 
@@ -352,8 +341,7 @@ def test_expiry_never_overlaps_a_check(purgatory, mock_timer):
             in_thread(mock_timer.advance_clock, 10)
             seen.append(list(operation.history))
 
-    operation = Waiting(10, look=look)
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting(10, look=look))
     purgatory.check_and_complete("k")
 
     assert [[]] == seen
@@ -369,8 +357,7 @@ def test_check_that_succeeds_beats_the_expiry_that_waits_for_it(purgatory, mock_
             in_thread(mock_timer.advance_clock, 10)
             operation.ready = True
 
-    operation = Waiting(10, look=look)
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting(10, look=look))
 
     assert 1 == purgatory.check_and_complete("k")
     assert ["complete"] == operation.history
@@ -383,8 +370,7 @@ def test_user_lock_is_held_in_both_hooks_of_an_expiry(purgatory, mock_timer):
     def note(_):
         held.append(lock.locked())
 
-    operation = Waiting(5, lock=lock, complete=note, expire=note)
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting(5, lock=lock, complete=note, expire=note))
     mock_timer.advance_clock(5)
 
     assert (["complete", "expire"], [True, True], False) == (operation.history, held, lock.locked())
@@ -400,9 +386,8 @@ def fail(_):
 @pytest.mark.guarantee("hooks that raise")
 def test_on_complete_that_raises_has_completed(purgatory, logs):
     """What ``on_complete`` raises is contained: the operation has completed, and the next in line is checked."""
-    operations = [Waiting(complete=fail), Waiting()]
+    operations = park_all(purgatory, [Waiting(complete=fail), Waiting()])
     for operation in operations:
-        purgatory.try_complete_else_watch(operation, ["k"])
         operation.ready = True
 
     assert 2 == purgatory.check_and_complete("k")
@@ -413,9 +398,7 @@ def test_on_complete_that_raises_has_completed(purgatory, logs):
 
 def test_on_complete_that_raises_does_not_prevent_on_expiration(purgatory, mock_timer):
     """At expiry ``on_expiration`` runs although ``on_complete`` raised, and the others expire too."""
-    operations = [Waiting(5, complete=fail, expire=fail), Waiting(5)]
-    for operation in operations:
-        purgatory.try_complete_else_watch(operation, ["k"])
+    operations = park_all(purgatory, [Waiting(5, complete=fail, expire=fail), Waiting(5)])
     mock_timer.advance_clock(5)
 
     assert [["complete", "expire"]] * 2 == [operation.history for operation in operations]
@@ -429,8 +412,7 @@ def test_error_is_logged_with_type_and_keys(purgatory, logs):
     class Fussy(Waiting):
         pass
 
-    operation = Fussy(complete=fail)
-    purgatory.try_complete_else_watch(operation, ["a", ("b", 2)])
+    operation = park_one(purgatory, Fussy(complete=fail), "a", ("b", 2))
     operation.force_complete()
     event = next(entry for entry in logs if entry["event"] == "callback_failed")
 
@@ -472,8 +454,7 @@ def test_interrupt_in_a_check_is_the_callers(purgatory, error):
         if operation.checks == 3:
             raise error
 
-    operation = Waiting(look=look)
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting(look=look))
     with pytest.raises(error):
         purgatory.check_and_complete("k")
 
@@ -488,8 +469,7 @@ def test_interrupt_in_on_complete_is_the_callers(purgatory):
     def interrupt(_):
         raise KeyboardInterrupt
 
-    operation = Waiting(complete=interrupt)
-    purgatory.try_complete_else_watch(operation, ["a", "b"])
+    operation = park_one(purgatory, Waiting(complete=interrupt), "a", "b")
     operation.ready = True
     with pytest.raises(KeyboardInterrupt):
         purgatory.check_and_complete("a")
@@ -508,8 +488,7 @@ def test_missed_check_of_an_interrupted_checker_is_made_up(purgatory):
             in_thread(purgatory.check_and_complete, "k")
             raise KeyboardInterrupt
 
-    operation = Waiting(look=look)
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting(look=look))
     with pytest.raises(KeyboardInterrupt):
         operation.maybe_try_complete()
 
@@ -529,8 +508,7 @@ def test_hooks_may_park_and_check(purgatory):
         third.ready = True
         purgatory.check_and_complete("b")
 
-    first = Waiting(complete=complete)
-    purgatory.try_complete_else_watch(first, ["a"])
+    first = park_one(purgatory, Waiting(complete=complete), "a")
     purgatory.try_complete_else_watch(second, ["b"])
     first.ready = True
 
@@ -547,8 +525,7 @@ def test_no_hook_runs_with_a_lock_of_the_purgatory_held(mock_timer):
 
         def use(operation):
             def everything():
-                other = Waiting()
-                purgatory.try_complete_else_watch(other, ["k", "j"])
+                other = park_one(purgatory, Waiting(), "k", "j")
                 purgatory.check_and_complete("j")
                 other.cancel()
                 purgatory.purge()
@@ -559,8 +536,7 @@ def test_no_hook_runs_with_a_lock_of_the_purgatory_held(mock_timer):
             done.append(in_thread(everything))
 
         for delay_ms in (5, 1_000):
-            operation = Waiting(delay_ms, complete=use, expire=use, look=use)
-            purgatory.try_complete_else_watch(operation, ["k"])
+            operation = park_one(purgatory, Waiting(delay_ms, complete=use, expire=use, look=use))
         operation.ready = True
         purgatory.check_and_complete("k")
         mock_timer.advance_clock(5)
@@ -601,8 +577,7 @@ def test_name_of_the_librarys_cannot_be_assigned(name):
 
 def test_run_expires_an_operation(purgatory, mock_timer):
     """``run``, which the timer calls, can also be called by hand, and expires the operation."""
-    operation = Waiting()
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting())
     operation.run()
 
     assert Outcome.EXPIRED == operation.outcome
@@ -655,8 +630,7 @@ def test_subclass_may_use_any_other_private_name(purgatory, name):
             super().__init__()
             setattr(self, name, "a request")
 
-    operation = Handled()
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Handled())
     operation.ready = True
 
     assert 1 == purgatory.check_and_complete("k")
@@ -786,8 +760,7 @@ def test_check_that_returns_a_coroutine_has_failed(purgatory):
 @pytest.mark.guarantee("a moved deadline counts")
 def test_extend_puts_the_deadline_off(purgatory, mock_timer):
     """An extended operation expires when the new delay has passed since, and not before."""
-    operation = Waiting(100)
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting(100))
     mock_timer.advance_clock(60)
 
     assert operation.extend(100)
@@ -800,8 +773,7 @@ def test_extend_puts_the_deadline_off(purgatory, mock_timer):
 
 def test_extend_may_bring_the_deadline_forward(purgatory, mock_timer):
     """A shorter delay counts as well."""
-    operation = Waiting(10_000)
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting(10_000))
 
     assert operation.extend(5)
     mock_timer.advance_clock(5)
@@ -810,8 +782,7 @@ def test_extend_may_bring_the_deadline_forward(purgatory, mock_timer):
 
 def test_extend_keeps_the_age(purgatory, mock_timer):
     """The time that an operation has waited counts from when it was parked, however often its deadline was extended."""
-    operation = Waiting(100)
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting(100))
     created_ns = operation.created_ns
     for _ in range(3):
         mock_timer.advance_clock(50)
@@ -898,8 +869,7 @@ def test_extend_inside_its_own_check(purgatory, mock_timer):
 @pytest.mark.parametrize("delay_ms", [True, "5", None])
 def test_extend_by_what_is_no_delay_is_refused(purgatory, delay_ms):
     """A delay that is no number is an error, and changes nothing."""
-    operation = Waiting(100)
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting(100))
     deadline_ns = operation.deadline_ns
     with pytest.raises(DelayTypeError):
         operation.extend(delay_ms)
@@ -910,16 +880,14 @@ def test_extend_by_what_is_no_delay_is_refused(purgatory, delay_ms):
 def test_extend_without_a_timer_is_false():
     """Where nothing expires, there is nothing to extend."""
     with DelayedOperationPurgatory("test", timer_enabled=False) as purgatory:
-        operation = Waiting(100)
-        purgatory.try_complete_else_watch(operation, ["k"])
+        operation = park_one(purgatory, Waiting(100))
 
         assert not operation.extend(50)
 
 
 def test_adding_a_parked_operation_to_a_timer_is_refused(purgatory, mock_timer):
     """Adding an operation to the timer to extend it raises an error that names ``extend``, and nothing is lost."""
-    operation = Waiting(100)
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting(100))
     with pytest.raises(TaskHeld, match="extend"):
         mock_timer.add(operation)
 
@@ -939,8 +907,7 @@ def test_extend_leaves_nothing_in_a_timer_that_adds_it_again():
 
     timer = Slow()
     with DelayedOperationPurgatory("slow", timer=timer) as purgatory:
-        operation = Waiting(100)
-        purgatory.try_complete_else_watch(operation, ["k"])
+        operation = park_one(purgatory, Waiting(100))
 
         assert not operation.extend(200)
         assert (Outcome.FORCED, 0) == (operation.outcome, timer.size)
@@ -952,9 +919,7 @@ def test_extending_races_expiry():
     lost, raced = [], 0
     with DelayedOperationPurgatory("race") as purgatory:
         for _ in range(5):
-            operations = [Waiting(3) for _ in range(60)]
-            for operation in operations:
-                purgatory.try_complete_else_watch(operation, ["k"])
+            operations = park_all(purgatory, [Waiting(3) for _ in range(60)])
             lives_on = operations
             for _ in range(40):
                 lives_on = [operation for operation in lives_on if operation.extend(3)]

@@ -20,7 +20,7 @@ from purgatory import (
     UnhashableKey,
     WatchKeysType,
 )
-from tests.support import PATIENCE_S, Waiting, eventually, in_thread, run_threads
+from tests.support import PATIENCE_S, Waiting, added, eventually, in_thread, park_all, park_one, run_threads
 from timer import DelayTypeError, DelayValueError, MockTimer, SystemTimer, Timer, TimerClosed, TimerFull
 
 
@@ -81,8 +81,7 @@ def test_lock_is_held_in_both_checks(purgatory):
     """No other thread gets the operation's lock during either check of a park."""
     lock = threading.RLock()
     answers = []
-    operation = Waiting(lock=lock, look=lambda _: answers.append(held(lock)))
-    purgatory.try_complete_else_watch(operation, ["k"])
+    park_one(purgatory, Waiting(lock=lock, look=lambda _: answers.append(held(lock))))
 
     assert [True, True] == answers
     assert not held(lock)
@@ -244,8 +243,7 @@ def test_forced_between_last_check_and_timer():
 
 def test_duplicate_key_counts_once(purgatory):
     """A key that is named twice is watched once, and checked once."""
-    operation = Waiting()
-    purgatory.try_complete_else_watch(operation, ["k", "k", "j", "k"])
+    operation = park_one(purgatory, Waiting(), "k", "k", "j", "k")
 
     assert ("k", "j") == operation.keys
     assert 2 == purgatory.watched
@@ -303,8 +301,7 @@ def test_list_of_keys_that_changes_meanwhile(purgatory):
 @pytest.mark.parametrize("key", ["text", 5, None, ("topic", 3), 2.5, frozenset({1}), Outcome.EXPIRED, object()])
 def test_any_hashable_is_a_key(purgatory, key):
     """Any hashable value serves as a key."""
-    operation = Waiting()
-    purgatory.try_complete_else_watch(operation, [key])
+    operation = park_one(purgatory, Waiting(), key)
     operation.ready = True
 
     assert 1 == purgatory.check_and_complete(key)
@@ -330,8 +327,7 @@ def test_counts(purgatory):
 def test_operation_knows_its_time(purgatory, mock_timer):
     """A parked operation knows when it was parked and when its time is up, on the timer's clock."""
     mock_timer.advance_clock(40)
-    operation = Waiting(500)
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting(500))
 
     assert (40_000_000, 540_000_000, 500) == (operation.created_ns, operation.deadline_ns, operation.delay_ms)
 
@@ -493,8 +489,7 @@ def test_delay_is_checked(delay_ms, error):
 
 def test_parking_twice_changes_nothing(purgatory, mock_timer):
     """An operation is good for one stay: the second park is rejected, and the first goes on."""
-    operation = Waiting()
-    purgatory.try_complete_else_watch(operation, ["a"])
+    operation = park_one(purgatory, Waiting(), "a")
 
     for keys in (["a"], ["b"], ["a", "b"]):
         with pytest.raises(AlreadyParked) as caught:
@@ -511,8 +506,7 @@ def test_operation_that_was_parked_is_rejected_without_its_lock(purgatory):
     """The second park does not take the user's lock, which another thread may hold for long."""
     asked = []
     lock = SimpleNamespace(acquire=lambda blocking=True, timeout=-1: asked.append(1) or True, release=lambda: None)
-    operation = Waiting(lock=lock)
-    purgatory.try_complete_else_watch(operation, ["a"])
+    operation = park_one(purgatory, Waiting(lock=lock), "a")
     for _ in ("parked", "completed"):
         asked.clear()
         with pytest.raises(AlreadyParked):
@@ -543,8 +537,7 @@ def test_lock_that_is_not_taken_is_an_error(purgatory, mock_timer, answer):
 
 def test_parking_in_another_purgatory_too_is_refused(purgatory):
     """An operation waits in one purgatory only."""
-    operation = Waiting()
-    purgatory.try_complete_else_watch(operation, ["a"])
+    operation = park_one(purgatory, Waiting(), "a")
     with DelayedOperationPurgatory("other", timer_enabled=False) as other, pytest.raises(AlreadyParked):
         other.try_complete_else_watch(operation, ["a"])
 
@@ -605,8 +598,7 @@ def test_parking_again_from_a_hook_is_refused(purgatory):
         except AlreadyParked as error:
             caught.append(error)
 
-    operation = Waiting(complete=again)
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting(complete=again))
     operation.ready = True
 
     assert 1 == in_thread(purgatory.check_and_complete, "k")
@@ -684,9 +676,7 @@ def test_interrupt_is_the_callers(purgatory, mock_timer, check, error):
 def test_full_purgatory_refuses(mock_timer):
     """At ``max_parked`` an operation that would have to wait is rejected. Each that leaves makes room for one."""
     with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=2) as purgatory:
-        parked = [Waiting(), Waiting()]
-        for operation in parked:
-            purgatory.try_complete_else_watch(operation, ["k"])
+        parked = park_all(purgatory, [Waiting(), Waiting()])
         refused = Waiting()
         with pytest.raises(PurgatoryFull) as caught:
             purgatory.try_complete_else_watch(refused, ["k"])
@@ -876,8 +866,7 @@ def test_tuple_that_looks_like_one_key_is_warned_of_once(purgatory, logs, monkey
 
 def test_operation_that_a_timer_has_is_refused(purgatory, mock_timer):
     """An operation that was added to a timer by hand can't be parked, and stays as it is: the timer expires it."""
-    operation = Waiting(10)
-    mock_timer.add(operation)
+    operation = added(mock_timer, Waiting(10))
     with pytest.raises(InvalidOperation, match="added to a timer"):
         purgatory.try_complete_else_watch(operation, ["k"])
 
@@ -890,8 +879,7 @@ def test_operation_that_a_timer_has_is_refused(purgatory, mock_timer):
 def test_operation_of_a_purgatory_without_a_timer_may_get_one(mock_timer):
     """A purgatory without a timer also rejects an operation in a timer, but one that it parked may be added to one."""
     with DelayedOperationPurgatory("untimed", timer_enabled=False) as purgatory:
-        operation = Waiting(1_000)
-        mock_timer.add(operation)
+        operation = added(mock_timer, Waiting(1_000))
         with pytest.raises(InvalidOperation, match="added to a timer"):
             purgatory.try_complete_else_watch(operation, ["k"])
         mock_timer.advance_clock(1_000)

@@ -15,7 +15,7 @@ import pytest
 
 from purgatory import COMPILED, DelayedOperation, DelayedOperationPurgatory, PurgatoryFull
 from purgatory._operations.operation import UNPARKED
-from tests.support import PATIENCE_S, Waiting, cpython_only, eventually, in_thread
+from tests.support import PATIENCE_S, Waiting, cpython_only, eventually, in_thread, park_one
 from timer import MockTimer, TimerError
 
 
@@ -135,8 +135,7 @@ def test_removed_key_stays_removed(mock_timer):
     with DelayedOperationPurgatory("hostile", timer=mock_timer, shards=1) as purgatory:
         key = Key(1)
         purgatory.try_complete_else_watch(Waiting(), [Key(2)])
-        operation = Waiting()
-        purgatory.try_complete_else_watch(operation, [key])
+        operation = park_one(purgatory, Waiting(), key)
         removed = purgatory._shards.find(key)
         operation.cancel()
         purgatory.purge()
@@ -301,8 +300,7 @@ def test_own_put_off_of_a_timer_is_asked():
         Own() as timer,
         DelayedOperationPurgatory("own", timer=timer, reaper_enabled=False) as purgatory,
     ):
-        operation = Waiting(5)
-        purgatory.try_complete_else_watch(operation, ["k"])
+        operation = park_one(purgatory, Waiting(5))
         assert operation.extend(50)
         assert [50] == asked
 
@@ -352,8 +350,7 @@ def test_check_of_ones_own_counts_by_its_truth(purgatory, answer, counted, limit
         def maybe_try_complete(self):
             return answer
 
-    operation = Own()
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Own())
     assert counted == purgatory.check_and_complete("k", limit)
     operation.cancel()  # it would never expire
 

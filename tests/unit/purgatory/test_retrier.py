@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support import PATIENCE_S, Waiting, eventually, in_thread
+from tests.support import PATIENCE_S, Waiting, eventually, in_thread, park_all, park_one
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -17,8 +17,7 @@ def retriers():
 
 def test_no_retrier_without_work(threaded):
     """A purgatory whose locks are its own never has the thread."""
-    operation = Waiting()
-    threaded.try_complete_else_watch(operation, ["k"])
+    operation = park_one(threaded, Waiting())
     operation.ready = True
     threaded.check_and_complete("k")
 
@@ -28,8 +27,7 @@ def test_no_retrier_without_work(threaded):
 def test_retrier_is_made_when_a_try_was_missed(threaded):
     """The thread bears the purgatory's name."""
     lock = threading.Lock()
-    operation = Waiting(lock=lock)
-    threaded.try_complete_else_watch(operation, ["k"])
+    park_one(threaded, Waiting(lock=lock))
     with lock:
         threaded.check_and_complete("k")
 
@@ -39,9 +37,7 @@ def test_retrier_is_made_when_a_try_was_missed(threaded):
 def test_one_lock_held_delays_no_other(threaded):
     """Of several missed operations, those whose locks are free complete while another's is still held."""
     locks = [threading.Lock() for _ in range(3)]
-    operations = [Waiting(lock=lock) for lock in locks]
-    for operation in operations:
-        threaded.try_complete_else_watch(operation, ["k"])
+    operations = park_all(threaded, [Waiting(lock=lock) for lock in locks])
     for lock in locks:
         lock.acquire()
     for operation in operations:

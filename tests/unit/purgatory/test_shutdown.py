@@ -8,16 +8,10 @@ import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, InvalidSetting, Observer, Outcome, PurgatoryClosed
 from purgatory._purgatory.shards import Shards
-from tests.support import PATIENCE_S, Waiting, eventually, in_thread
+from tests.support import PATIENCE_S, Waiting, eventually, in_thread, park, park_one
 from timer import InlineExecutor, MockTimer, SystemTimer, SystemTimerReaper, TimerTask
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
-
-
-def park(purgatory, *keys, **settings):
-    operation = Waiting(**settings)
-    purgatory.try_complete_else_watch(operation, keys)
-    return operation
 
 
 def expire(purgatory, **settings):
@@ -685,10 +679,8 @@ def test_two_shutdowns_that_wait_for_one_thread(error, monkeypatch, no_threads_l
     """Where ``Thread.join`` fails because another thread joins, too, the shutdown does not."""
     purgatory = DelayedOperationPurgatory("p")
     lock = threading.Lock()
-    checked_later = Waiting(lock=lock)
-    purgatory.try_complete_else_watch(checked_later, ["k"])
-    expired = Waiting(1)
-    purgatory.try_complete_else_watch(expired, ["k"])
+    park_one(purgatory, Waiting(lock=lock))
+    expired = park_one(purgatory, Waiting(1))
     with lock:
         purgatory.check_and_complete("k")  # the retrier gets a thread
     assert eventually(lambda: expired.is_completed)  # the executor has one

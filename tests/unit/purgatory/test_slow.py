@@ -11,7 +11,7 @@ import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, InvalidSetting, Observer
 from purgatory._threads.watchdog import Watchdog, slow_callback_ms
-from tests.support import HAS_GLOBAL_LOCK, PATIENCE_S, Ping, Waiting, eventually, in_thread
+from tests.support import HAS_GLOBAL_LOCK, PATIENCE_S, Ping, Waiting, eventually, in_thread, park_one
 
 
 @pytest.fixture
@@ -101,8 +101,7 @@ def test_one_call_is_logged_once(purgatory, watchdog, logs):
 def test_innermost_is_to_blame(purgatory, watchdog, logs):
     """Of a hook that waits for another hook inside it, the inner one is logged."""
     go = threading.Event()
-    inner = Waiting(complete=lambda _: go.wait(60))
-    purgatory.try_complete_else_watch(inner, ["inner"])
+    inner = park_one(purgatory, Waiting(complete=lambda _: go.wait(60)), "inner")
     expire(purgatory, Waiting(complete=lambda _: inner.force_complete()), "outer")
     try:
         assert eventually(lambda: slow(logs))
@@ -133,8 +132,7 @@ def test_quick_hooks_are_not_logged(purgatory, watchdog, logs):
 
     def go_on():
         for _ in range(1000):
-            operation = Waiting()
-            purgatory.try_complete_else_watch(operation, ["k"])
+            operation = park_one(purgatory, Waiting())
             operation.ready = True
             purgatory.check_and_complete("k")
         return len(looks) >= 6
@@ -248,8 +246,7 @@ def test_watchdog_logs_without_its_lock(monkeypatch, watchdog):
 def test_round_of_the_retrier_is_no_hook(purgatory, watchdog, logs):
     """A round of the retrier that lasts, because a lock's own ``acquire`` does, is not reported as a slow hook."""
     lock = SimpleNamespace(acquire=lambda *_: True, release=lambda: None)
-    operation = Waiting(lock=lock)
-    purgatory.try_complete_else_watch(operation, ["k"])
+    park_one(purgatory, Waiting(lock=lock))
     go = threading.Event()
     lock.acquire = lambda *_: False
     purgatory.check_and_complete("k")
@@ -430,8 +427,7 @@ def test_slow_observer_is_logged(watchdog, logs):
             go.wait(PATIENCE_S)
 
     with DelayedOperationPurgatory("p", reaper_enabled=False, observers=[Hanging()]) as purgatory:
-        operation = Waiting()
-        purgatory.try_complete_else_watch(operation, ["k"])
+        operation = park_one(purgatory, Waiting())
         thread = threading.Thread(target=operation.force_complete)
         thread.start()
         try:

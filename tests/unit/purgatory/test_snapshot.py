@@ -5,14 +5,8 @@ import pytest
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting, PurgatorySnapshot, Totals
 from purgatory._purgatory import shards as _shards
-from tests.support import Waiting
+from tests.support import park
 from timer import ManualClock, SystemTimer, SystemTimerReaper
-
-
-def park(purgatory, *keys, **settings):
-    operation = Waiting(**settings)
-    purgatory.try_complete_else_watch(operation, keys)
-    return operation
 
 
 def test_empty_purgatory(purgatory):

@@ -8,7 +8,7 @@ from purgatory import DelayedOperation, DelayedOperationPurgatory, Observer, Out
 from purgatory._keys.idle_keys import IdleKeys
 from purgatory._limits.capacity import Capacity
 from purgatory._threads.retrier import Retrier
-from tests.support import Waiting, eventually, in_thread
+from tests.support import Waiting, eventually, in_thread, park_one
 
 
 class Interrupted(BaseException):
@@ -47,8 +47,7 @@ class Stopped(DelayedOperation):
 def test_lock_of_the_users_own_is_given_back_by_release(purgatory):
     """A lock that is none of ``threading``'s is taken and given back by the two words that were asked of it."""
     lock = Lock()
-    operation = Waiting(lock=lock)
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting(lock=lock))
     operation.ready = True
 
     assert 1 == purgatory.check_and_complete("k")
@@ -58,8 +57,7 @@ def test_lock_of_the_users_own_is_given_back_by_release(purgatory):
 def test_stopped_answer_leaves_nothing(mock_timer):
     """An operation whose answer is stopped is out: its place is free, its key idle, and no shutdown waits for it."""
     with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
-        operation = Stopped(1_000)
-        purgatory.try_complete_else_watch(operation, ["k"])
+        operation = park_one(purgatory, Stopped(1_000))
         with pytest.raises(Interrupted):
             operation.force_complete()
 
@@ -113,8 +111,7 @@ def test_stopped_expiry_runs_what_is_left(mock_timer, where, keep_context):
     with DelayedOperationPurgatory(
         "stopped", timer=mock_timer, keep_context=keep_context, observers=[telling]
     ) as purgatory:
-        operation = Expiring(5)
-        purgatory.try_complete_else_watch(operation, ["k"])
+        operation = park_one(purgatory, Expiring(5))
         with pytest.raises(Interrupted):
             operation.run()
 
@@ -166,8 +163,7 @@ def test_stop_in_the_log_keeps_the_hooks_error(mock_timer, monkeypatch):
 
     ran, telling = [], Telling()
     with DelayedOperationPurgatory("stopped", timer=mock_timer, observers=[telling]) as purgatory:
-        operation = Failing(5)
-        purgatory.try_complete_else_watch(operation, ["k"])
+        operation = park_one(purgatory, Failing(5))
         monkeypatch.setattr("purgatory._events.observers.log", SimpleNamespace(error=stop))
         with pytest.raises(Interrupted):
             operation.run()
@@ -245,8 +241,7 @@ def test_operation_whose_lock_fails_as_it_is_given_back_is_not_parked(purgatory)
 @pytest.mark.parametrize("word", ["acquire", "release"])
 def test_expiry_whose_lock_fails_is_made_up(purgatory, word):
     """An expiry that gets an error in place of the operation's lock is made by another thread."""
-    operation = Waiting(lock=Failing(word, 2))
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting(lock=Failing(word, 2)))
     with pytest.raises(Interrupted):
         operation.run()
 
@@ -257,8 +252,7 @@ def test_expiry_whose_lock_fails_is_made_up(purgatory, word):
 @pytest.mark.parametrize("word", ["acquire", "release"])
 def test_check_whose_lock_fails_is_made_up(purgatory, word):
     """A check that gets an error in place of the operation's lock is made by another thread."""
-    operation = Waiting(lock=Failing(word, 2))
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting(lock=Failing(word, 2)))
     with pytest.raises(Interrupted):
         operation.maybe_try_complete()
 
@@ -282,8 +276,7 @@ def interrupted_once(monkeypatch, kind, name, *, first):
 def test_check_whose_retry_is_interrupted_is_repeated(purgatory, monkeypatch, first):
     """A check that finds the lock taken, and is interrupted while it calls the retrier, raises and is repeated."""
     lock = Lock()
-    operation = Waiting(lock=lock)
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Waiting(lock=lock))
     operation.ready = lock.held = True
     interrupted_once(monkeypatch, Retrier, "retry", first=first)
     with pytest.raises(Interrupted):
@@ -310,8 +303,7 @@ def test_operation_whose_parker_is_interrupted_with_a_place_gives_it_back(mock_t
 def test_interrupt_while_an_operation_is_removed_leaves_nothing(mock_timer, monkeypatch):
     """An operation whose removal from its keys is interrupted is under no key, has no place, and is answered."""
     with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
-        operation = Waiting()
-        purgatory.try_complete_else_watch(operation, ["k", "l"])
+        operation = park_one(purgatory, Waiting(), "k", "l")
         note = IdleKeys.note
 
         def strike(self, watchers):

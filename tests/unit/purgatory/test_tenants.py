@@ -9,7 +9,7 @@ import pytest
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting, InvalidTenant, Outcome, PurgatoryFull
 from purgatory._limits.tenants import REMEMBERED, TenantCapacity
-from tests.support import Waiting, run_threads
+from tests.support import Waiting, park_one, run_threads
 
 
 class Of(Waiting):
@@ -169,8 +169,7 @@ def test_every_way_out_makes_room_for_its_tenant(shared, mock_timer):
         lambda operation: mock_timer.advance_clock(60_000),
         lambda operation: (operation.cancel(), operation.force_complete()),
     ):
-        operation = Of("a")
-        purgatory.try_complete_else_watch(operation, ["a"])
+        operation = park_one(purgatory, Of("a"), "a")
         assert 0 == park(purgatory, "a")
         leave(operation)
         assert 1 == park(purgatory, "a")
@@ -248,8 +247,7 @@ def test_place_given_back_on_a_stack_that_is_used_up_is_counted(shared):
 def test_interrupt_while_a_place_is_given_back_loses_none(shared, line):
     """Wherever an exception strikes the counting, the place is given back, once."""
     purgatory = shared(50, share=0.02)
-    operation = Of("a")
-    purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Of("a"))
     left = [line]
 
     def strike(frame, event, _):

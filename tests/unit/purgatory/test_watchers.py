@@ -10,14 +10,13 @@ import pytest
 from purgatory import COMPILED, DelayedOperationPurgatory, UnhashableKey
 from purgatory._purgatory import shards
 from purgatory._purgatory.shards import Shards
-from tests.support import PATIENCE_S, Waiting, in_thread, run_threads
+from tests.support import PATIENCE_S, Waiting, in_thread, park_all, park_one, run_threads
 
 
 def test_key_is_forgotten_when_nobody_waits(purgatory):
     """A purge removes the keys that were emptied, and their memory."""
     for number in range(100):
-        operation = Waiting(ready=False)
-        purgatory.try_complete_else_watch(operation, [number])
+        operation = park_one(purgatory, Waiting(ready=False), number)
         operation.ready = True
         purgatory.check_and_complete(number)
     purgatory.purge()
@@ -39,8 +38,7 @@ def test_key_in_use_stays_open(purgatory):
 @pytest.mark.parametrize("keys", [["k"], ["k", "another"]])
 def test_newcomer_to_a_removed_key_is_found(purgatory, keys):
     """An operation whose thread found the list of a key just before it was removed is put into the new one."""
-    first = Waiting()
-    purgatory.try_complete_else_watch(first, ["k"])
+    first = park_one(purgatory, Waiting())
     shard = purgatory._shards.shard_for("k")
     stale = shard.find("k")
     first.force_complete()
@@ -82,8 +80,7 @@ def test_watching_and_forgetting_race(mock_timer, make):
 
         def come_and_go():
             for _ in range(300):
-                operation = Waiting()
-                purgatory.try_complete_else_watch(operation, [make()])
+                operation = park_one(purgatory, Waiting(), make())
                 operation.ready = True
                 purgatory.check_and_complete(make())
                 if not operation.is_completed and not operation._op_recheck:
@@ -108,8 +105,7 @@ def test_keys_that_use_the_purgatory(purgatory):
             purgatory.totals()
             return isinstance(other, Key)
 
-    operation = Waiting()
-    purgatory.try_complete_else_watch(operation, [Key()])
+    operation = park_one(purgatory, Waiting(), Key())
     operation.ready = True
 
     assert 1 == purgatory.check_and_complete(Key())
@@ -194,8 +190,7 @@ def test_who_comes_and_goes_while_a_key_is_being_forgotten_takes_nobody_with_it(
             before, newcomer = Waiting(), Waiting()
 
             def come_and_go(purgatory=purgatory, newcomer=newcomer):
-                passing = Waiting()
-                purgatory.try_complete_else_watch(passing, [Busy()])
+                passing = park_one(purgatory, Waiting(), Busy())
                 passing.cancel()
                 purgatory.purge()
                 purgatory.try_complete_else_watch(newcomer, [Busy()])
@@ -359,9 +354,7 @@ def test_threads_that_need_the_same_shard_get_one():
 
 def test_watched_counts_what_comes_and_goes(purgatory, mock_timer):
     """Each operation counts once per key, and no longer once it has left by any way."""
-    operations = [Waiting(delay_ms=100 + number) for number in range(5)]
-    for operation in operations:
-        purgatory.try_complete_else_watch(operation, ["a", "b", "c", "a"])
+    operations = park_all(purgatory, [Waiting(delay_ms=100 + number) for number in range(5)], "a", "b", "c", "a")
     assert 15 == purgatory.watched
 
     operations[4].ready = True
@@ -424,9 +417,7 @@ def test_a_listing_ends_though_operations_keep_coming(purgatory, monkeypatch):
 @pytest.mark.native
 def test_a_listing_copies_few_operations_in_one_step(purgatory):
     """However many operations wait under a key, other threads may run after each part of its list."""
-    operations = [Waiting() for _ in range(5_000)]
-    for operation in operations:
-        purgatory.try_complete_else_watch(operation, ["k"])
+    operations = park_all(purgatory, [Waiting() for _ in range(5_000)])
     listed = list(shards.operations_in_chunks(purgatory._shards.find("k"), 2_048))
 
     assert [2_048, 2_048, 904] == [len(part) for part in listed]

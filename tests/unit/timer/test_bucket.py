@@ -2,7 +2,7 @@
 
 import threading
 
-from tests.support import Ping
+from tests.support import Ping, add_all, added
 from timer import InlineExecutor, ManualClock, SystemTimer, TimerTaskList, check_invariants
 
 
@@ -11,9 +11,7 @@ def test_bucket_keeps_the_order_of_arrival():
     log = []
     clock = ManualClock()
     with SystemTimer(clock=clock, executor=InlineExecutor()) as timer:
-        tasks = [Ping(5, log) for _ in range(10)]
-        for task in tasks:
-            timer.add(task)
+        tasks = add_all(timer, [Ping(5, log) for _ in range(10)])
         clock.advance(5)
         timer.advance_clock(0)
 
@@ -101,8 +99,7 @@ def test_bucket_that_was_taken_out_takes_in_no_more():
         clock.advance(5)
         timer._wheel.collect(5)
         (closed,), timer._wheel.due = timer._wheel.due, []
-    task = Ping(5)
-    timer.add(task)
+    task = added(timer, Ping(5))
 
     assert closed.closed
     assert task not in closed

@@ -12,7 +12,7 @@ import weakref
 
 import pytest
 
-from tests.support import Ping, eventually
+from tests.support import Ping, add_all, added, eventually
 from timer import (
     NS_PER_MS,
     DelayTypeError,
@@ -29,8 +29,7 @@ pytestmark = pytest.mark.usefixtures("no_threads_left")
 
 def test_task_runs_once_when_its_delay_is_over(bench, timer):
     """A task runs once, and never again however much time passes."""
-    task = Ping(10, clock=bench.clock)
-    timer.add(task)
+    task = added(timer, Ping(10, clock=bench.clock))
     bench.pass_ms(timer, 10)
 
     assert bench.ran(task)
@@ -41,8 +40,7 @@ def test_task_runs_once_when_its_delay_is_over(bench, timer):
 
 def test_task_does_not_run_before(bench, timer):
     """A task whose delay isn't over does not run."""
-    task = Ping(60_000)
-    timer.add(task)
+    task = added(timer, Ping(60_000))
     bench.pass_ms(timer, 20)
 
     assert [] == task.log
@@ -51,9 +49,7 @@ def test_task_does_not_run_before(bench, timer):
 
 def test_zero_and_negative_delays_run_promptly(bench, timer):
     """Delays of -5 to 0 mean already due: each runs once, at once."""
-    tasks = [Ping(delay_ms) for delay_ms in range(-5, 1)]
-    for task in tasks:
-        timer.add(task)
+    tasks = add_all(timer, [Ping(delay_ms) for delay_ms in range(-5, 1)])
     bench.pass_ms(timer, 0)
 
     assert bench.ran(*tasks)
@@ -65,9 +61,7 @@ def test_zero_and_negative_delays_run_promptly(bench, timer):
 def test_delay_far_in_the_past_is_due(bench, timer, delay_ms):
     """However small a delay is, it means already due, and harms no other task."""
     log = []
-    tasks = [Ping(delay_ms, log), Ping(0, log)]
-    for task in tasks:
-        timer.add(task)
+    tasks = add_all(timer, [Ping(delay_ms, log), Ping(0, log)])
     bench.pass_ms(timer, 0)
 
     assert bench.ran(*tasks)
@@ -78,8 +72,7 @@ def test_delay_above_every_limit_waits(bench, timer, delay_ms):
     """However long a delay is, the task waits, the driver sleeps, and other tasks run."""
     timer.add(Ping(delay_ms))
     time.sleep(0.02)  # a driver, if there is one, finds nothing else to wait for
-    task = Ping(5)
-    timer.add(task)
+    task = added(timer, Ping(5))
     bench.pass_ms(timer, 6)
 
     assert bench.ran(task)
@@ -106,9 +99,7 @@ def test_due_tasks_run_in_order_of_deadline(bench):
     """Tasks that fall due together run earliest first."""
     timer = bench.make(wheel_size=3)
     log = []
-    tasks = [Ping(delay_ms, log) for delay_ms in (40, 3, 27, 9, 1, 18)]
-    for task in tasks:
-        timer.add(task)
+    tasks = add_all(timer, [Ping(delay_ms, log) for delay_ms in (40, 3, 27, 9, 1, 18)])
     bench.pass_ms(timer, 40)
 
     assert bench.ran(*tasks)
@@ -140,8 +131,7 @@ def test_size_counts_what_is_pending(bench, timer):
 def test_cancelled_task_never_runs(bench, timer):
     """Cancelling is answered with True once, and the task does not run."""
     for _ in range(100):  # on a busy machine a task may run before it is cancelled
-        task = Ping(10)
-        timer.add(task)
+        task = added(timer, Ping(10))
         if is_cancelled := task.cancel():
             break
 
@@ -152,8 +142,7 @@ def test_cancelled_task_never_runs(bench, timer):
 
 def test_cancel_after_the_run_is_too_late(bench, timer):
     """A task that ran can't be cancelled."""
-    task = Ping(1)
-    timer.add(task)
+    task = added(timer, Ping(1))
     bench.pass_ms(timer, 1)
 
     assert bench.ran(task)
@@ -201,8 +190,7 @@ def test_task_can_be_added_after_it_ran(bench, timer):
 
 def test_task_can_be_added_after_it_was_cancelled(bench, timer):
     """A cancel is forgotten by the next add."""
-    task = Ping(60_000)
-    timer.add(task)
+    task = added(timer, Ping(60_000))
     assert task.cancel()
     timer.add(task)
     assert timer.put_off(task, 2)
@@ -219,8 +207,7 @@ def test_running_task_may_add_itself_again(bench, timer):
         if len(task.log) < 3:
             timer.add(task)
 
-    task = Ping(2, do=again)
-    timer.add(task)
+    task = added(timer, Ping(2, do=again))
 
     def has_run_three_times():
         bench.pass_ms(timer, 3)
@@ -240,9 +227,7 @@ def test_task_that_raises_stops_no_other(bench, timer):
     def fail():
         raise OSError("no disk")
 
-    tasks = [Ping(3), Ping(3, do=fail), Ping(3), Ping(4)]
-    for task in tasks:
-        timer.add(task)
+    tasks = add_all(timer, [Ping(3), Ping(3, do=fail), Ping(3), Ping(4)])
     bench.pass_ms(timer, 4)
 
     assert bench.ran(tasks[0], tasks[2], tasks[3])
@@ -261,9 +246,7 @@ def test_broken_error_handler_stops_nobody(bench, monkeypatch):
         raise OSError
 
     timer = bench.make(on_error=complain)
-    tasks = [Ping(1, do=fail), Ping(1), Ping(2)]
-    for task in tasks:
-        timer.add(task)
+    tasks = add_all(timer, [Ping(1, do=fail), Ping(1), Ping(2)])
     bench.pass_ms(timer, 2)
 
     assert bench.ran(*tasks[1:])
@@ -272,9 +255,7 @@ def test_broken_error_handler_stops_nobody(bench, monkeypatch):
 
 def test_shutdown_returns_what_was_pending(bench, timer):
     """The leftovers come back earliest first, in no timer any more."""
-    tasks = [Ping(delay_ms) for delay_ms in (300_000, 100_000, 10**9, 200_000)]
-    for task in tasks:
-        timer.add(task)
+    tasks = add_all(timer, [Ping(delay_ms) for delay_ms in (300_000, 100_000, 10**9, 200_000)])
 
     assert [tasks[1], tasks[3], tasks[0], tasks[2]] == timer.shutdown()
     assert not any(task.is_pending or task.cancel() for task in tasks)
@@ -290,8 +271,7 @@ def test_shutdown_twice_is_harmless(bench, timer):
 
 def test_what_was_due_is_run_or_returned(bench, timer):
     """A task that was already due when the timer was shut down is not lost."""
-    task = Ping(0)
-    timer.add(task)
+    task = added(timer, Ping(0))
     left = timer.shutdown()
 
     assert [task] == left or bench.ran(task)
@@ -360,9 +340,7 @@ def test_full_timer_refuses(bench):
 def test_limited_timer_runs_what_is_due(bench):
     """A limit changes nothing about how tasks run."""
     timer = bench.make(max_pending=3)
-    tasks = [Ping(delay_ms) for delay_ms in (0, 2, 4)]
-    for task in tasks:
-        timer.add(task)
+    tasks = add_all(timer, [Ping(delay_ms) for delay_ms in (0, 2, 4)])
     bench.pass_ms(timer, 4)
 
     assert bench.ran(*tasks)
@@ -373,9 +351,7 @@ def test_coarse_tick_rounds_up(bench, tick_ms):
     """With a tick of several milliseconds a task still never runs early."""
     timer = bench.make(tick_ms=tick_ms, wheel_size=3)
     bench.pass_ms(timer, 3)  # somewhere inside a tick
-    tasks = [Ping(delay_ms, clock=bench.clock) for delay_ms in range(1, 40)]
-    for task in tasks:
-        timer.add(task)
+    tasks = add_all(timer, [Ping(delay_ms, clock=bench.clock) for delay_ms in range(1, 40)])
     for _ in range(5):
         bench.pass_ms(timer, 10)
 
@@ -385,8 +361,7 @@ def test_coarse_tick_rounds_up(bench, tick_ms):
 
 def test_task_that_ran_is_freed(bench, timer):
     """Nothing in the timer keeps a task alive that has run."""
-    task = Ping(1)
-    timer.add(task)
+    task = added(timer, Ping(1))
     bench.pass_ms(timer, 1)
     assert bench.ran(task)
     bench.settle(timer)
@@ -400,8 +375,7 @@ def test_task_that_ran_is_freed(bench, timer):
 def test_task_moves_between_timers(bench, timer):
     """Adding a task to another timer takes it out of the first."""
     other = bench.make()
-    task = Ping(50_000)
-    timer.add(task)
+    task = added(timer, Ping(50_000))
     other.add(task)
 
     assert (0, 1) == (timer.size, other.size)
@@ -409,9 +383,7 @@ def test_task_moves_between_timers(bench, timer):
 
 def test_cancelling_all_leaves_nothing_to_do(bench, timer):
     """When every task was cancelled, nothing runs and nothing is pending."""
-    tasks = [Ping(delay_ms) for delay_ms in range(1, 60)]
-    for task in tasks:
-        timer.add(task)
+    tasks = add_all(timer, [Ping(delay_ms) for delay_ms in range(1, 60)])
     cancelled = [task for task in tasks if task.cancel()]  # on real time the first may be due by then
     bench.pass_ms(timer, 60)
 
@@ -444,8 +416,7 @@ def test_task_put_off_runs_by_its_new_deadline(bench, timer):
 
 def test_task_put_off_to_an_earlier_time_runs_then(bench, timer):
     """A new delay may be shorter than what is left of the old one."""
-    task = Ping(60_000)
-    timer.add(task)
+    task = added(timer, Ping(60_000))
 
     assert timer.put_off(task, 5)
     bench.pass_ms(timer, 6)
@@ -455,8 +426,7 @@ def test_task_put_off_to_an_earlier_time_runs_then(bench, timer):
 @pytest.mark.parametrize("delay_ms", [0, -5])
 def test_task_put_off_to_now_runs_promptly(bench, timer, delay_ms):
     """A new delay of zero or less means: due already."""
-    task = Ping(60_000)
-    timer.add(task)
+    task = added(timer, Ping(60_000))
 
     assert timer.put_off(task, delay_ms)
     bench.pass_ms(timer, 0)
@@ -465,8 +435,7 @@ def test_task_put_off_to_now_runs_promptly(bench, timer, delay_ms):
 
 def test_task_put_off_for_ages_waits(bench, timer):
     """A delay too long for 64 bits of nanoseconds is one like any other."""
-    task = Ping(50_000)
-    timer.add(task)
+    task = added(timer, Ping(50_000))
     added_ns = task.added_ns
 
     assert timer.put_off(task, 10**16)
@@ -507,8 +476,7 @@ def test_running_task_is_not_put_off(bench, timer):
 
 def test_task_put_off_remembers_when_it_was_added(bench, timer):
     """However often a task is extended, it knows when it was added, and with what delay it was made."""
-    task = Ping(50_000)
-    timer.add(task)
+    task = added(timer, Ping(50_000))
     added_ns = task.added_ns
     for delay_ms in (70_000, 40_000, 90_000):
         bench.pass_ms(timer, 1)
@@ -533,8 +501,7 @@ def test_putting_off_is_counted(bench, timer):
 
 def test_closed_timer_puts_nothing_off(bench, timer):
     """The tasks that a shutdown returns belong to its caller, and cannot be extended any more."""
-    task = Ping(50_000)
-    timer.add(task)
+    task = added(timer, Ping(50_000))
     timer.shutdown()
 
     assert not timer.put_off(task, 5)
@@ -546,8 +513,7 @@ def test_closed_timer_puts_nothing_off(bench, timer):
 )
 def test_new_delay_is_checked(timer, delay_ms, error):
     """A new delay that is none changes nothing."""
-    task = Ping(50_000)
-    timer.add(task)
+    task = added(timer, Ping(50_000))
     deadline_ns = task.deadline_ns
     with pytest.raises(error):
         timer.put_off(task, delay_ms)
@@ -596,8 +562,7 @@ class Held(Ping):
 
 def test_task_that_its_owner_holds_is_not_moved(bench, timer):
     """Adding such a task while it is pending raises and changes nothing. Before and after it can be added."""
-    task = Held(60_000)
-    timer.add(task)
+    task = added(timer, Held(60_000))
     deadline_ns = task.deadline_ns
     with pytest.raises(TaskHeld, match=r"extend\(\)") as caught:
         timer.add(task)
@@ -619,8 +584,7 @@ def test_timer_never_calls_cancel(bench, timer):
     class Wide(Held):
         _task_allows_readd = True
 
-    task = Wide(50_000)
-    timer.add(task)
+    task = added(timer, Wide(50_000))
     timer.add(task)
     bench.make().add(task)
 

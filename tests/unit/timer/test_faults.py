@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import timer as package
-from tests.support import PATIENCE_S, Ping
+from tests.support import PATIENCE_S, Ping, add_all
 from timer import (
     Driver,
     InlineExecutor,
@@ -101,9 +101,7 @@ def test_a_batch_that_fails_is_due_again():
 
     now_ns = 0
     timer = SystemTimer(clock=clock, executor=InlineExecutor())
-    tasks = [Ping(5), Ping(5)]
-    for task in tasks:
-        timer.add(task)
+    tasks = add_all(timer, [Ping(5), Ping(5)])
     now_ns = 5_000_000
 
     class Failing:
@@ -169,9 +167,7 @@ def test_tasks_that_are_cancelled_while_a_batch_begins():
     clock = ManualClock()
     batches = SimpleQueue()
     inner = SystemTimer(clock=clock, executor=SimpleNamespace(submit=batches.put))
-    tasks = [Ping(1) for _ in range(1_000)]
-    for task in tasks:
-        inner.add(task)
+    tasks = add_all(inner, [Ping(1) for _ in range(1_000)])
     cancelled = set()
 
     def tracer(frame, event, _):

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tests.support import Ping, in_thread
+from tests.support import Ping, added, in_thread
 from timer import DelayTypeError, MockTimer, SystemTimer, TimerConfigError
 
 
@@ -46,8 +46,7 @@ def test_task_runs_on_the_callers_thread(mock_timer):
 
 def test_nothing_runs_in_add(mock_timer):
     """A task that is due when it is added runs in the next ``advance_clock``, be it by nothing."""
-    task = Ping(0)
-    mock_timer.add(task)
+    task = added(mock_timer, Ping(0))
 
     assert [] == task.log
     assert mock_timer.advance_clock(0)

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from tests.support import Ping
+from tests.support import Ping, added
 from timer import InlineExecutor, ManualClock, SystemTimer, TimerTask, TimerTaskEntry, TimerTaskList
 from timer._edition import CORE
 
@@ -227,8 +227,7 @@ def test_nothing_leaks_where_something_raises(timer):
             raise OSError
 
     def refuse():
-        task = Failing(0)
-        timer.add(task)
+        task = added(timer, Failing(0))
         for call in (
             lambda: TimerTaskEntry("5"),
             lambda: TimerTaskEntry(float("nan")),

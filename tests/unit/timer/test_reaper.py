@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.support import PATIENCE_S, Ping, eventually, in_thread
+from tests.support import PATIENCE_S, Ping, added, eventually, in_thread
 from timer import Driver, MockTimer, SystemTimer, SystemTimerReaper, Timer, TimerClosed, TimerConfigError
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
@@ -168,8 +168,7 @@ def test_two_drivers_on_one_timer():
             going, staying = Driver("going", timer), Driver("staying", timer)
             time.sleep(0.002)
             going.stop()
-            task = Ping(2)
-            timer.add(task)
+            task = added(timer, Ping(2))
             assert task.ran.wait(PATIENCE_S)
             staying.stop()
 

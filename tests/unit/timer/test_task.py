@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from tests.support import Ping
+from tests.support import Ping, added
 from timer import DelayTypeError, DelayValueError, InvalidTask, TimerTask, TimerTaskEntry
 from timer._task import checked_delay_ms
 
@@ -98,8 +98,7 @@ def test_new_task_is_nowhere():
 def test_added_task_knows_when_it_is_due(mock_timer):
     """A pending task knows when it was added and when it falls due, on its timer's clock."""
     mock_timer.advance_clock(7)
-    task = Ping(5)
-    mock_timer.add(task)
+    task = added(mock_timer, Ping(5))
 
     assert task.is_pending
     assert (7_000_000, 12_000_000) == (task.added_ns, task.deadline_ns)
@@ -116,8 +115,7 @@ def test_cancel_before_add_changes_nothing(mock_timer):
 
 def test_cancel_takes_the_task_out_at_once(mock_timer):
     """Cancelling answers True once. The task is pending no more."""
-    task = Ping(5)
-    mock_timer.add(task)
+    task = added(mock_timer, Ping(5))
 
     assert [True, False] == [task.cancel(), task.cancel()]
     assert not task.is_pending
@@ -127,8 +125,7 @@ def test_cancel_takes_the_task_out_at_once(mock_timer):
 @pytest.mark.guarantee("nothing is left behind")
 def test_cancelled_task_is_freed_at_once(mock_timer):
     """Nothing in the timer keeps a cancelled task alive."""
-    task = Ping(10_000)
-    mock_timer.add(task)
+    task = added(mock_timer, Ping(10_000))
     task.cancel()
     gone = weakref.ref(task)
     del task

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import attrs
 import pytest
 
-from tests.support import PATIENCE_S, Ping, eventually, in_thread
+from tests.support import PATIENCE_S, Ping, add_all, added, eventually, in_thread
 from timer import (
     InlineExecutor,
     ManualClock,
@@ -44,8 +44,7 @@ def test_timer_is_abstract():
 @pytest.mark.parametrize("problem", [TimerFull, TimerClosed])
 def test_pending_task_that_another_timer_rejects_stays_where_it_was(timer, clock, problem):
     """A task is taken out of one timer only if the other one accepts it."""
-    task = Ping(5)
-    timer.add(task)
+    task = added(timer, Ping(5))
     with SystemTimer(clock=clock, executor=InlineExecutor(), max_pending=1) as other:
         other.add(Ping(5))
         if problem is TimerClosed:
@@ -63,8 +62,7 @@ def test_pending_task_that_another_timer_rejects_stays_where_it_was(timer, clock
 def test_pending_task_can_be_added_again_to_a_full_timer(clock, most):
     """A task that is added again takes its own place."""
     with SystemTimer(clock=clock, executor=InlineExecutor(), max_pending=most) as timer:
-        task = Ping(5)
-        timer.add(task)
+        task = added(timer, Ping(5))
         clock.advance(3)
         timer.add(task)
         check_invariants(timer)
@@ -83,8 +81,7 @@ def test_not_a_nanosecond_early(offset_ns, tick_ms):
     now = [10**9]
     timer = SystemTimer(tick_ms=tick_ms, clock=lambda: now[0], executor=InlineExecutor())
     now[0] += offset_ns
-    task = Ping(5, clock=lambda: now[0])
-    timer.add(task)
+    task = added(timer, Ping(5, clock=lambda: now[0]))
     now[0] += 4_999_999
     timer.advance_clock(0)
     assert [] == task.log
@@ -112,8 +109,7 @@ def test_order_of_arrival_holds_across_threads(timer, clock):
 
 def test_due_exactly_at_a_tick(timer, clock):
     """A deadline that is a tick's beginning runs at that tick, not one later."""
-    task = Ping(5)
-    timer.add(task)
+    task = added(timer, Ping(5))
     clock.advance(5)
     timer.advance_clock(0)
 
@@ -124,8 +120,7 @@ def test_due_exactly_at_a_tick(timer, clock):
 def test_early_wakeup_runs_nothing(clock):
     """A waiter that wakes before its time looks at the clock again, and goes back to sleep."""
     timer = SystemTimer(clock=clock, executor=InlineExecutor())
-    task = Ping(5)
-    timer.add(task)
+    task = added(timer, Ping(5))
     driver = threading.Thread(target=timer.advance_clock, args=(60_000,), daemon=True)
     driver.start()
     for _ in range(20):
@@ -154,8 +149,7 @@ def test_advance_answers_false_after_its_timeout(timer, clock):
 def test_advance_waits_for_what_comes_due():
     """A waiting call returns when something has expired, not at the end of the timeout."""
     with SystemTimer(executor=InlineExecutor()) as timer:
-        task = Ping(5)
-        timer.add(task)
+        task = added(timer, Ping(5))
 
         assert in_thread(timer.advance_clock, 60_000)
         assert [task] == task.log
@@ -213,9 +207,7 @@ def test_due_tasks_go_to_the_executor_as_one_batch(clock):
     """Everything that is due at a look is one call of ``submit``."""
     executor = Collecting()
     timer = SystemTimer(clock=clock, executor=executor)
-    tasks = [Ping(delay_ms) for delay_ms in (1, 2, 3, 25, 26)]
-    for task in tasks:
-        timer.add(task)
+    tasks = add_all(timer, [Ping(delay_ms) for delay_ms in (1, 2, 3, 25, 26)])
     clock.advance(30)
     timer.advance_clock(0)
 
@@ -230,8 +222,7 @@ def test_task_moved_after_its_bucket_was_handed_over(clock):
     """A task that is added again while it waits for the executor runs by its new deadline only."""
     executor = Collecting()
     timer = SystemTimer(clock=clock, executor=executor)
-    task = Ping(5)
-    timer.add(task)
+    task = added(timer, Ping(5))
     clock.advance(5)
     timer.advance_clock(0)
     timer.add(task)
@@ -285,9 +276,7 @@ def test_batch_may_be_run_a_few_tasks_at_a_time(clock):
             runs.append(run)
 
     timer = SystemTimer(clock=clock, executor=Patient())
-    tasks = [Ping(delay_ms) for delay_ms in (3, 1, 2, 1, 3)]
-    for task in tasks:
-        timer.add(task)
+    tasks = add_all(timer, [Ping(delay_ms) for delay_ms in (3, 1, 2, 1, 3)])
     clock.advance(3)
     timer.advance_clock(0)
     (run,) = runs
@@ -306,8 +295,7 @@ def test_tasks_of_a_batch_called_with_a_wrong_number_run_later(clock, most):
     """A batch that an executor calls with a wrong number raises, and its tasks are due again."""
     batches = queue.SimpleQueue()
     with SystemTimer(clock=clock, executor=SimpleNamespace(submit=batches.put)) as timer:
-        task = Ping(1)
-        timer.add(task)
+        task = added(timer, Ping(1))
         clock.advance(1)
         timer.advance_clock(0)
         with pytest.raises((TypeError, ValueError)):
@@ -338,9 +326,7 @@ def test_refusing_executor_loses_nothing(clock, error):
             raise error
 
     timer = SystemTimer(clock=clock, executor=Refusing())
-    tasks = [Ping(0), Ping(5)]
-    for task in tasks:
-        timer.add(task)
+    tasks = add_all(timer, [Ping(0), Ping(5)])
     clock.advance(5)
     timer.advance_clock(0)
 
@@ -351,9 +337,7 @@ def test_exit_in_a_task_stops_nobody(clock):
     """A task that calls ``sys.exit`` on the executor's thread ends neither that thread nor its batch."""
     reported = []
     with SystemTimer(clock=clock, on_error=lambda task, error: reported.append(error)) as timer:
-        tasks = [Ping(5, do=sys.exit), Ping(5), Ping(6)]
-        for task in tasks:
-            timer.add(task)
+        tasks = add_all(timer, [Ping(5, do=sys.exit), Ping(5), Ping(6)])
         clock.advance(6)
         timer.advance_clock(0)
 
@@ -368,9 +352,7 @@ def test_interrupt_reaches_the_caller_of_an_inline_timer(timer, clock):
     def interrupt():
         raise KeyboardInterrupt
 
-    tasks = [Ping(5, do=interrupt), Ping(5)]
-    for task in tasks:
-        timer.add(task)
+    tasks = add_all(timer, [Ping(5, do=interrupt), Ping(5)])
     clock.advance(5)
     with pytest.raises(KeyboardInterrupt):
         timer.advance_clock(0)
@@ -425,9 +407,7 @@ def test_settings_are_checked(setting, value):
 def test_cascade_lets_others_in(clock):
     """A large bucket is moved in slices. Adding and cancelling go on in between, and nothing is lost."""
     timer = SystemTimer(clock=clock, wheel_size=4, executor=InlineExecutor())
-    tasks = [Ping(9 + number % 3) for number in range(2_000)]
-    for task in tasks:
-        timer.add(task)
+    tasks = add_all(timer, [Ping(9 + number % 3) for number in range(2_000)])
     clock.advance(8)
     mover = threading.Thread(target=timer.advance_clock, args=(0,), daemon=True)
     mover.start()
@@ -476,9 +456,7 @@ def test_task_cancelled_and_added_again_while_a_cascade_moves_it(clock, monkeypa
 def test_shutdown_in_the_middle_of_a_cascade(clock, monkeypatch):
     """Tasks that a cascade was about to move are among the leftovers."""
     timer = SystemTimer(clock=clock, wheel_size=4, executor=InlineExecutor())
-    tasks = [Ping(9 + number % 3) for number in range(3_000)]
-    for task in tasks:
-        timer.add(task)
+    tasks = add_all(timer, [Ping(9 + number % 3) for number in range(3_000)])
     clock.advance(8)
     mover = threading.Thread(target=timer.advance_clock, args=(0,), daemon=True)
     mover.start()
@@ -497,8 +475,7 @@ def test_next_deadline(timer, clock):
     assert timer.next_deadline_ms() is None
     timer.add(Ping(1_000))
     assert 0 < timer.next_deadline_ms() <= 1_000
-    task = Ping(7)
-    timer.add(task)
+    task = added(timer, Ping(7))
     assert 7 == timer.next_deadline_ms()
     clock.advance(3)
     assert 4 == timer.next_deadline_ms()
@@ -508,9 +485,7 @@ def test_next_deadline(timer, clock):
 
 def test_pending_tasks_are_listed_by_deadline(timer):
     """The pending tasks can be listed, earliest first, as a copy."""
-    tasks = [Ping(delay_ms) for delay_ms in (500, 2, 90, 9_000)]
-    for task in tasks:
-        timer.add(task)
+    add_all(timer, [Ping(delay_ms) for delay_ms in (500, 2, 90, 9_000)])
     listed = timer.pending()
 
     assert [2, 90, 500, 9_000] == [task.delay_ms for task in listed]

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tests.support import Ping
+from tests.support import Ping, added
 from timer import (
     NS_PER_MS,
     InlineExecutor,
@@ -85,8 +85,7 @@ def test_level_spans_the_interval_of_the_one_below(timer):
 
 def test_entry_cascades_down_a_level_at_a_time(timer, pass_ms):
     """A far task is moved to finer levels as it comes nearer, and runs at its tick."""
-    task = Ping(26)
-    timer.add(task)
+    task = added(timer, Ping(26))
     places = []
     for _ in range(26):
         places.append(task._task_bucket.level)
@@ -109,8 +108,7 @@ def test_hand_catches_up_after_idling(timer, clock):
 @pytest.mark.guarantee("never early")
 def test_hand_never_passes_a_task(timer, clock):
     """Catching up stops before a bucket that holds something, however late its flush is."""
-    late = Ping(50)
-    timer.add(late)
+    late = added(timer, Ping(50))
     clock.advance(1_000)
     timer.add(Ping(5))
     check_invariants(timer)
@@ -137,8 +135,7 @@ def test_buckets_do_not_pile_up(timer, pass_ms):
     """The number of buckets is bounded by the levels, however many tasks come and go."""
     for _ in range(200):
         for delay_ms in (1, 5, 20, 80):
-            task = Ping(delay_ms)
-            timer.add(task)
+            task = added(timer, Ping(delay_ms))
             task.cancel()
         pass_ms(1)
 
