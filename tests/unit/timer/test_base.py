@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.support import PATIENCE_S, Ping, eventually
+from tests.support import PATIENCE_S, Ping, added, eventually
 from timer import Driver, MockTimer, SystemTimer, SystemTimerReaper, Timer, TimerClosed
 from timer._base import OnError
 
@@ -67,8 +67,7 @@ def test_task_is_put_off_by_any_timer(plain):
 
 def test_delay_survives_a_timer_that_refuses(plain):
     """A task that is to be extended in a timer that was shut down meanwhile keeps its delay."""
-    task = Ping(50)
-    plain.add(task)
+    task = added(plain, Ping(50))
     plain.under._closed = True  # as it is for a moment, before a shutdown takes the tasks out
     with pytest.raises(TimerClosed):
         plain.put_off(task, 70)
@@ -94,9 +93,9 @@ def test_reaper_answers_for_what_it_drives(no_threads_left):
     """A reaper's name, clock, figures and innermost timer are the driven timer's. The thread is known to both."""
     timer = SystemTimer("pings")
     with SystemTimerReaper("grim", timer) as reaper:
-        task = Ping(60_000)
-        reaper.add(task)
+        task = added(reaper, Ping(60_000))
 
+        assert isinstance(reaper, Timer)
         assert timer is reaper.inner
         assert ("pings", 1, 1) == (reaper.name, reaper.size, reaper.statistics().pending)
         assert abs(timer.now_ns() - reaper.now_ns()) < 10**10

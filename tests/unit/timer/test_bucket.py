@@ -2,20 +2,8 @@
 
 import threading
 
-from tests.support import Ping, add_all, added
+from tests.support import Ping, added
 from timer import InlineExecutor, ManualClock, SystemTimer, TimerTaskList, check_invariants
-
-
-def test_bucket_keeps_the_order_of_arrival():
-    """Tasks of one deadline run in the order they came in."""
-    log = []
-    clock = ManualClock()
-    with SystemTimer(clock=clock, executor=InlineExecutor()) as timer:
-        tasks = add_all(timer, [Ping(5, log) for _ in range(10)])
-        clock.advance(5)
-        timer.advance_clock(0)
-
-    assert tasks == log
 
 
 def test_bucket_holds_a_task_once():

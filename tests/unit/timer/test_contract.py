@@ -28,43 +28,25 @@ pytestmark = pytest.mark.usefixtures("no_threads_left")
 
 
 def test_task_runs_once_when_its_delay_is_over(bench, timer):
-    """A task runs once, and never again however much time passes."""
-    task = added(timer, Ping(10, clock=bench.clock))
+    """A task runs once, not before its delay is over, and never again however much time passes."""
+    task, later = add_all(timer, [Ping(10, clock=bench.clock), Ping(60_000)])
     bench.pass_ms(timer, 10)
 
     assert bench.ran(task)
     bench.pass_ms(timer, 30)
     assert 1 == len(task.log)
     assert task.ran_ns[0] >= task.deadline_ns
-
-
-def test_task_does_not_run_before(bench, timer):
-    """A task whose delay isn't over does not run."""
-    task = added(timer, Ping(60_000))
-    bench.pass_ms(timer, 20)
-
-    assert [] == task.log
-    assert task.is_pending
+    assert ([], True) == (later.log, later.is_pending)
 
 
 def test_zero_and_negative_delays_run_promptly(bench, timer):
-    """Delays of -5 to 0 mean already due: each runs once, at once."""
-    tasks = add_all(timer, [Ping(delay_ms) for delay_ms in range(-5, 1)])
+    """Delays of zero or less, however small, mean already due: each runs once, at once."""
+    tasks = add_all(timer, [Ping(delay_ms) for delay_ms in (-(10**15), -(10**9), *range(-5, 1))])
     bench.pass_ms(timer, 0)
 
     assert bench.ran(*tasks)
-    assert [1] * 6 == [len(task.log) for task in tasks]
+    assert [1] * 8 == [len(task.log) for task in tasks]
     assert 0 == timer.size
-
-
-@pytest.mark.parametrize("delay_ms", [-(10**9), -(10**15)])
-def test_delay_far_in_the_past_is_due(bench, timer, delay_ms):
-    """However small a delay is, it means already due, and harms no other task."""
-    log = []
-    tasks = add_all(timer, [Ping(delay_ms, log), Ping(0, log)])
-    bench.pass_ms(timer, 0)
-
-    assert bench.ran(*tasks)
 
 
 @pytest.mark.parametrize("delay_ms", [sys.float_info.max, 10**400])
@@ -95,9 +77,10 @@ def test_every_delay_runs_exactly_once(bench):
     assert 0 == timer.size
 
 
-def test_due_tasks_run_in_order_of_deadline(bench):
-    """Tasks that fall due together run earliest first."""
-    timer = bench.make(wheel_size=3)
+@pytest.mark.parametrize("settings", [{}, {"max_pending": 6}], ids=["without a limit", "with a limit"])
+def test_due_tasks_run_in_order_of_deadline(bench, settings):
+    """Tasks that fall due together run earliest first. A limit changes nothing about that."""
+    timer = bench.make(wheel_size=3, **settings)
     log = []
     tasks = add_all(timer, [Ping(delay_ms, log) for delay_ms in (40, 3, 27, 9, 1, 18)])
     bench.pass_ms(timer, 40)
@@ -140,24 +123,16 @@ def test_cancelled_task_never_runs(bench, timer):
     assert [] == task.log
 
 
-def test_cancel_after_the_run_is_too_late(bench, timer):
-    """A task that ran can't be cancelled."""
-    task = added(timer, Ping(1))
-    bench.pass_ms(timer, 1)
-
-    assert bench.ran(task)
-    assert not task.cancel()
-
-
-def test_cancel_while_it_runs_is_too_late(bench, timer):
-    """A task that cancels itself while it runs is too late."""
+def test_running_task_is_neither_cancelled_nor_put_off(bench, timer):
+    """A task that is running, or has run, has come too far."""
     answers = []
-    task = Ping(1, do=lambda: answers.append(task.cancel()))
+    task = Ping(1, do=lambda: answers.append((task.cancel(), timer.put_off(task, 1))))
     timer.add(task)
     bench.pass_ms(timer, 1)
 
     assert bench.ran(task)
-    assert [False] == answers
+    assert not task.cancel()
+    assert [(False, False)] == answers
 
 
 def test_adding_a_pending_task_moves_it(bench, timer):
@@ -254,19 +229,12 @@ def test_broken_error_handler_stops_nobody(bench, monkeypatch):
 
 
 def test_shutdown_returns_what_was_pending(bench, timer):
-    """The leftovers come back earliest first, in no timer any more."""
+    """The leftovers come back earliest first, in no timer any more. A second shutdown has nothing to return."""
     tasks = add_all(timer, [Ping(delay_ms) for delay_ms in (300_000, 100_000, 10**9, 200_000)])
 
     assert [tasks[1], tasks[3], tasks[0], tasks[2]] == timer.shutdown()
     assert not any(task.is_pending or task.cancel() for task in tasks)
-    assert 0 == timer.size
-
-
-def test_shutdown_twice_is_harmless(bench, timer):
-    """The second shutdown has nothing to return."""
-    timer.add(Ping(10_000))
-
-    assert [1, 0, 0] == [len(timer.shutdown()) for _ in range(3)]
+    assert (0, []) == (timer.size, timer.shutdown())
 
 
 def test_what_was_due_is_run_or_returned(bench, timer):
@@ -279,10 +247,9 @@ def test_what_was_due_is_run_or_returned(bench, timer):
 
 @pytest.mark.parametrize("delay_ms", [0, 5, 10**9])
 def test_closed_timer_takes_nothing(bench, delay_ms):
-    """Adding to a timer that was shut down raises, and the task is left alone."""
-    timer = bench.make()
-    timer.add(Ping(5))  # its bucket must not let a newcomer in either
-    timer.shutdown()
+    """Leaving the block shuts the timer down. Adding to it then raises, and the task is left alone."""
+    with bench.make() as timer:
+        timer.add(Ping(5))  # its bucket must not let a newcomer in either
     task = Ping(delay_ms)
 
     with pytest.raises(TimerClosed, match="shut down"):
@@ -291,24 +258,20 @@ def test_closed_timer_takes_nothing(bench, delay_ms):
     assert 0 == timer.size
 
 
-def test_timer_is_a_context_manager(bench):
-    """Leaving the block shuts the timer down."""
-    with bench.make() as timer:
-        timer.add(Ping(10_000))
-
-    assert 0 == timer.size
-    with pytest.raises(TimerClosed):
-        timer.add(Ping(1))
-
-
 @pytest.mark.parametrize(
-    ("timeout_ms", "error"),
+    ("delay_ms", "error"),
     [("1", DelayTypeError), (None, DelayTypeError), (True, DelayTypeError), (float("nan"), DelayValueError)],
 )
-def test_timeout_is_checked(bench, timer, timeout_ms, error):
-    """A timeout that is no number of milliseconds is rejected."""
+def test_timeouts_and_new_delays_are_checked(timer, delay_ms, error):
+    """What is no number of milliseconds is rejected as a timeout and as a new delay, and changes nothing."""
+    task = added(timer, Ping(50_000))
+    deadline_ns = task.deadline_ns
     with pytest.raises(error):
-        timer.advance_clock(timeout_ms)
+        timer.advance_clock(delay_ms)
+    with pytest.raises(error):
+        timer.put_off(task, delay_ms)
+
+    assert (True, deadline_ns) == (task.is_pending, task.deadline_ns)
 
 
 @pytest.mark.parametrize("setting", ["tick_ms", "wheel_size", "max_pending"])
@@ -335,15 +298,6 @@ def test_full_timer_refuses(bench):
     tasks[0].cancel()
     timer.add(tasks[2])
     assert 2 == timer.size
-
-
-def test_limited_timer_runs_what_is_due(bench):
-    """A limit changes nothing about how tasks run."""
-    timer = bench.make(max_pending=3)
-    tasks = add_all(timer, [Ping(delay_ms) for delay_ms in (0, 2, 4)])
-    bench.pass_ms(timer, 4)
-
-    assert bench.ran(*tasks)
 
 
 @pytest.mark.parametrize("tick_ms", [2, 7, 10])
@@ -381,17 +335,6 @@ def test_task_moves_between_timers(bench, timer):
     assert (0, 1) == (timer.size, other.size)
 
 
-def test_cancelling_all_leaves_nothing_to_do(bench, timer):
-    """When every task was cancelled, nothing runs and nothing is pending."""
-    tasks = add_all(timer, [Ping(delay_ms) for delay_ms in range(1, 60)])
-    cancelled = [task for task in tasks if task.cancel()]  # on real time the first may be due by then
-    bench.pass_ms(timer, 60)
-
-    assert cancelled
-    assert 0 == timer.size
-    assert [] == [task for task in cancelled if task.log]
-
-
 # -- putting off
 
 
@@ -414,22 +357,13 @@ def test_task_put_off_runs_by_its_new_deadline(bench, timer):
     assert task.deadline_ns <= task.ran_ns[0]
 
 
-def test_task_put_off_to_an_earlier_time_runs_then(bench, timer):
-    """A new delay may be shorter than what is left of the old one."""
-    task = added(timer, Ping(60_000))
-
-    assert timer.put_off(task, 5)
-    bench.pass_ms(timer, 6)
-    assert bench.ran(task)
-
-
-@pytest.mark.parametrize("delay_ms", [0, -5])
-def test_task_put_off_to_now_runs_promptly(bench, timer, delay_ms):
-    """A new delay of zero or less means: due already."""
+@pytest.mark.parametrize("delay_ms", [5, 0, -5])
+def test_task_put_off_to_an_earlier_time_runs_then(bench, timer, delay_ms):
+    """A new delay may be shorter than what is left of the old one. Zero or less means: due already."""
     task = added(timer, Ping(60_000))
 
     assert timer.put_off(task, delay_ms)
-    bench.pass_ms(timer, 0)
+    bench.pass_ms(timer, max(0, delay_ms + 1))
     assert bench.ran(task)
 
 
@@ -458,24 +392,12 @@ def test_only_a_pending_task_is_put_off(bench, timer):
     deadline_ns = foreign.deadline_ns
 
     assert [False] * 4 == [timer.put_off(task, 90) for task in (new, cancelled, run, foreign)]
-    assert 0 == timer.size
+    assert (0, 0) == (timer.size, timer.statistics().put_off)
     assert (0, deadline_ns) == (new.deadline_ns, foreign.deadline_ns)
 
 
-def test_running_task_is_not_put_off(bench, timer):
-    """A task that is running has come too far."""
-    answers = []
-    task = Ping(1)
-    task.do = lambda: answers.append(timer.put_off(task, 1))
-    timer.add(task)
-    bench.pass_ms(timer, 1)
-    assert bench.ran(task)
-
-    assert [False] == answers
-
-
 def test_task_put_off_remembers_when_it_was_added(bench, timer):
-    """However often a task is extended, it knows when it was added, and with what delay it was made."""
+    """However often a task is extended, it knows when it was added, and with what delay. Statistics count how often."""
     task = added(timer, Ping(50_000))
     added_ns = task.added_ns
     for delay_ms in (70_000, 40_000, 90_000):
@@ -483,20 +405,10 @@ def test_task_put_off_remembers_when_it_was_added(bench, timer):
         timer.put_off(task, delay_ms)
 
     assert (added_ns, 50_000) == (task.added_ns, task.delay_ms)
+    assert 3 == timer.statistics().put_off
     timer.add(task)
     assert task.added_ns > added_ns
     assert task.deadline_ns == task.added_ns + 50_000 * 1_000_000
-
-
-def test_putting_off_is_counted(bench, timer):
-    """Statistics count how often a task was extended."""
-    task = Ping(50_000)
-    timer.put_off(task, 5)
-    timer.add(task)
-    for _ in range(3):
-        timer.put_off(task, 60_000)
-
-    assert 3 == timer.statistics().put_off
 
 
 def test_closed_timer_puts_nothing_off(bench, timer):
@@ -506,20 +418,6 @@ def test_closed_timer_puts_nothing_off(bench, timer):
 
     assert not timer.put_off(task, 5)
     assert not task.is_pending
-
-
-@pytest.mark.parametrize(
-    ("delay_ms", "error"), [("5", DelayTypeError), (True, DelayTypeError), (float("nan"), DelayValueError)]
-)
-def test_new_delay_is_checked(timer, delay_ms, error):
-    """A new delay that is none changes nothing."""
-    task = added(timer, Ping(50_000))
-    deadline_ns = task.deadline_ns
-    with pytest.raises(error):
-        timer.put_off(task, delay_ms)
-
-    assert task.is_pending
-    assert deadline_ns == task.deadline_ns
 
 
 @pytest.mark.parametrize("task", [None, 5, object()])

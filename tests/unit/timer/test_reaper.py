@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from tests.support import PATIENCE_S, Ping, added, eventually, in_thread
+from tests.support import PATIENCE_S, Ping, add_all, added, eventually, in_thread
 from timer import Driver, MockTimer, SystemTimer, SystemTimerReaper, Timer, TimerClosed, TimerConfigError
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
@@ -45,28 +45,10 @@ class Counting(Timer):
         return ["left"]
 
 
-def test_reaper_runs_tasks_with_no_caller_driving(reaper):
-    """Tasks run by themselves."""
-    task = Ping(5)
-    reaper.add(task)
-
-    assert task.ran.wait(PATIENCE_S)
-    assert task.ran_ns[0] >= task.deadline_ns
-
-
-def test_reaper_is_a_timer(reaper):
-    """A reaper can stand wherever a timer is wanted."""
-    reaper.add(Ping(10_000))
-
-    assert isinstance(reaper, Timer)
-    assert 1 == reaper.size == reaper.timer.size
-
-
 def test_threads_are_named(reaper):
     """The thread bears the reaper's name, the executor's thread the timer's."""
     names = []
-    task = Ping(1, do=lambda: names.append(threading.current_thread().name))
-    reaper.add(task)
+    task = added(reaper, Ping(1, do=lambda: names.append(threading.current_thread().name)))
 
     assert task.ran.wait(PATIENCE_S)
     assert "grim" in thread_names()
@@ -106,14 +88,6 @@ def test_interrupted_shutdown_can_be_repeated(monkeypatch):
     assert 1 == inner.closed
 
 
-def test_closed_reaper_takes_nothing(reaper):
-    """Adding to a reaper that was shut down raises."""
-    reaper.shutdown()
-
-    with pytest.raises(TimerClosed):
-        reaper.add(Ping(1))
-
-
 def test_shutdown_is_prompt_while_the_reaper_sleeps(reaper):
     """A reaper that sleeps for a far task is woken to stop."""
     reaper.add(Ping(3_600_000))
@@ -132,21 +106,12 @@ def test_shutdown_from_a_task(reaper):
     assert done.wait(PATIENCE_S)
 
 
-def test_earlier_task_wakes_the_sleeper(reaper):
-    """A reaper that sleeps until a far task wakes at once for a nearer one."""
-    reaper.add(Ping(3_600_000))
+@pytest.mark.parametrize("far", [[], [3_600_000]], ids=["nothing to wait for", "far task"])
+def test_earlier_task_wakes_the_sleeper(reaper, far):
+    """A reaper that sleeps without end, or until a far task, wakes at once for a nearer one."""
+    add_all(reaper, [Ping(delay_ms) for delay_ms in far])
     time.sleep(0.02)
-    task = Ping(5)
-    reaper.add(task)
-
-    assert task.ran.wait(PATIENCE_S)
-
-
-def test_first_task_wakes_the_sleeper(reaper):
-    """A reaper with nothing to wait for sleeps without end, and hears of the first task."""
-    time.sleep(0.02)
-    task = Ping(5)
-    reaper.add(task)
+    task = added(reaper, Ping(5))
 
     assert task.ran.wait(PATIENCE_S)
 
@@ -155,8 +120,7 @@ def test_reaper_hears_of_a_task_after_somebody_waited_beside_it(reaper):
     """Another call that waits in the timer for a while does not make the reaper miss a wake-up."""
     time.sleep(0.02)
     assert not reaper.advance_clock(5)
-    task = Ping(10)
-    reaper.add(task)
+    task = added(reaper, Ping(10))
 
     assert task.ran.wait(PATIENCE_S)
 
@@ -182,8 +146,7 @@ def test_no_work_is_done_for_empty_ticks():
         return time.monotonic_ns()
 
     with SystemTimerReaper("grim", SystemTimer(clock=clock)) as reaper:
-        task = Ping(100)
-        reaper.add(task)
+        task = added(reaper, Ping(100))
         assert task.ran.wait(PATIENCE_S)
 
     assert 40 > len(asked)
@@ -240,21 +203,15 @@ def test_driver_leaves_a_heartbeat():
 
 def test_driver_stops_from_its_own_thread():
     """A driver that is stopped by what it runs does not wait for itself."""
+    stopped, ready = [], threading.Event()
 
     class Stopping(Counting):
         def advance_clock(self, timeout_ms):
+            ready.wait(PATIENCE_S)
             stopped.append(driver.stop())
             return False
 
-    stopped = []
-    ready = threading.Event()
-
-    class Late(Stopping):
-        def advance_clock(self, timeout_ms):
-            ready.wait(PATIENCE_S)
-            return super().advance_clock(timeout_ms)
-
-    driver = Driver("grim", Late())
+    driver = Driver("grim", Stopping())
     ready.set()
     driver.thread.join(PATIENCE_S)
 

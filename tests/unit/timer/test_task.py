@@ -113,15 +113,6 @@ def test_cancel_before_add_changes_nothing(mock_timer):
     assert 1 == mock_timer.size
 
 
-def test_cancel_takes_the_task_out_at_once(mock_timer):
-    """Cancelling answers True once. The task is pending no more."""
-    task = added(mock_timer, Ping(5))
-
-    assert [True, False] == [task.cancel(), task.cancel()]
-    assert not task.is_pending
-    assert 0 == mock_timer.size
-
-
 @pytest.mark.guarantee("nothing is left behind")
 def test_cancelled_task_is_freed_at_once(mock_timer):
     """Nothing in the timer keeps a cancelled task alive."""
