@@ -25,8 +25,10 @@ from timer import DelayTypeError, InlineExecutor, MockTimer, SystemTimer, TaskHe
 
 def test_operation_is_abstract():
     """An operation of one's own defines ``try_complete``. The other hooks default to nothing."""
-    assert {"try_complete"} == DelayedOperation.__abstractmethods__
     assert issubclass(DelayedOperation, TimerTask)
+    for kind in (DelayedOperation, type("Vague", (DelayedOperation,), {})):
+        with pytest.raises(TypeError, match="abstract.*try_complete"):
+            kind(5)
 
     class Least(DelayedOperation):
         def try_complete(self):
@@ -107,15 +109,15 @@ def test_force_complete_takes_the_operation_out(purgatory, mock_timer):
     assert ["complete"] == operation.history
 
 
-def test_completion_beats_expiry(purgatory, mock_timer):
-    """An operation that completed does not expire."""
+def test_completion_beats_expiry_and_cancellation(purgatory, mock_timer):
+    """An operation that completed is not cancelled and does not expire."""
     operation = park_one(purgatory, Waiting(10))
     operation.force_complete()
+
+    assert not operation.cancel()
     mock_timer.advance_clock(20)
     operation.run()
-
-    assert ["complete"] == operation.history
-    assert Outcome.FORCED is operation.outcome
+    assert (Outcome.FORCED, ["complete"]) == (operation.outcome, operation.history)
 
 
 def test_cancel_takes_the_operation_out_uncompleted(purgatory, mock_timer):
@@ -132,15 +134,6 @@ def test_cancel_takes_the_operation_out_uncompleted(purgatory, mock_timer):
     assert 0 == purgatory.check_and_complete("a")
     assert not mock_timer.advance_clock(20)
     assert [] == operation.history
-
-
-def test_cancel_after_completion_is_too_late(purgatory):
-    """An operation that completed can't be taken out."""
-    operation = park_one(purgatory, Waiting())
-    operation.force_complete()
-
-    assert not operation.cancel()
-    assert Outcome.FORCED is operation.outcome
 
 
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
@@ -331,36 +324,25 @@ def test_expiry_does_not_look_once_more(purgatory, mock_timer):
     assert Outcome.EXPIRED is operation.outcome
 
 
+@pytest.mark.parametrize(
+    ("succeeds", "history"), [(False, ["complete", "expire"]), (True, ["complete"])], ids=["fails", "succeeds"]
+)
 @pytest.mark.guarantee("expiry and check exclude each other")
-def test_expiry_never_overlaps_a_check(purgatory, mock_timer):
-    """An operation whose time runs out while it is being checked expires when that check is over, not beside it."""
+def test_expiry_never_overlaps_a_check(purgatory, mock_timer, succeeds, history):
+    """An operation whose time runs out while it is being checked expires after that check, unless it succeeds."""
     seen = []
 
     def look(operation):
         if operation.checks == 3:
             in_thread(mock_timer.advance_clock, 10)
             seen.append(list(operation.history))
+            operation.ready = succeeds
 
     operation = park_one(purgatory, Waiting(10, look=look))
-    purgatory.check_and_complete("k")
 
+    assert succeeds == purgatory.check_and_complete("k")
     assert [[]] == seen
-    assert ["complete", "expire"] == operation.history
-    assert 3 == operation.checks
-
-
-def test_check_that_succeeds_beats_the_expiry_that_waits_for_it(purgatory, mock_timer):
-    """If the check that was under way completes the operation, it doesn't expire."""
-
-    def look(operation):
-        if operation.checks == 3:
-            in_thread(mock_timer.advance_clock, 10)
-            operation.ready = True
-
-    operation = park_one(purgatory, Waiting(10, look=look))
-
-    assert 1 == purgatory.check_and_complete("k")
-    assert ["complete"] == operation.history
+    assert (history, 3) == (operation.history, operation.checks)
 
 
 def test_user_lock_is_held_in_both_hooks_of_an_expiry(purgatory, mock_timer):
@@ -545,17 +527,6 @@ def test_no_hook_runs_with_a_lock_of_the_purgatory_held(mock_timer):
     assert 6 <= len(done)
 
 
-def test_operation_without_a_try_complete_cannot_be_made():
-    """What doesn't say when it can complete is abstract."""
-
-    class Vague(DelayedOperation):
-        pass
-
-    for kind in (DelayedOperation, Vague):
-        with pytest.raises(TypeError, match="abstract.*try_complete"):
-            kind(5)
-
-
 # -- names that are the library's
 
 
@@ -585,18 +556,15 @@ def test_run_expires_an_operation(purgatory, mock_timer):
     assert 0 == mock_timer.size
 
 
-@pytest.mark.parametrize("name", ["keys", "checks", "outcome", "delay_ms", "is_pending", "drained", "run"])
-def test_name_of_the_librarys_cannot_be_redefined(name):
-    """A class attribute of such a name would hide the library's own: the class can't be made."""
-    with pytest.raises(ReservedName, match=f"Mine.{name}"):
-        type("Mine", (Waiting,), {name: 3})
-
-
 @pytest.mark.parametrize(
-    "name", ["_op_state", "_op_home_shard", "_op_remove", "_op_anything", "_task_bucket", "_task_anything"]
+    "name",
+    [
+        *("keys", "checks", "outcome", "delay_ms", "is_pending", "drained", "run"),
+        *("_op_state", "_op_home_shard", "_op_remove", "_op_anything", "_task_bucket", "_task_anything"),
+    ],
 )
-def test_private_name_of_the_library_cannot_be_redefined(name):
-    """A class attribute that begins with the reserved prefix is rejected when the class is made."""
+def test_name_of_the_librarys_cannot_be_redefined(name):
+    """A class attribute of a reserved name, or with a reserved prefix, would hide the library's own."""
     with pytest.raises(ReservedName, match=rf"Mine.{name} is a reserved name; .* names that begin with _op_ or _task_"):
         type("Mine", (Waiting,), {name: 3})
 
@@ -669,26 +637,16 @@ def test_repr_tells_type_state_keys_and_time(purgatory, mock_timer):
     assert "<Waiting satisfied under a, (b, 2), c and 2 more>" == repr(operation)
 
 
-def test_repr_never_raises():
-    """The ``repr`` of an operation that was not initialized is its type."""
+class Forgetful(Waiting):
+    """Its ``__init__`` does not call ``super().__init__``."""
 
-    class Forgetful(Waiting):
-        def __init__(self):
-            self.ready = False
-
-    assert "Forgetful" in repr(Forgetful())
+    def __init__(self):
+        self.ready = False
 
 
 def test_operation_without_the_librarys_init_is_refused(purgatory):
     """An operation whose ``__init__`` forgot ``super().__init__`` is rejected with that reason where it is parked."""
-
-    class Forgetful(DelayedOperation):
-        def __init__(self):
-            self.ready = False
-
-        def try_complete(self):
-            return False
-
+    assert "Forgetful" in repr(Forgetful())
     with pytest.raises(
         InvalidOperation, match=r"Forgetful cannot be parked: its __init__ does not call super\(\).__init__"
     ):
@@ -710,11 +668,6 @@ def test_operation_with_a_wrong_lock_is_not_initialized(purgatory):
 @pytest.mark.parametrize("call", ["force_complete", "maybe_try_complete", "cancel"])
 def test_operation_without_the_librarys_init_says_so(call):
     """Every call of an operation whose ``__init__`` forgot ``super().__init__`` names that, in both editions."""
-
-    class Forgetful(Waiting):
-        def __init__(self):
-            self.ready = False
-
     with pytest.raises(AttributeError, match=r"Forgetful was not initialized; call super\(\).__init__\(delay_ms\)"):
         getattr(Forgetful(), call)()
 
@@ -757,27 +710,19 @@ def test_check_that_returns_a_coroutine_has_failed(purgatory):
 # -- putting off
 
 
+@pytest.mark.parametrize("delay_ms", [100, 5], ids=["off", "forward"])
 @pytest.mark.guarantee("a moved deadline counts")
-def test_extend_puts_the_deadline_off(purgatory, mock_timer):
-    """An extended operation expires when the new delay has passed since, and not before."""
+def test_extend_puts_the_deadline_off(purgatory, mock_timer, delay_ms):
+    """An extended operation expires when the new delay has passed since, and not before. It may be a shorter one."""
     operation = park_one(purgatory, Waiting(100))
     mock_timer.advance_clock(60)
 
-    assert operation.extend(100)
-    mock_timer.advance_clock(99)
+    assert operation.extend(delay_ms)
+    mock_timer.advance_clock(delay_ms - 1)
     assert operation.outcome is None
     mock_timer.advance_clock(1)
     assert (Outcome.EXPIRED, ["complete", "expire"]) == (operation.outcome, operation.history)
     assert 1 == purgatory.totals().extended
-
-
-def test_extend_may_bring_the_deadline_forward(purgatory, mock_timer):
-    """A shorter delay counts as well."""
-    operation = park_one(purgatory, Waiting(10_000))
-
-    assert operation.extend(5)
-    mock_timer.advance_clock(5)
-    assert Outcome.EXPIRED is operation.outcome
 
 
 def test_extend_keeps_the_age(purgatory, mock_timer):
@@ -831,14 +776,16 @@ def test_extend_while_it_is_being_parked_counts(when):
         assert 1 == purgatory.totals().extended
 
 
-def test_extend_inside_the_first_check_counts(purgatory, mock_timer):
-    """An operation that extends itself in the check before it is parked waits until the new deadline."""
-    operation = Waiting(delay_ms=10, look=lambda operation: operation.checks == 1 and operation.extend(500))
-    purgatory.try_complete_else_watch(operation, ["k"])
+@pytest.mark.parametrize("check", [1, 2, 3])
+def test_extend_inside_its_own_check_counts(purgatory, mock_timer, check):
+    """An operation that extends itself in a check, also in one before it is parked, waits until the new deadline."""
+    operation = park_one(purgatory, Waiting(10, look=lambda own: own.checks == check and own.extend(500)))
+    purgatory.check_and_complete("k")
     mock_timer.advance_clock(499)
+
     assert operation.outcome is None
     mock_timer.advance_clock(1)
-    assert operation.outcome is Outcome.EXPIRED
+    assert Outcome.EXPIRED is operation.outcome
 
 
 def test_extend_of_one_that_is_due_when_it_comes_into_the_timer_is_not_counted():
@@ -852,18 +799,6 @@ def test_extend_of_one_that_is_due_when_it_comes_into_the_timer_is_not_counted()
 
         assert Outcome.EXPIRED is operation.outcome
         assert (0, 1) == (purgatory.totals().extended, purgatory.totals().expired)
-
-
-def test_extend_inside_its_own_check(purgatory, mock_timer):
-    """A check may put its operation's deadline off."""
-    operation = Waiting(100, look=lambda operation: operation.extend(500))
-    purgatory.try_complete_else_watch(operation, ["k"])
-    purgatory.check_and_complete("k")
-    mock_timer.advance_clock(499)
-
-    assert operation.outcome is None
-    mock_timer.advance_clock(1)
-    assert Outcome.EXPIRED is operation.outcome
 
 
 @pytest.mark.parametrize("delay_ms", [True, "5", None])
