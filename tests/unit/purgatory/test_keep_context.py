@@ -30,11 +30,12 @@ def noting(seen, delay_ms=60_000, **more):
 
 
 def park(purgatory, operation, request="a"):
-    """Park in the context of a request."""
+    """Park in the context of a request. Returns the operation."""
 
     def go():
         request_id.set(request)
-        return purgatory.try_complete_else_watch(operation, ["k"])
+        purgatory.try_complete_else_watch(operation, ["k"])
+        return operation
 
     return contextvars.Context().run(go)
 
@@ -42,21 +43,19 @@ def park(purgatory, operation, request="a"):
 def test_hooks_run_in_the_event_s_context_by_default(mock_timer):
     """Unless it is asked for, a hook sees the variables of the thread that completed the operation."""
     with DelayedOperationPurgatory("plain", timer=mock_timer) as purgatory:
-        operation = noting(seen := [])
-        park(purgatory, operation)
-        operation.force_complete()
+        park(purgatory, noting(seen := [])).force_complete()
         assert ["none"] == seen
 
 
-def test_check_from_another_thread_runs_the_hook_in_the_parker_s_context(kept):
-    """A check on another thread, with variables of its own, runs the hook with those of the parker."""
-    operation = noting(seen := [])
-    park(kept, operation)
+@pytest.mark.parametrize("end", ["check", "force"])
+def test_event_on_another_thread_runs_the_hook_in_the_parker_s_context(kept, end):
+    """An event on another thread, with variables of its own, runs the hook with the parker's, and keeps its own."""
+    operation = park(kept, noting(seen := []))
     operation.ready = True
 
     def event():
         request_id.set("the event's")
-        kept.check_and_complete("k")
+        operation.force_complete() if end == "force" else kept.check_and_complete("k")
         return request_id.get()
 
     assert "the event's" == in_thread(event)
@@ -75,14 +74,6 @@ def test_expiry_runs_both_hooks_in_the_parker_s_context(kept, mock_timer):
     mock_timer.advance_clock(10)
     assert ["a", "set by on_complete"] == seen
     assert "none" == request_id.get()
-
-
-def test_force_runs_the_hook_in_the_parker_s_context(kept):
-    """A thread that forces an operation runs its hook in the parker's context, and keeps its own."""
-    operation = noting(seen := [])
-    park(kept, operation)
-    assert in_thread(operation.force_complete)
-    assert ["a"] == seen
 
 
 def test_shutdown_runs_the_hooks_in_the_parkers_contexts(kept):

@@ -29,13 +29,8 @@ def counted(purgatory):
     return totals.expired, totals.expired_normally, totals.cancelled, totals.cancelled_normally
 
 
-def test_no_end_is_normal_by_default():
-    """A type that says nothing calls neither an expiry nor a cancellation normal."""
-    assert frozenset() == DelayedOperation.normal_ends == Waiting.normal_ends
-
-
 def test_normal_ends_are_inherited():
-    """A subclass has the normal ends of its base class, and may say otherwise."""
+    """By default no end is normal. A subclass has the normal ends of its base class, and may say otherwise."""
 
     class Longer(Poll):
         pass
@@ -43,6 +38,7 @@ def test_normal_ends_are_inherited():
     class Strict(Poll):
         normal_ends = ()
 
+    assert frozenset() == DelayedOperation.normal_ends == Waiting.normal_ends
     assert frozenset({Outcome.EXPIRED}) == Longer.normal_ends
     assert frozenset() == Strict.normal_ends
 

@@ -4,6 +4,7 @@ import pytest
 
 from purgatory import DelayedOperationPurgatory, Outcome, PurgatoryFull
 from tests.support import park
+from tests.support.operations import WAYS_OUT
 
 
 class Notes:
@@ -47,31 +48,14 @@ def test_immediate_is_finished_but_not_parked(watched, notes):
     assert [(Outcome.IMMEDIATE, operation, None, ("complete",))] == notes.seen
 
 
-def satisfied(purgatory, operation):
-    operation.ready = True
-    purgatory.check_and_complete("k")
-
-
-def expired(purgatory, operation):
-    purgatory.timer.advance_clock(60_000)
-
-
-def cancelled(purgatory, operation):
-    operation.cancel()
-
-
-def forced(purgatory, operation):
-    operation.force_complete()
-
-
-@pytest.mark.parametrize("leave", [satisfied, expired, cancelled, forced], ids=lambda f: f.__name__)
-def test_finished_comes_once_after_the_hooks(watched, notes, leave):
+@pytest.mark.parametrize("outcome", WAYS_OUT)
+def test_finished_comes_once_after_the_hooks(watched, notes, outcome):
     """Whatever the outcome, observers are notified once, when the hooks have run."""
     operation = park(watched, "k", "j")
-    leave(watched, operation)
-    hooks = {"cancelled": (), "expired": ("complete", "expire")}.get(leave.__name__, ("complete",))
+    WAYS_OUT[outcome](watched, operation)
+    hooks = {Outcome.CANCELLED: (), Outcome.EXPIRED: ("complete", "expire")}.get(outcome, ("complete",))
 
-    assert [("parked", operation), (Outcome(leave.__name__), operation, None, hooks)] == notes.seen
+    assert [("parked", operation), (outcome, operation, None, hooks)] == notes.seen
 
 
 def test_observer_learns_what_a_hook_raised(watched, notes):

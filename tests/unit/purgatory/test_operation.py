@@ -803,11 +803,13 @@ def test_extend_of_one_that_is_due_when_it_comes_into_the_timer_is_not_counted()
 
 @pytest.mark.parametrize("delay_ms", [True, "5", None])
 def test_extend_by_what_is_no_delay_is_refused(purgatory, delay_ms):
-    """A delay that is no number is an error, and changes nothing."""
+    """A delay that is no number is an error, whatever state the operation is in, and changes nothing."""
     operation = park_one(purgatory, Waiting(100))
     deadline_ns = operation.deadline_ns
-    with pytest.raises(DelayTypeError):
-        operation.extend(delay_ms)
+    with DelayedOperationPurgatory("untimed", timer_enabled=False) as untimed:
+        for each in (operation, Waiting(), park_one(untimed, Waiting())):
+            with pytest.raises(DelayTypeError, match="delay_ms must be a number of milliseconds"):
+                each.extend(delay_ms)
 
     assert deadline_ns == operation.deadline_ns
 

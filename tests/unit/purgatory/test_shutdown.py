@@ -20,23 +20,22 @@ def expire(purgatory, **settings):
 
 
 @pytest.mark.guarantee("shutdown")
-def test_expire_answers_every_operation():
-    """By default every parked operation is completed and expired, at once."""
+def test_expire_answers_every_operation(logs):
+    """By default every parked operation is completed and expired, at once. The report and the log say so."""
     purgatory = DelayedOperationPurgatory("test")
     operations = [park(purgatory, number, "k") for number in range(20)]
     report = purgatory.shutdown()
 
     assert [["complete", "expire"]] * 20 == [operation.history for operation in operations]
     assert [Outcome.EXPIRED] * 20 == [operation.outcome for operation in operations]
-    assert ("test", "expire", 20, 0, (), ()) == (
-        report.name,
-        report.drain,
-        report.expired,
-        report.satisfied,
-        report.cancelled,
-        report.stuck,
-    )
+    assert ("test", "expire", 20, 0) == (report.name, report.drain, report.expired, report.satisfied)
+    assert ((), (), 0, False) == (report.cancelled, report.stuck, report.running, report.timed_out)
+    assert 0 <= report.elapsed_ms
+    with pytest.raises(attrs.exceptions.FrozenInstanceError):
+        report.expired = 5
     assert (0, 0, 0) == (purgatory.parked, purgatory.watched, purgatory.num_delayed)
+    event = next(entry for entry in logs if entry["event"] == "purgatory_shut_down")
+    assert ("test", "expire", 20) == (event["purgatory"], event["drain"], event["expired"])
 
 
 @pytest.mark.guarantee("cancelled operations are yours")
@@ -75,14 +74,17 @@ def test_wait_lets_them_complete(shutdown_clock):
     assert ["complete", "expire"] == rest.history
 
 
-def test_wait_ends_when_nothing_is_left():
-    """``drain="wait"`` doesn't wait longer than operations are parked."""
+def test_wait_ends_when_nothing_is_left(monkeypatch):
+    """``drain="wait"`` doesn't wait longer than operations are parked, and does not list them all the time."""
     purgatory = DelayedOperationPurgatory("test")
-    park(purgatory, "k", delay_ms=10)
+    park(purgatory, "k", delay_ms=200)
+    listed, operations = [], Shards.iter_operations
+    monkeypatch.setattr(Shards, "iter_operations", lambda shards: listed.append(1) or operations(shards))
     began = time.monotonic()
     purgatory.shutdown("wait", timeout_ms=60_000)
 
     assert PATIENCE_S > time.monotonic() - began
+    assert 3 > len(listed)
 
 
 @pytest.mark.parametrize("drain", ["expire", "cancel", "wait"])
@@ -127,15 +129,6 @@ def test_second_call_gives_the_same_report():
     assert report == purgatory.shutdown() == purgatory.shutdown("cancel") == in_thread(purgatory.shutdown)
 
 
-def test_report_is_frozen():
-    """The report is a value."""
-    report = DelayedOperationPurgatory("test").shutdown()
-
-    with pytest.raises(attrs.exceptions.FrozenInstanceError):
-        report.expired = 5
-    assert 0 <= report.elapsed_ms
-
-
 @pytest.mark.parametrize(("drain", "timeout_ms"), [("now", 5), (None, 5), ("expire", -1), ("wait", 0.5)])
 def test_policy_is_checked(drain, timeout_ms):
     """A policy that isn't one is rejected, and the purgatory stays open."""
@@ -144,14 +137,6 @@ def test_policy_is_checked(drain, timeout_ms):
             purgatory.shutdown(drain, timeout_ms=timeout_ms)
 
         assert not purgatory.is_closed
-
-
-def test_purgatory_is_a_context_manager():
-    """Leaving the block shuts down by ``drain="expire"``."""
-    with DelayedOperationPurgatory("test") as purgatory:
-        operation = park(purgatory, "k")
-
-    assert Outcome.EXPIRED is operation.outcome
 
 
 @pytest.mark.parametrize("hook", ["complete", "expire"])
@@ -164,30 +149,22 @@ def test_shutdown_in_a_hook_of_the_drain(hook):
     assert 0 == purgatory.parked
 
 
-def test_shutdown_in_a_lambda_does_not_wait_for_it():
-    """A hook is found by its record, so a shutdown that is called in a lambda does not wait for that call."""
-    kind = type("Short", (Waiting,), {"on_complete": lambda self: self.reports.append(purgatory.shutdown())})
-    purgatory = DelayedOperationPurgatory("test")
-    operation = kind()
-    operation.reports = []
-    purgatory.try_complete_else_watch(operation, ["k"])
-    in_thread(operation.force_complete)
-
-    (report,) = operation.reports
-    assert (False, 0) == (report.timed_out, report.running)
-
-
-@pytest.mark.parametrize("event", ["leaving", "finished"])
-def test_shutdown_in_an_observers_lambda_does_not_wait_for_it(event):
-    """An observer's method is recorded by its event, not by its own name. So its shutdown does not wait for it."""
+@pytest.mark.parametrize("how", ["a lambda of its own", "a method"])
+def test_shutdown_from_a_hook_does_not_wait_for_that_hook(mock_timer, how):
+    """A hook is found by its record, whatever function it is, so a shutdown that it calls does not wait for it."""
     reports = []
-    observer = type("Closing", (Observer,), {event: lambda *_: reports.append(purgatory.shutdown())})()
-    purgatory = DelayedOperationPurgatory("test", observers=[observer])
-    operation = park(purgatory, "k")
+    purgatory = DelayedOperationPurgatory("test", timer=mock_timer)
+
+    def close(_):
+        reports.append(purgatory.shutdown(timeout_ms=60_000))
+
+    short = type("Short", (Waiting,), {"on_complete": lambda self: close(self)})
+    operation = park_one(purgatory, Waiting(complete=close) if how == "a method" else short())
     in_thread(operation.force_complete)
 
     (report,) = reports
     assert (False, 0) == (report.timed_out, report.running)
+    assert 30_000 > report.elapsed_ms
 
 
 def test_later_call_gives_the_report_of_the_outermost_shutdown():
@@ -275,27 +252,15 @@ def test_operation_whose_lock_is_held_is_waited_for():
 
 @pytest.mark.guarantee("shutdown")
 def test_operation_whose_lock_is_never_let_go_is_reported():
-    """When the patience runs out, the operation that is stuck is named, and the others are settled."""
+    """When the patience runs out, the stuck operation is named. The others are settled. A later check expires it."""
     lock = threading.Lock()
     purgatory = DelayedOperationPurgatory("test")
     stuck, other = park(purgatory, "k", lock=lock), park(purgatory, "k")
     with lock:
         report = purgatory.shutdown(timeout_ms=30)
 
-    assert (stuck,) == report.stuck
-    assert ["complete", "expire"] == other.history
-
-
-@pytest.mark.guarantee("shutdown")
-def test_stuck_operation_is_expired_by_its_next_check():
-    """A stuck operation stays open after its lock is released. A check expires it."""
-    lock = threading.Lock()
-    purgatory = DelayedOperationPurgatory("test")
-    stuck = park(purgatory, "k", lock=lock)
-    with lock:
-        report = purgatory.shutdown(timeout_ms=30)
-
     assert (None, (stuck,)) == (stuck.outcome, report.stuck)
+    assert ["complete", "expire"] == other.history
     assert not stuck.maybe_try_complete()
     assert (["complete", "expire"], True, 0) == (stuck.history, stuck.drained, purgatory.watched)
 
@@ -383,16 +348,6 @@ def test_no_reaper_if_disabled():
         assert not purgatory.advance_clock(0)
 
 
-def test_shutdown_is_logged(logs):
-    """The log has the end, with what became of the operations."""
-    purgatory = DelayedOperationPurgatory("test")
-    park(purgatory, "k")
-    purgatory.shutdown()
-    event = next(entry for entry in logs if entry["event"] == "purgatory_shut_down")
-
-    assert ("test", "expire", 1) == (event["purgatory"], event["drain"], event["expired"])
-
-
 @pytest.mark.guarantee("shutdown")
 def test_drained_operation_says_so(mock_timer):
     """A hook can distinguish a shutdown from a deadline. One that completed otherwise was not drained."""
@@ -429,29 +384,6 @@ def test_shutdown_returns_when_every_answer_is_out():
             purgatory.shutdown()
 
             assert ([1], 0) == (ended, purgatory.watched)
-
-
-def test_shutdown_from_a_hook_does_not_wait_for_that_hook(mock_timer):
-    """A hook that shuts its purgatory down is not what the shutdown waits for."""
-    elapsed = []
-    purgatory = DelayedOperationPurgatory("test", timer=mock_timer)
-    purgatory.try_complete_else_watch(
-        Waiting(complete=lambda _: elapsed.append(purgatory.shutdown(timeout_ms=60_000).elapsed_ms)), ["k"]
-    )
-    purgatory.operations_for_key("k")[0].force_complete()
-
-    assert 30_000 > elapsed[0]
-
-
-def test_wait_copies_no_operations_while_it_waits(monkeypatch):
-    """However many operations wait, a shutdown that lets them expire does not list them all the time."""
-    purgatory = DelayedOperationPurgatory("test")
-    park(purgatory, "k", delay_ms=200)
-    listed, operations = [], Shards.iter_operations
-    monkeypatch.setattr(Shards, "iter_operations", lambda shards: listed.append(1) or operations(shards))
-    purgatory.shutdown("wait", timeout_ms=60_000)
-
-    assert 3 > len(listed)
 
 
 def test_shutdown_waits_for_its_own_hooks_only_and_for_all_of_them(mock_timer):
@@ -646,32 +578,16 @@ def test_shutdown_waits_for_another_one_until_its_timeout(hang, mock_timer):
 @pytest.mark.parametrize("method", ["leaving", "finished"])
 @pytest.mark.parametrize("end", ["cancel", "force_complete", "run"])
 def test_shutdown_from_an_observer_does_not_wait_for_that_observer(mock_timer, method, end):
-    """An observer may shut the purgatory down, whatever ended the operation."""
+    """An observer's method is recorded by its event, so the observer may shut down, whatever ended the operation."""
     reports = []
+    closing = {method: lambda *_: reports.append(purgatory.shutdown(timeout_ms=60_000))}
+    observers = [type("Closing", (Observer,), closing)()]
+    purgatory = DelayedOperationPurgatory("test", timer=mock_timer, observers=observers)
+    in_thread(getattr(park(purgatory, "k"), end))
 
-    class Closes(Observer):
-        def leaving(self, operation):
-            if method == "leaving":
-                reports.append(purgatory.shutdown(timeout_ms=60_000))
-
-        def finished(self, operation, outcome, error):
-            if method == "finished":
-                reports.append(purgatory.shutdown(timeout_ms=60_000))
-
-    purgatory = DelayedOperationPurgatory("test", timer=mock_timer, observers=[Closes()])
-    getattr(park(purgatory, "k"), end)()
-
-    assert [False] == [report.timed_out for report in reports]
-    assert 30_000 > reports[0].elapsed_ms
-
-
-def test_report_of_a_shutdown_in_time(mock_timer):
-    """A shutdown after which nothing runs has not timed out."""
-    purgatory = DelayedOperationPurgatory("test", timer=mock_timer)
-    park(purgatory, "k")
-    report = purgatory.shutdown()
-
-    assert (0, False) == (report.running, report.timed_out)
+    (report,) = reports
+    assert (False, 0) == (report.timed_out, report.running)
+    assert 30_000 > report.elapsed_ms
 
 
 @pytest.mark.parametrize("error", [AssertionError, RuntimeError("release unlocked lock")])

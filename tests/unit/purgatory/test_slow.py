@@ -1,5 +1,6 @@
 """The watchdog: a hook or task that runs long is logged once, while it runs, and counted."""
 
+import contextlib
 import functools
 import gc
 import sys
@@ -50,15 +51,41 @@ def looks_of(watchdog):
     return looks
 
 
-@pytest.mark.parametrize(("hook", "kind"), [("complete", "on_complete"), ("expire", "on_expiration")])
-def test_hook_that_hangs_is_logged_while_it_does(purgatory, watchdog, logs, hook, kind):
-    """While a hook hangs in expiry, the log names purgatory, type, keys, hook and thread, and where it hangs."""
-    go = threading.Event()
-    expire(purgatory, Waiting(**{hook: lambda _: go.wait(20)}), "a", "b")
+@contextlib.contextmanager
+def hanging(go):
+    """Let what waits for the event go on at the end of the block."""
     try:
-        assert eventually(lambda: slow(logs))
+        yield
     finally:
         go.set()
+
+
+@contextlib.contextmanager
+def running(go, function, *args):
+    """Run what waits for the event on a thread of its own. It ends at the end of the block."""
+    thread = threading.Thread(target=function, args=args)
+    thread.start()
+    with contextlib.ExitStack() as stack:
+        stack.callback(thread.join)
+        stack.enter_context(hanging(go))
+        yield
+
+
+def sample_twice(watchdog):
+    """Let the watchdog see a call that runs, and find it slow."""
+    assert eventually(lambda: (watchdog.sample(0), watchdog._seen)[1])
+    watchdog.sample(1)
+
+
+@pytest.mark.parametrize(("hook", "kind"), [("complete", "on_complete"), ("expire", "on_expiration")])
+def test_hook_that_hangs_is_logged_while_it_does(purgatory, watchdog, logs, hook, kind):
+    """While a hook hangs in expiry, the log names purgatory, type, keys, hook and thread, and where it hangs. Once."""
+    go = threading.Event()
+    expire(purgatory, Waiting(**{hook: lambda _: go.wait(20)}), "a", "b")
+    with hanging(go):
+        assert eventually(lambda: slow(logs))
+        looks = looks_of(watchdog)
+        assert eventually(lambda: len(looks) >= 5)
 
     (entry,) = slow(logs)
     assert ("p", "Waiting", ("a", "b"), kind) == tuple(entry[f] for f in ("purgatory", "operation", "keys", "hook"))
@@ -72,30 +99,10 @@ def test_slow_check_is_logged(purgatory, watchdog, logs):
     """A ``try_complete`` that hangs on the caller's own thread is seen too."""
     go = threading.Event()
     operation = Waiting(look=lambda _: go.wait(20))
-    thread = threading.Thread(target=purgatory.try_complete_else_watch, args=(operation, ["k"]))
-    thread.start()
-    try:
+    with running(go, purgatory.try_complete_else_watch, operation, ["k"]):
         assert eventually(lambda: slow(logs))
-    finally:
-        go.set()
-        thread.join()
 
     assert "try_complete" == slow(logs)[0]["hook"]
-
-
-def test_one_call_is_logged_once(purgatory, watchdog, logs):
-    """However long a call runs, it is logged and counted once."""
-    go = threading.Event()
-    expire(purgatory, Waiting(complete=lambda _: go.wait(60)), "k")
-    try:
-        assert eventually(lambda: slow(logs))
-        looks = looks_of(watchdog)
-        assert eventually(lambda: len(looks) >= 5)
-    finally:
-        go.set()
-
-    assert 1 == len(slow(logs))
-    assert {("p", "on_complete"): 1} == watchdog.counts()
 
 
 def test_innermost_is_to_blame(purgatory, watchdog, logs):
@@ -103,12 +110,10 @@ def test_innermost_is_to_blame(purgatory, watchdog, logs):
     go = threading.Event()
     inner = park_one(purgatory, Waiting(complete=lambda _: go.wait(60)), "inner")
     expire(purgatory, Waiting(complete=lambda _: inner.force_complete()), "outer")
-    try:
+    with hanging(go):
         assert eventually(lambda: slow(logs))
         looks = looks_of(watchdog)
         assert eventually(lambda: len(looks) >= 5)
-    finally:
-        go.set()
 
     assert [("inner",)] == [entry["keys"] for entry in slow(logs)]
 
@@ -117,11 +122,9 @@ def test_task_of_no_purgatory_is_seen(purgatory, watchdog, logs):
     """A plain task of a shared timer that runs long is logged too, without keys."""
     go = threading.Event()
     purgatory.timer.add(Ping(1, do=lambda: go.wait(60)))
-
-    try:
+    with hanging(go):
         assert eventually(lambda: slow(logs))
-    finally:
-        go.set()
+
     assert (None, (), "run") == tuple(slow(logs)[0][field] for field in ("purgatory", "keys", "hook"))
 
 
@@ -189,14 +192,8 @@ def test_without_a_global_lock_no_frame_is_read(monkeypatch, logs, watchdog):
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
     monkeypatch.setattr(sys, "_current_frames", lambda: pytest.fail("frames were read"))
     go = threading.Event()
-    thread = threading.Thread(target=Waiting(complete=lambda _: go.wait(PATIENCE_S)).force_complete)
-    thread.start()
-    try:
-        assert eventually(lambda: (watchdog.sample(0), watchdog._seen)[1])
-        watchdog.sample(1)
-    finally:
-        go.set()
-        thread.join()
+    with running(go, Waiting(complete=lambda _: go.wait(PATIENCE_S)).force_complete):
+        sample_twice(watchdog)
 
     assert [""] == [entry["stack"] for entry in slow(logs)]
 
@@ -251,12 +248,10 @@ def test_round_of_the_retrier_is_no_hook(purgatory, watchdog, logs):
     lock.acquire = lambda *_: False
     purgatory.check_and_complete("k")
     lock.acquire = lambda *_: go.wait(20)
-    try:
+    with hanging(go):
         for now in (0, 1, 2):
             watchdog.sample(now)
         assert [] == slow(logs)
-    finally:
-        go.set()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -278,18 +273,13 @@ def test_thread_that_ended_is_started_again(purgatory, watchdog, monkeypatch):
 def test_lower_threshold_counts_soon(watchdog, logs):
     """A threshold that is lowered counts within a quarter of a second, however high it was."""
     watchdog.set_threshold(3_600_000)
-    released = threading.Event()
+    go = threading.Event()
     with purgatory_unwatched("p") as purgatory:
         watchdog.watch(purgatory)
-        thread = threading.Thread(target=Waiting(complete=lambda _: released.wait(PATIENCE_S)).force_complete)
-        thread.start()
-        watchdog.set_threshold(10)
-        try:
+        with running(go, Waiting(complete=lambda _: go.wait(PATIENCE_S)).force_complete):
+            watchdog.set_threshold(10)
             assert eventually(lambda: slow(logs))
-        finally:
-            released.set()
-            thread.join()
-            watchdog.unwatch(purgatory)
+        watchdog.unwatch(purgatory)
 
 
 def test_interrupt_while_the_watch_ends(watchdog, no_threads_left):
@@ -320,18 +310,13 @@ def test_frames_are_read_only_of_a_call_that_was_found_slow(watchdog, monkeypatc
     reads, read = [], sys._current_frames
     monkeypatch.setattr(sys, "_current_frames", lambda: (reads.append(1), read())[1])
     go, begun = threading.Event(), threading.Event()
-    thread = threading.Thread(target=Waiting(complete=lambda _: [begun.set(), go.wait(PATIENCE_S)]).force_complete)
-    thread.start()
-    try:
+    with running(go, Waiting(complete=lambda _: [begun.set(), go.wait(PATIENCE_S)]).force_complete):
         assert begun.wait(PATIENCE_S)
         watchdog.sample(0)
         assert [] == reads
         for now in (1, 2, 3):
             watchdog.sample(now)
         assert [1] * HAS_GLOBAL_LOCK == reads
-    finally:
-        go.set()
-        thread.join()
 
 
 @pytest.mark.parametrize("is_on", [True, False])
@@ -377,10 +362,8 @@ def test_call_wakes_a_watchdog_that_sleeps(purgatory, watchdog, monkeypatch, log
     watchdog.set_threshold(40)  # wakes it once, and the next sleep is long
     go = threading.Event()
     expire(purgatory, Waiting(complete=lambda _: go.wait(60)), "k")
-    try:
+    with hanging(go):
         assert eventually(lambda: slow(logs))
-    finally:
-        go.set()
 
 
 def decorated(hook):
@@ -405,15 +388,8 @@ def test_hook_is_found_whatever_its_function_is_called(watchdog, logs, name, hoo
     """A hook is found by its record, so a lambda, another name and a decorator make no difference."""
     hooks = {"try_complete": lambda self: self.force_complete(), "on_complete": lambda _: None, name: HOOKS[hook]}
     kind = type("Hanging", (DelayedOperation,), {**hooks, "go": threading.Event()})
-    operation = kind(60_000)
-    thread = threading.Thread(target=operation.maybe_try_complete)
-    thread.start()
-    try:
-        assert eventually(lambda: (watchdog.sample(0), watchdog._seen)[1])
-        watchdog.sample(1)
-    finally:
-        operation.go.set()
-        thread.join()
+    with running(kind.go, kind(60_000).maybe_try_complete):
+        sample_twice(watchdog)
 
     assert [name] == [entry["hook"] for entry in slow(logs)]
 
@@ -428,14 +404,8 @@ def test_slow_observer_is_logged(watchdog, logs):
 
     with DelayedOperationPurgatory("p", reaper_enabled=False, observers=[Hanging()]) as purgatory:
         operation = park_one(purgatory, Waiting())
-        thread = threading.Thread(target=operation.force_complete)
-        thread.start()
-        try:
-            assert eventually(lambda: (watchdog.sample(0), watchdog._seen)[1])
-            watchdog.sample(1)
-        finally:
-            go.set()
-            thread.join()
+        with running(go, operation.force_complete):
+            sample_twice(watchdog)
 
     assert [("p", "finished")] == [(entry["purgatory"], entry["hook"]) for entry in slow(logs)]
 

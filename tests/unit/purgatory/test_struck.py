@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from purgatory import DelayedOperation, DelayedOperationPurgatory, Observer, Outcome, PurgatoryFull
+from purgatory import DelayedOperation, DelayedOperationPurgatory, Observer, Outcome
 from purgatory._keys.idle_keys import IdleKeys
 from purgatory._limits.capacity import Capacity
 from purgatory._threads.retrier import Retrier
@@ -63,17 +63,6 @@ def test_stopped_answer_leaves_nothing(mock_timer):
 
         assert (0, 0) == (purgatory.watched, purgatory._shards.completing())
         assert not purgatory.try_complete_else_watch(Waiting(), ["k"])
-
-
-def test_refused_operation_cannot_be_cancelled(mock_timer):
-    """An operation that found no place belongs to the rejected caller only: a cancel of it is False."""
-    with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
-        purgatory.try_complete_else_watch(Waiting(), ["k"])
-        operation = Waiting()
-        with pytest.raises(PurgatoryFull):
-            purgatory.try_complete_else_watch(operation, ["k"])
-
-        assert not operation.cancel()
 
 
 class Telling(Observer):
@@ -211,8 +200,9 @@ def test_operation_whose_observer_is_stopped_is_not_parked(mock_timer):
         assert (0, 0, 0) == (purgatory.parked, purgatory.watched, mock_timer.size)
 
 
-def test_operation_whose_third_check_is_stopped_is_not_parked(purgatory):
-    """An operation that a check has missed while it was parked, and whose parker is stopped making that up, is out."""
+@pytest.mark.parametrize("stopped", ["third check", "release of its lock"])
+def test_operation_whose_parker_is_stopped_is_not_parked(purgatory, stopped):
+    """An operation whose parker is stopped in a repeated check, or giving its lock back, is out."""
 
     def look(operation):
         if operation.checks == 2:
@@ -220,17 +210,7 @@ def test_operation_whose_third_check_is_stopped_is_not_parked(purgatory):
         elif operation.checks == 3:
             raise Interrupted
 
-    operation = Waiting(look=look)
-    with pytest.raises(Interrupted):
-        purgatory.try_complete_else_watch(operation, ["k"])
-
-    assert Outcome.CANCELLED is operation.outcome
-    assert (0, 0) == (purgatory.parked, purgatory.watched)
-
-
-def test_operation_whose_lock_fails_as_it_is_given_back_is_not_parked(purgatory):
-    """An operation whose parker can't give its lock back is taken out, as the call has raised."""
-    operation = Waiting(lock=Failing("release", 1))
+    operation = Waiting(look=look) if stopped == "third check" else Waiting(lock=Failing("release", 1))
     with pytest.raises(Interrupted):
         purgatory.try_complete_else_watch(operation, ["k"])
 
@@ -239,24 +219,18 @@ def test_operation_whose_lock_fails_as_it_is_given_back_is_not_parked(purgatory)
 
 
 @pytest.mark.parametrize("word", ["acquire", "release"])
-def test_expiry_whose_lock_fails_is_made_up(purgatory, word):
-    """An expiry that gets an error in place of the operation's lock is made by another thread."""
+@pytest.mark.parametrize("call", ["run", "maybe_try_complete"], ids=["expiry", "check"])
+def test_call_whose_lock_fails_is_made_up(purgatory, call, word):
+    """An expiry or a check that gets an error in place of the operation's lock is made by another thread."""
     operation = park_one(purgatory, Waiting(lock=Failing(word, 2)))
     with pytest.raises(Interrupted):
-        operation.run()
+        getattr(operation, call)()
 
-    # The other thread sets the outcome before it removes the operation from its keys.
-    assert eventually(lambda: (Outcome.EXPIRED, 0) == (operation.outcome, purgatory.watched))
-
-
-@pytest.mark.parametrize("word", ["acquire", "release"])
-def test_check_whose_lock_fails_is_made_up(purgatory, word):
-    """A check that gets an error in place of the operation's lock is made by another thread."""
-    operation = park_one(purgatory, Waiting(lock=Failing(word, 2)))
-    with pytest.raises(Interrupted):
-        operation.maybe_try_complete()
-
-    assert eventually(lambda: operation.checks >= (3 if word == "acquire" else 4))
+    if call == "run":
+        # The other thread sets the outcome before it removes the operation from its keys.
+        assert eventually(lambda: (Outcome.EXPIRED, 0) == (operation.outcome, purgatory.watched))
+    else:
+        assert eventually(lambda: operation.checks >= (3 if word == "acquire" else 4))
 
 
 def interrupted_once(monkeypatch, kind, name, *, first):

@@ -65,14 +65,10 @@ def test_tenant_holds_its_share_at_most(shared):
     assert 1 == park(purgatory, "b")
 
 
-def test_share_is_one_place_at_least(shared):
-    """However small the share, a tenant may hold one operation."""
-    assert 1 == park(shared(5, share=0.01), "a", 3)
-
-
-def test_share_is_a_whole_number_of_places(shared):
-    """A share that no float expresses exactly gives the places that it says."""
-    assert 29 == park(shared(100, share=0.29), "a", 40)
+@pytest.mark.parametrize(("places", "share", "held"), [(5, 0.01, 1), (100, 0.29, 29)])
+def test_share_is_a_whole_number_of_places(shared, places, share, held):
+    """A share is one place at least. One that no float expresses exactly gives the places that it says."""
+    assert held == park(shared(places, share=share), "a", held + 5)
 
 
 def test_tenant_alone_may_fill_it(shared):
@@ -142,11 +138,10 @@ def test_tenant_that_cannot_be_told_is_an_error(shared, mock_timer, tenant, mess
 @pytest.mark.parametrize(
     ("setting", "settings"),
     [
-        ("tenant_share", {"max_parked": 5, "tenant": whose, "tenant_share": 0}),
-        ("tenant_share", {"max_parked": 5, "tenant": whose, "tenant_share": 1.01}),
-        ("tenant_share", {"max_parked": 5, "tenant": whose, "tenant_share": float("nan")}),
-        ("tenant_share", {"max_parked": 5, "tenant": whose, "tenant_share": True}),
-        ("tenant_share", {"max_parked": 5, "tenant": whose, "tenant_share": "half"}),
+        *(
+            ("tenant_share", {"max_parked": 5, "tenant": whose, "tenant_share": share})
+            for share in (0, 1.01, float("nan"), True, "half")
+        ),
         ("tenant_share", {"max_parked": 5, "tenant_share": 0.5}),
         ("tenant", {"tenant": whose}),
         ("tenant", {"max_parked": 5, "tenant": "a"}),

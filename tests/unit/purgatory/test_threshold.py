@@ -238,32 +238,21 @@ def test_event_after_a_compaction_is_not_missed(watermark, event):
     assert given == (future.exception(0) or future.result(0))
 
 
-@pytest.mark.parametrize("threshold", [None, "5", 5.5, True])
-def test_threshold_is_a_whole_number(watermark, threshold):
-    """Anything else is rejected."""
-    with pytest.raises(InvalidSetting, match="threshold"):
-        watermark.wait(threshold, 1_000)
-
-
-def test_timeout_is_checked(watermark):
-    """A timeout that is no number is rejected."""
-    with pytest.raises(DelayTypeError):
-        watermark.wait(5, "soon")
-
-
-def test_shutdown_fails_who_waits(mock_timer):
+@pytest.mark.parametrize("key", [None, "a"])
+def test_shutdown_fails_who_waits(mock_timer, key):
     """At the end every waiter gets its answer, and new ones are rejected."""
     watermark = ThresholdPurgatory("watermark", timer=mock_timer)
-    future = watermark.wait(5, 10_000)
+    future = watermark.wait(5, 10_000, key=key)
     report = watermark.shutdown()
 
     assert 1 == report.expired
     assert isinstance(future.exception(0), TimeoutError)
     assert isinstance(future.exception(0), WaitDrained)
+    assert isinstance(future.exception(0), PurgatoryClosed)
     assert "purgatory 'watermark' was shut down before the value reached 5" == str(future.exception(0))
     assert "watermark" == future.exception(0).name
     with pytest.raises(PurgatoryClosed):
-        watermark.wait(5, 1_000)
+        watermark.wait(5, 1_000, key=key)
     assert concurrent.futures.Future is type(future)
     assert watermark.snapshot().closed
 
@@ -381,24 +370,6 @@ def test_waiter_that_comes_while_its_number_is_forgotten_fails(watermarks, monke
     monkeypatch.setattr(Numbers, "_number", lambda *_: found)
 
     assert error is watermarks.wait(5, 1_000, key="a").exception(0)
-
-
-def test_keyed_waiter_of_a_purgatory_that_is_shut_down_is_told(mock_timer):
-    """A shutdown says that it was one, also where the numbers have keys: no time has passed."""
-    watermarks = ThresholdPurgatory("watermarks", timer=mock_timer)
-    future = watermarks.wait(3, 60_000, key="a")
-    watermarks.shutdown()
-
-    with pytest.raises(PurgatoryClosed, match="'watermarks' was shut down before the value reached 3"):
-        future.result(0)
-
-
-def test_keyed_wait_times_out(watermarks, mock_timer):
-    """A deadline fails its waiter with ``TimeoutError``."""
-    future = watermarks.wait(5, 100, key="a")
-    mock_timer.advance_clock(100)
-
-    assert isinstance(future.exception(0), TimeoutError)
 
 
 @pytest.mark.parametrize(

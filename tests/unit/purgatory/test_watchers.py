@@ -180,45 +180,31 @@ def test_who_parks_in_the_hash_of_a_key_that_is_being_forgotten_is_found(mock_ti
     assert COMPILED or came >= 2
 
 
-@pytest.mark.native
-def test_who_comes_and_goes_while_a_key_is_being_forgotten_takes_nobody_with_it(mock_timer):
-    """A key that its own code uses, forgets and makes anew, while it is being forgotten, keeps the operation that waits
-    there last.
-    """
-    for call in range(1, 9):
-        with DelayedOperationPurgatory("busy", timer=mock_timer, shards=1) as purgatory:
-            before, newcomer = Waiting(), Waiting()
+def come_and_go(purgatory, _):
+    passing = park_one(purgatory, Waiting(), Busy())
+    passing.cancel()
 
-            def come_and_go(purgatory=purgatory, newcomer=newcomer):
-                passing = park_one(purgatory, Waiting(), Busy())
-                passing.cancel()
-                purgatory.purge()
-                purgatory.try_complete_else_watch(newcomer, [Busy()])
 
-            purgatory.try_complete_else_watch(before, [Busy()])
-            before.cancel()
-            if not forget(purgatory, call, come_and_go):
-                come_and_go()
-
-            assert found(purgatory, newcomer), call
+def note_late(purgatory, before):
+    purgatory._idle_keys.note(before._op_watches[0])
 
 
 @pytest.mark.native
-def test_late_note_of_a_key_that_is_being_forgotten_takes_nobody_with_it(mock_timer):
-    """A key that is noted once more, and looked at, in the midst of being forgotten keeps a new operation."""
+@pytest.mark.parametrize("use", [come_and_go, note_late])
+def test_key_that_is_used_while_it_is_being_forgotten_keeps_a_newcomer(mock_timer, use):
+    """A key that its own code uses, forgets and makes again, while it is being forgotten, keeps the last operation."""
     for call in range(1, 9):
         with DelayedOperationPurgatory("busy", timer=mock_timer, shards=1) as purgatory:
-            before, newcomer = Waiting(), Waiting()
+            before, newcomer = park_one(purgatory, Waiting(), Busy()), Waiting()
 
-            def note_and_come(purgatory=purgatory, newcomer=newcomer, before=before):
-                purgatory._idle_keys.note(before._op_watches[0])
+            def meanwhile(purgatory=purgatory, newcomer=newcomer, before=before):
+                use(purgatory, before)
                 purgatory.purge()
                 purgatory.try_complete_else_watch(newcomer, [Busy()])
 
-            purgatory.try_complete_else_watch(before, [Busy()])
             before.cancel()
-            if not forget(purgatory, call, note_and_come):
-                note_and_come()
+            if not forget(purgatory, call, meanwhile):
+                meanwhile()
 
             assert found(purgatory, newcomer), call
 

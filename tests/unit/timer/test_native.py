@@ -1,15 +1,13 @@
 """What only the native implementation can get wrong: memory, and what it is handed that is no task."""
 
 import gc
-import itertools
 import random
-import statistics
-import sys
 import threading
 
 import pytest
 
 from tests.support import Ping, added
+from tests.support.leaks import growth
 from timer import InlineExecutor, ManualClock, SystemTimer, TimerTask, TimerTaskEntry, TimerTaskList
 from timer._edition import CORE
 
@@ -200,23 +198,11 @@ def use(random_):
     timer.shutdown()
 
 
-def in_use():
-    """How many pieces of memory are in use."""
-    gc.collect()
-    return sys.getallocatedblocks()
-
-
 def test_nothing_leaks():
     """However many timers are used, no more memory is in use afterwards than before."""
     random_ = random.Random(5)
-    used = []
-    for _ in range(8):
-        for _ in range(5):
-            use(random_)
-        used.append(in_use())
-
-    # One per timer would be 5 a round, one per task 1,000. In some round the interpreter keeps blocks of its own.
-    assert statistics.median(after - before for before, after in itertools.pairwise(used[2:])) < 5, used
+    # One per timer would be 5 a round, one per task 1,000.
+    assert growth(lambda: use(random_), times=5) < 5
 
 
 def test_nothing_leaks_where_something_raises(timer):
@@ -241,11 +227,4 @@ def test_nothing_leaks_where_something_raises(timer):
                 call()
 
     timer._dispatcher._on_error = lambda *_: None
-    used = []
-    for _ in range(8):
-        for _ in range(50):
-            refuse()
-        used.append(in_use())
-
-    # In some round the interpreter keeps blocks of its own.
-    assert statistics.median(after - before for before, after in itertools.pairwise(used[2:])) < 16, used
+    assert growth(refuse, times=50) < 16
