@@ -15,8 +15,11 @@ from timer import ManualClock, MockTimer, SystemTimer, SystemTimerReaper
 from timer._base import JOIN_ERRORS
 
 
-def value(registry, name, **labels):
-    return registry.get_sample_value(f"purgatory_{name}", labels)
+@pytest.fixture
+def value(registry):
+    """The value of a series on the page of a registered collector."""
+    register(registry)
+    return lambda name, **labels: registry.get_sample_value(f"purgatory_{name}", labels)
 
 
 def series(registry):
@@ -29,26 +32,24 @@ def series(registry):
     ]
 
 
-def test_parked_operations_are_seen(registry, mock_timer):
+def test_parked_operations_are_seen(mock_timer, value):
     """The page has the number of parked operations, keys and entries, and the greatest age."""
-    register(registry)
     with DelayedOperationPurgatory("fetch", timer=mock_timer, max_parked=10) as fetch:
         fetch.try_complete_else_watch(Waiting(), ["a", "b"])
         mock_timer.advance_clock(1500)
         fetch.try_complete_else_watch(Waiting(), ["b"])
 
-        assert 2 == value(registry, "parked_operations", purgatory="fetch")
-        assert 2 == value(registry, "delayed_operations", purgatory="fetch")
-        assert 2 == value(registry, "watch_keys", purgatory="fetch")
-        assert 3 == value(registry, "watch_entries", purgatory="fetch")
-        assert 10 == value(registry, "capacity_operations", purgatory="fetch")
-        assert 2 == value(registry, "timer_pending_tasks", timer="mock-timer")
-        assert 1 == value(registry, "timer_info", purgatory="fetch", timer="mock-timer")
+        assert 2 == value("parked_operations", purgatory="fetch")
+        assert 2 == value("delayed_operations", purgatory="fetch")
+        assert 2 == value("watch_keys", purgatory="fetch")
+        assert 3 == value("watch_entries", purgatory="fetch")
+        assert 10 == value("capacity_operations", purgatory="fetch")
+        assert 2 == value("timer_pending_tasks", timer="mock-timer")
+        assert 1 == value("timer_info", purgatory="fetch", timer="mock-timer")
 
 
-def test_every_outcome_is_counted(registry, mock_timer):
+def test_every_outcome_is_counted(mock_timer, value):
     """Each way to leave has a series of its own, and together they are what was started."""
-    register(registry)
     with DelayedOperationPurgatory("fetch", timer=mock_timer) as fetch:
         satisfied, expired, cancelled, forced = (Waiting(50) for _ in range(4))
         fetch.try_complete_else_watch(Waiting(ready=True), ["k"])
@@ -61,90 +62,84 @@ def test_every_outcome_is_counted(registry, mock_timer):
         mock_timer.advance_clock(50)
 
         for outcome in ("immediate", "satisfied", "expired", "cancelled", "forced"):
-            assert 1 == value(registry, "operations_completed_total", purgatory="fetch", outcome=outcome)
-        assert 5 == value(registry, "operations_started_total", purgatory="fetch")
-        assert 0 == value(registry, "parked_operations", purgatory="fetch")
-        assert 13 == value(registry, "checks_total", purgatory="fetch")
+            assert 1 == value("operations_completed_total", purgatory="fetch", outcome=outcome)
+        assert 5 == value("operations_started_total", purgatory="fetch")
+        assert 0 == value("parked_operations", purgatory="fetch")
+        assert 13 == value("checks_total", purgatory="fetch")
 
 
-def test_refusals_and_callback_errors_are_counted(registry, mock_timer, logs):
+def test_refusals_and_callback_errors_are_counted(mock_timer, logs, value):
     """An operation rejected for want of room, and a hook that raised, are on the page."""
 
     def fail(operation):
         raise RuntimeError
 
-    register(registry)
     with DelayedOperationPurgatory("fetch", timer=mock_timer, max_parked=1) as fetch:
         fetch.try_complete_else_watch(Waiting(10, complete=fail), ["k"])
         with pytest.raises(PurgatoryFull):
             fetch.try_complete_else_watch(Waiting(), ["k"])
         mock_timer.advance_clock(10)
 
-        assert 1 == value(registry, "operations_rejected_total", purgatory="fetch")
-        assert 1 == value(registry, "callback_errors_total", purgatory="fetch")
+        assert 1 == value("operations_rejected_total", purgatory="fetch")
+        assert 1 == value("callback_errors_total", purgatory="fetch")
 
 
-def test_lateness_is_a_histogram(registry):
+def test_lateness_is_a_histogram(value):
     """Every expiry is in the lateness histogram, in the bucket of how late it was."""
-    register(registry)
     with (
         SystemTimerReaper("reaper", SystemTimer("wheel")) as timer,
         DelayedOperationPurgatory("fetch", timer=timer) as fetch,
     ):
         fetch.try_complete_else_watch(Waiting(5), ["k"])
 
-        assert eventually(lambda: value(registry, "expiry_lateness_seconds_count", timer="wheel"))
-        assert 1 == value(registry, "expiry_lateness_seconds_bucket", timer="wheel", le="+Inf")
-        assert 0 < value(registry, "expiry_lateness_seconds_sum", timer="wheel") < 10
+        assert eventually(lambda: value("expiry_lateness_seconds_count", timer="wheel"))
+        assert 1 == value("expiry_lateness_seconds_bucket", timer="wheel", le="+Inf")
+        assert 0 < value("expiry_lateness_seconds_sum", timer="wheel") < 10
 
 
-def test_reaper_is_seen(registry):
+def test_reaper_is_seen(value):
     """The heartbeat's age, the restarts and the life of the thread that drives a timer are on the page."""
-    register(registry)
     with DelayedOperationPurgatory("fetch"):
-        assert 1 == value(registry, "reaper_threads", timer="fetch")
-        assert 0 == value(registry, "reaper_restarts_total", timer="fetch")
-        assert 0 <= value(registry, "reaper_heartbeat_age_seconds", timer="fetch") < 60
-        assert 0 == value(registry, "timer_overdue_seconds", timer="fetch")
+        assert 1 == value("reaper_threads", timer="fetch")
+        assert 0 == value("reaper_restarts_total", timer="fetch")
+        assert 0 <= value("reaper_heartbeat_age_seconds", timer="fetch") < 60
+        assert 0 == value("timer_overdue_seconds", timer="fetch")
 
 
 @pytest.mark.parametrize("error", JOIN_ERRORS)
-def test_reaper_that_ends_during_a_scrape_is_counted_as_ended(registry, monkeypatch, error):
+def test_reaper_that_ends_during_a_scrape_is_counted_as_ended(monkeypatch, error, value):
     """Before CPython 3.13, ``Thread.is_alive`` raises if another thread asks just when the reaper ends."""
 
     def is_alive():
         raise error
 
-    register(registry)
     with DelayedOperationPurgatory("fetch") as purgatory:
         with monkeypatch.context() as patch:
             patch.setattr(purgatory.driver.thread, "is_alive", is_alive)
-            assert 0 == value(registry, "reaper_threads", timer="fetch")
-        assert 1 == value(registry, "reaper_threads", timer="fetch")
+            assert 0 == value("reaper_threads", timer="fetch")
+        assert 1 == value("reaper_threads", timer="fetch")
 
 
-def test_overdue_bucket_shows(registry):
+def test_overdue_bucket_shows(value):
     """A bucket that is not taken when it is due counts as overdue, which shows that the reaper stands still."""
     timer = MockTimer("stuck")
-    register(registry)
     with DelayedOperationPurgatory("fetch", timer=timer) as fetch:
         fetch.try_complete_else_watch(Waiting(100), ["k"])
         timer.clock.advance(3100)
 
-        assert 3.0 == value(registry, "timer_overdue_seconds", timer="stuck")
+        assert 3.0 == value("timer_overdue_seconds", timer="stuck")
 
 
-def test_task_that_runs_long_shows(registry):
+def test_task_that_runs_long_shows(value):
     """While a hook blocks the executor, the age of its batch grows and what waits behind it is counted."""
     go = threading.Event()
-    register(registry)
     with DelayedOperationPurgatory("fetch") as fetch:
         operation = park_one(fetch, Waiting(complete=lambda _: go.wait(3 * PATIENCE_S)))
         operation.extend(1)  # with so short a delay from the beginning, it might expire on this thread
-        assert eventually(lambda: value(registry, "timer_handed_over_tasks", timer="fetch"))
-        assert eventually(lambda: value(registry, "timer_batch_age_seconds", timer="fetch") > 0.02)
+        assert eventually(lambda: value("timer_handed_over_tasks", timer="fetch"))
+        assert eventually(lambda: value("timer_batch_age_seconds", timer="fetch") > 0.02)
         go.set()
-        assert eventually(lambda: value(registry, "timer_handed_over_tasks", timer="fetch") == 0)
+        assert eventually(lambda: value("timer_handed_over_tasks", timer="fetch") == 0)
 
 
 def test_shared_timer_is_exported_once(registry, mock_timer):
@@ -160,20 +155,18 @@ def test_shared_timer_is_exported_once(registry, mock_timer):
         assert 2 == sum(name == "purgatory_timer_info" for name, *_ in found)
 
 
-def test_purgatory_without_timer(registry):
+def test_purgatory_without_timer(registry, value):
     """A purgatory whose operations don't expire has its own series and none of a timer."""
-    register(registry)
     with DelayedOperationPurgatory("fetch", timer_enabled=False) as fetch:
         fetch.try_complete_else_watch(Waiting(), ["k"])
 
-        assert 1 == value(registry, "parked_operations", purgatory="fetch")
-        assert 0 == value(registry, "delayed_operations", purgatory="fetch")
+        assert 1 == value("parked_operations", purgatory="fetch")
+        assert 0 == value("delayed_operations", purgatory="fetch")
         assert not [name for name, *_ in series(registry) if name.startswith("purgatory_timer_info")]
 
 
-def test_namesakes_are_one_series(registry, mock_timer):
+def test_namesakes_are_one_series(registry, mock_timer, value):
     """Two purgatories of one name are added up, and of the age the greater counts: no series is doubled."""
-    register(registry)
     with (
         DelayedOperationPurgatory("fetch", timer=mock_timer) as one,
         DelayedOperationPurgatory("fetch", timer=mock_timer) as other,
@@ -184,58 +177,54 @@ def test_namesakes_are_one_series(registry, mock_timer):
         found = series(registry)
 
         assert len(set(found)) == len(found)
-        assert 2 == value(registry, "parked_operations", purgatory="fetch")
+        assert 2 == value("parked_operations", purgatory="fetch")
 
 
-def test_lease_that_is_extended_is_never_overdue(registry, mock_timer):
+def test_lease_that_is_extended_is_never_overdue(mock_timer, value):
     """The gauge measures from the deadline: an operation that extend() keeps alive for hours is not overdue."""
-    register(registry)
     with DelayedOperationPurgatory("leases", timer=mock_timer) as leases:
         lease = park_one(leases, Waiting(10_000), "lease")
         for _ in range(1_000):
             mock_timer.advance_clock(8_000)
             assert lease.extend(10_000)
 
-        assert 0.0 == value(registry, "overdue_seconds", purgatory="leases")
+        assert 0.0 == value("overdue_seconds", purgatory="leases")
 
 
-def test_bucket_that_nobody_takes_makes_its_operations_overdue(registry, mock_timer):
+def test_bucket_that_nobody_takes_makes_its_operations_overdue(mock_timer, value):
     """While the timer is not driven, the gauge grows from the deadline on. An empty purgatory stays at 0."""
-    register(registry)
     with (
         DelayedOperationPurgatory("fetch", timer=mock_timer) as fetch,
         DelayedOperationPurgatory("empty", timer=mock_timer),
     ):
         fetch.try_complete_else_watch(Waiting(10), ["k"])
         mock_timer.clock.advance(10)
-        assert 0.0 == value(registry, "overdue_seconds", purgatory="fetch")
+        assert 0.0 == value("overdue_seconds", purgatory="fetch")
         mock_timer.clock.advance(2_500)
 
-        assert 2.5 == value(registry, "overdue_seconds", purgatory="fetch")
-        assert 0.0 == value(registry, "overdue_seconds", purgatory="empty")
+        assert 2.5 == value("overdue_seconds", purgatory="fetch")
+        assert 0.0 == value("overdue_seconds", purgatory="empty")
         mock_timer.advance_clock(0)
-        assert 0.0 == value(registry, "overdue_seconds", purgatory="fetch")
+        assert 0.0 == value("overdue_seconds", purgatory="fetch")
 
 
-def test_operation_whose_lock_is_held_is_overdue(registry, mock_timer):
+def test_operation_whose_lock_is_held_is_overdue(mock_timer, value):
     """An expiry that waits for the user's lock is overdue on every scrape until the lock is free."""
-    register(registry)
     lock = threading.Lock()
     with DelayedOperationPurgatory("fetch", timer=mock_timer) as fetch:
         operation = park_one(fetch, Waiting(1_000, lock=lock))
         with lock:
             mock_timer.advance_clock(4_000)
             # The retrier tries it again and again meanwhile: no scrape may miss it.
-            assert {3.0} == {value(registry, "overdue_seconds", purgatory="fetch") for _ in range(200)}
+            assert {3.0} == {value("overdue_seconds", purgatory="fetch") for _ in range(200)}
 
         assert eventually(lambda: operation.is_completed)
         # The retrier's thread sets the outcome before it removes the operation.
-        assert eventually(lambda: 0.0 == value(registry, "overdue_seconds", purgatory="fetch"))
+        assert eventually(lambda: 0.0 == value("overdue_seconds", purgatory="fetch"))
 
 
-def test_batch_that_does_not_end_makes_operations_overdue(registry):
+def test_batch_that_does_not_end_makes_operations_overdue(value):
     """Operations behind a hook that blocks the executor are overdue for as long as the batch has run."""
-    register(registry)
     clock, go, inside = ManualClock(), threading.Event(), threading.Event()
     with (
         SystemTimer("t", clock=clock) as timer,
@@ -253,37 +242,35 @@ def test_batch_that_does_not_end_makes_operations_overdue(registry):
         assert inside.wait(PATIENCE_S)
         clock.advance(7_000)
         try:
-            assert 7.0 == value(registry, "overdue_seconds", purgatory="fetch")
+            assert 7.0 == value("overdue_seconds", purgatory="fetch")
         finally:
             go.set()
 
 
-def test_counter_does_not_fall_when_a_namesake_goes(registry, mock_timer):
+def test_counter_does_not_fall_when_a_namesake_goes(mock_timer, value):
     """The counts of a purgatory stay in the sum when it is shut down and another of its name goes on."""
-    register(registry)
     with DelayedOperationPurgatory("fetch", timer=mock_timer) as lasting:
         lasting.try_complete_else_watch(Waiting(ready=True), ["k"])
         with DelayedOperationPurgatory("fetch", timer=mock_timer) as passing:
             passing.try_complete_else_watch(Waiting(ready=True), ["k"])
-            assert 2 == value(registry, "operations_started_total", purgatory="fetch")
+            assert 2 == value("operations_started_total", purgatory="fetch")
 
-        assert 2 == value(registry, "operations_started_total", purgatory="fetch")
+        assert 2 == value("operations_started_total", purgatory="fetch")
 
 
-def test_series_ends_with_its_purgatory(registry):
+def test_series_ends_with_its_purgatory(value):
     """A purgatory that was shut down is on the page no more, and one made later under its name starts at zero."""
-    register(registry)
     with DelayedOperationPurgatory("fetch", timer_enabled=False) as first:
         first.try_complete_else_watch(Waiting(ready=True), ["k"])
-        assert 1 == value(registry, "operations_started_total", purgatory="fetch")
+        assert 1 == value("operations_started_total", purgatory="fetch")
 
-    assert value(registry, "operations_started_total", purgatory="fetch") is None
+    assert value("operations_started_total", purgatory="fetch") is None
     with DelayedOperationPurgatory("fetch", timer_enabled=False):
-        assert 0 == value(registry, "operations_started_total", purgatory="fetch")
+        assert 0 == value("operations_started_total", purgatory="fetch")
 
 
 @pytest.mark.parametrize("histograms", [False, True])
-def test_collector_keeps_nothing_alive(registry, histograms):
+def test_collector_keeps_nothing_alive(registry, histograms, value):
     """A purgatory that its owner forgot is garbage, scraped or not."""
     register(registry, histograms=histograms, callbacks=histograms)
     forgotten = DelayedOperationPurgatory("forgotten", timer_enabled=False)
@@ -293,7 +280,7 @@ def test_collector_keeps_nothing_alive(registry, histograms):
 
     # Another thread, such as the watchdog's, may look at it just then.
     assert eventually(lambda: (gc.collect(), gone())[1] is None)
-    assert value(registry, "parked_operations", purgatory="forgotten") is None
+    assert value("parked_operations", purgatory="forgotten") is None
 
 
 def test_registering_twice_is_registering_once(registry):
@@ -315,7 +302,7 @@ def test_name_taken_by_others_is_an_error(registry):
         register(registry)
 
 
-def test_unregister_takes_everything_back(registry):
+def test_unregister_takes_everything_back(registry, value):
     """After unregistering nothing is exported, and registering again works."""
     register(registry, histograms=True, callbacks=True)
     with DelayedOperationPurgatory("fetch", timer_enabled=False):
@@ -324,7 +311,7 @@ def test_unregister_takes_everything_back(registry):
         assert b"" == generate_latest(registry)
 
         register(registry)
-        assert 0 == value(registry, "parked_operations", purgatory="fetch")
+        assert 0 == value("parked_operations", purgatory="fetch")
 
 
 def test_describe_names_all_that_is_collected(registry, mock_timer):
@@ -356,7 +343,7 @@ def test_name_is_escaped(registry):
         assert ("purgatory_parked_operations", ("purgatory", name)) in series(registry)
 
 
-def test_scrapes_beside_work_are_clean(registry):
+def test_scrapes_beside_work_are_clean(registry, value):
     """Scraped by two threads while operations come and go, every page is whole and counters never fall."""
     register(registry, histograms=True, callbacks=True)
     done = threading.Event()
@@ -364,7 +351,7 @@ def test_scrapes_beside_work_are_clean(registry):
 
     def scrape(into):
         while not done.is_set():
-            into.append(value(registry, "operations_started_total", purgatory="fetch"))
+            into.append(value("operations_started_total", purgatory="fetch"))
 
     with DelayedOperationPurgatory("fetch") as fetch:
         threads = [threading.Thread(target=scrape, args=(into,)) for into in seen]
@@ -379,7 +366,7 @@ def test_scrapes_beside_work_are_clean(registry):
             thread.join()
 
         assert all(numbers == sorted(numbers) for numbers in seen)
-        assert 2000 == value(registry, "time_parked_seconds_count", purgatory="fetch", outcome="satisfied")
+        assert 2000 == value("time_parked_seconds_count", purgatory="fetch", outcome="satisfied")
 
 
 def test_registry_of_another_type_is_rejected():
@@ -388,23 +375,21 @@ def test_registry_of_another_type_is_rejected():
         register("x")
 
 
-def test_names_that_become_one_label_are_added_up(registry, monkeypatch):
+def test_names_that_become_one_label_are_added_up(monkeypatch, value):
     """A name that has no UTF-8 is escaped. If another purgatory has that name, both count in one series."""
     names = ["fetch \ud800", "fetch \\ud800"]
     slow = {(name, hook): 1 for name in names for hook in ("on_complete", "on_expiration")}
     monkeypatch.setattr(_collector, "slow_callbacks", lambda: slow)
-    register(registry)
     with DelayedOperationPurgatory(names[0]) as one, DelayedOperationPurgatory(names[1]) as other:
         one.try_complete_else_watch(Waiting(), ["k"])
         other.try_complete_else_watch(Waiting(), ["k"])
 
-        assert 2 == value(registry, "parked_operations", purgatory=names[1])
-        assert 4 == value(registry, "slow_callbacks_total", purgatory=names[1])
+        assert 2 == value("parked_operations", purgatory=names[1])
+        assert 4 == value("slow_callbacks_total", purgatory=names[1])
 
 
-def test_normal_ends_are_no_failures(registry, mock_timer):
+def test_normal_ends_are_no_failures(mock_timer, value):
     """``operations_failed`` has the expired and the cancelled operations, without those that ended normally."""
-    register(registry)
     poll = type("Poll", (Waiting,), {"normal_ends": {Outcome.EXPIRED}})
     with DelayedOperationPurgatory("fetch", timer=mock_timer) as fetch:
         for kind in (Waiting, poll, poll):
@@ -414,5 +399,5 @@ def test_normal_ends_are_no_failures(registry, mock_timer):
         mock_timer.advance_clock(50)
 
         for outcome, completed, failed in (("expired", 3, 1), ("cancelled", 3, 3)):
-            assert completed == value(registry, "operations_completed_total", purgatory="fetch", outcome=outcome)
-            assert failed == value(registry, "operations_failed_total", purgatory="fetch", outcome=outcome)
+            assert completed == value("operations_completed_total", purgatory="fetch", outcome=outcome)
+            assert failed == value("operations_failed_total", purgatory="fetch", outcome=outcome)

@@ -29,6 +29,18 @@ class Client:
         self.messages.put_nowait({"type": "http.disconnect"})
 
 
+def poll(polls, client=None, holds=lambda: False, timeout_ms=60_000):
+    """A task that waits under "k" until it holds, for the client."""
+    request = (client or Client()).request
+    return asyncio.ensure_future(polls.wait_for(request, holds, keys=["k"], timeout_ms=timeout_ms))
+
+
+def take(polls, client=None, find=lambda: None, timeout_ms=60_000, **options):
+    """A task that waits under "k" for what is found, for the client."""
+    request = (client or Client()).request
+    return asyncio.ensure_future(polls.wait_for_result(request, find, keys=["k"], timeout_ms=timeout_ms, **options))
+
+
 def body(text, more=False):
     return {"type": "http.request", "body": text, "more_body": more}
 
@@ -38,7 +50,7 @@ async def test_condition_that_holds_ends_the_wait():
     inbox = []
     async with AsyncPurgatory("test") as purgatory:
         polls, client = LongPolls(purgatory), Client()
-        waiting = asyncio.ensure_future(polls.wait_for(client.request, lambda: inbox, keys=["k"], timeout_ms=60_000))
+        waiting = poll(polls, client, holds=lambda: inbox)
         await until(lambda: purgatory.snapshot().parked)
         inbox.append(1)
         assert 1 == purgatory.check_and_complete("k")
@@ -47,17 +59,20 @@ async def test_condition_that_holds_ends_the_wait():
         assert 1 == len(asyncio.all_tasks())
 
 
-async def test_client_that_hangs_up_ends_the_wait():
-    """When the client goes, the operation is out of the purgatory by the time that ``HungUp`` is raised."""
+@pytest.mark.parametrize("end", ["hang-up", "cancellation"])
+async def test_client_that_hangs_up_ends_the_wait(end):
+    """When the client goes, or the endpoint is cancelled, the operation is out by the time that the error is raised."""
     async with AsyncPurgatory("test") as purgatory:
         client, operation = Client(), Waiting()
         waiting = asyncio.ensure_future(LongPolls(purgatory).park(client.request, operation, ["k"]))
         await until(lambda: operation.keys)
-        client.hang_up()
-        with pytest.raises(HungUp):
+        client.hang_up() if end == "hang-up" else waiting.cancel()
+        with pytest.raises(HungUp if end == "hang-up" else asyncio.CancelledError):
             await waiting
         assert Outcome.CANCELLED is operation.outcome
         assert (0, 0) == (purgatory.snapshot().parked, purgatory.waiting)
+        await asyncio.sleep(0)
+        assert 1 == len(asyncio.all_tasks())
 
 
 async def test_result_is_brought():
@@ -67,11 +82,8 @@ async def test_result_is_brought():
     async with AsyncPurgatory("test", timer=timer) as purgatory:
         polls = LongPolls(purgatory)
 
-        def take():
-            return items.pop() if items else None
-
         waiting = [
-            asyncio.ensure_future(polls.wait_for_result(Client().request, take, keys=["k"], timeout_ms=timeout_ms))
+            take(polls, find=lambda: items.pop() if items else None, timeout_ms=timeout_ms)
             for timeout_ms in (60_000, 100)
         ]
         await until(lambda: 2 == purgatory.snapshot().parked)
@@ -87,11 +99,7 @@ async def test_result_for_a_cancelled_endpoint_is_given_back():
     """A result for an endpoint that is cancelled before it gets it is given back."""
     items, back = [], []
     async with AsyncPurgatory("test") as purgatory:
-        waiting = asyncio.ensure_future(
-            LongPolls(purgatory).wait_for_result(
-                Client().request, lambda: items or None, keys=["k"], timeout_ms=60_000, give_back=back.append
-            )
-        )
+        waiting = take(LongPolls(purgatory), find=lambda: items or None, give_back=back.append)
         await until(lambda: purgatory.snapshot().parked)
         items.append("item")
         purgatory.check_and_complete("k")
@@ -103,32 +111,21 @@ async def test_result_for_a_cancelled_endpoint_is_given_back():
         assert [["item"]] == back
 
 
-async def test_client_that_has_gone_gets_no_item():
+@pytest.mark.parametrize("item_first", [True, False])
+async def test_client_that_has_gone_gets_no_item(item_first):
     """If an item and a hang-up come together, in either order, the item is given back and the next client gets it."""
-    for item_first in (True, False):
-        items, back = [], []
-        async with AsyncPurgatory("test") as purgatory:
-            polls, client = LongPolls(purgatory), Client()
-            waiting = asyncio.ensure_future(
-                polls.wait_for_result(
-                    client.request,
-                    lambda items=items: items.pop() if items else None,
-                    keys=["k"],
-                    timeout_ms=60_000,
-                    give_back=back.append,
-                )
-            )
-            await until(lambda purgatory=purgatory: purgatory.snapshot().parked)
-            items.append("item")
-            if item_first:
-                purgatory.check_and_complete("k")
-                client.hang_up()
-            else:
-                client.hang_up()
-                purgatory.check_and_complete("k")
-            with pytest.raises(HungUp):
-                await waiting
-            assert ["item"] == [*back, *items]
+    items, back = [], []
+    async with AsyncPurgatory("test") as purgatory:
+        client = Client()
+        waiting = take(LongPolls(purgatory), client, lambda: items.pop() if items else None, give_back=back.append)
+        await until(lambda: purgatory.snapshot().parked)
+        items.append("item")
+        come = [lambda: purgatory.check_and_complete("k"), client.hang_up]
+        for event in come if item_first else reversed(come):
+            event()
+        with pytest.raises(HungUp):
+            await waiting
+        assert ["item"] == [*back, *items]
 
 
 async def test_item_that_is_there_at_once_is_not_given_to_a_client_that_has_gone():
@@ -136,17 +133,13 @@ async def test_item_that_is_there_at_once_is_not_given_to_a_client_that_has_gone
     items, back = ["item"], []
     async with AsyncPurgatory("test") as purgatory:
         polls = LongPolls(purgatory)
-
-        def take(client, give_back):
-            return polls.wait_for_result(client.request, items.pop, keys=["k"], timeout_ms=60_000, give_back=give_back)
-
         with pytest.raises(HungUp):
-            await take(Client({"type": "http.disconnect"}), back.append)
+            await take(polls, Client({"type": "http.disconnect"}), items.pop, give_back=back.append)
         assert ["item"] == back
         items.append("another")
-        assert "another" == await take(Client(), back.append)
+        assert "another" == await take(polls, Client(), items.pop, give_back=back.append)
         items.append("unacknowledged")
-        assert "unacknowledged" == await take(Client({"type": "http.disconnect"}), None)
+        assert "unacknowledged" == await take(polls, Client({"type": "http.disconnect"}), items.pop)
         await asyncio.sleep(0)
         assert 1 == len(asyncio.all_tasks())
 
@@ -155,11 +148,7 @@ async def test_endpoint_cancelled_while_it_looks_for_its_client_gives_back():
     """An endpoint that is cancelled between its item and its return gives the item back, once."""
     back = []
     async with AsyncPurgatory("test") as purgatory:
-        waiting = asyncio.ensure_future(
-            LongPolls(purgatory).wait_for_result(
-                Client().request, lambda: "item", keys=["k"], timeout_ms=60_000, give_back=back.append
-            )
-        )
+        waiting = take(LongPolls(purgatory), find=lambda: "item", give_back=back.append)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         waiting.cancel()
@@ -183,18 +172,6 @@ async def test_wait_can_have_a_name():
         assert Outcome.CANCELLED is await waiting[0]
         with pytest.raises(WaitCancelled):
             await waiting[1]
-
-
-async def test_shutdown_answers_who_waits_for_a_result():
-    """Endpoints that wait for a result at a shutdown get ``Unavailable``."""
-    purgatory = AsyncPurgatory("test")
-    waiting = asyncio.ensure_future(
-        LongPolls(purgatory).wait_for_result(Client().request, lambda: None, keys=["k"], timeout_ms=60_000)
-    )
-    await until(lambda: purgatory.waiting)
-    await purgatory.shutdown()
-    with pytest.raises(Unavailable):
-        await waiting
 
 
 async def test_client_that_went_before_is_not_waited_for():
@@ -225,9 +202,7 @@ async def test_wait_that_ends_before_the_body_loses_nothing_of_it():
     async with AsyncPurgatory("test") as purgatory:
         polls, client = LongPolls(purgatory), Client(body(b"one, ", more=True))
         for text in (b"two, ", b"three"):
-            waiting = asyncio.ensure_future(
-                polls.wait_for(client.request, lambda: False, keys=["k"], timeout_ms=60_000)
-            )
+            waiting = poll(polls, client)
             await until(lambda client=client: client.messages.empty())
             purgatory.cancel_for_key("k")
             assert Outcome.CANCELLED is await waiting
@@ -235,21 +210,19 @@ async def test_wait_that_ends_before_the_body_loses_nothing_of_it():
         assert b"one, two, three" == await client.request.body()
 
 
-async def test_long_body_stays_with_the_server():
+@pytest.mark.parametrize(("piece", "taken"), [(bytes(600_000), 2), (b"x", 1024)], ids=["large", "small"])
+async def test_long_body_stays_with_the_server(piece, taken):
     """A wait takes a mebibyte of a body, in at most 1,024 pieces. The rest is read after it."""
-    for piece, taken in ((bytes(600_000), 2), (b"x", 1024)):
-        pieces = [piece] * (taken + 5)
-        timer = MockTimer()
-        async with AsyncPurgatory("test", timer=timer) as purgatory:
-            client = Client(*[body(piece, more=True) for piece in pieces], body(b""))
-            waiting = asyncio.ensure_future(
-                LongPolls(purgatory).wait_for(client.request, lambda: False, keys=["k"], timeout_ms=20)
-            )
-            await until(lambda client=client: client.messages.qsize() <= 6)
-            timer.advance_clock(20)
-            assert Outcome.EXPIRED is await waiting
-            assert 6 == client.messages.qsize()
-            assert b"".join(pieces) == await client.request.body()
+    pieces = [piece] * (taken + 5)
+    timer = MockTimer()
+    async with AsyncPurgatory("test", timer=timer) as purgatory:
+        client = Client(*[body(piece, more=True) for piece in pieces], body(b""))
+        waiting = poll(LongPolls(purgatory), client, timeout_ms=20)
+        await until(lambda: client.messages.qsize() <= 6)
+        timer.advance_clock(20)
+        assert Outcome.EXPIRED is await waiting
+        assert 6 == client.messages.qsize()
+        assert b"".join(pieces) == await client.request.body()
 
 
 async def test_hang_up_is_known_to_the_next_wait():
@@ -267,26 +240,11 @@ async def test_body_that_was_read_as_a_stream_is_no_hindrance():
     async with AsyncPurgatory("test") as purgatory:
         client = Client(body(b"all"))
         assert [b"all", b""] == [piece async for piece in client.request.stream()]
-        waiting = asyncio.ensure_future(
-            LongPolls(purgatory).wait_for(client.request, lambda: False, keys=["k"], timeout_ms=60_000)
-        )
+        waiting = poll(LongPolls(purgatory), client)
         await until(lambda: purgatory.snapshot().parked)
         client.hang_up()
         with pytest.raises(HungUp):
             await waiting
-
-
-async def test_cancelled_endpoint_takes_its_operation_out():
-    """A cancellation of the endpoint goes on its way, and the operation is out."""
-    async with AsyncPurgatory("test") as purgatory:
-        client, operation = Client(), Waiting()
-        waiting = asyncio.ensure_future(LongPolls(purgatory).park(client.request, operation, ["k"]))
-        await until(lambda: operation.keys)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert Outcome.CANCELLED is operation.outcome
-        assert 1 == len(asyncio.all_tasks())
 
 
 async def test_wait_that_was_cancelled_elsewhere_is_no_hang_up():
@@ -314,9 +272,7 @@ async def test_deadline_during_a_shutdown_is_an_ordinary_deadline():
     """A poll whose own time is up while the shutdown waits is answered as at any other time."""
     timer = MockTimer()
     purgatory = AsyncPurgatory("test", timer=timer)
-    waiting = asyncio.ensure_future(
-        LongPolls(purgatory).wait_for(Client().request, lambda: False, keys=["k"], timeout_ms=50)
-    )
+    waiting = poll(LongPolls(purgatory), timeout_ms=50)
     await until(lambda: purgatory.waiting)
     ending = asyncio.ensure_future(purgatory.shutdown("wait", timeout_ms=10_000))
     await until(lambda: purgatory.is_closed)
@@ -325,26 +281,16 @@ async def test_deadline_during_a_shutdown_is_an_ordinary_deadline():
     assert Outcome.EXPIRED is await waiting
 
 
-async def test_shutdown_that_cancels_answers_who_waits():
-    """Endpoints that a shutdown cancels get ``Unavailable``."""
-    purgatory = AsyncPurgatory("test")
-    waiting = asyncio.ensure_future(
-        LongPolls(purgatory).wait_for(Client().request, lambda: False, keys=["k"], timeout_ms=60_000)
-    )
-    await until(lambda: purgatory.waiting)
-    await purgatory.shutdown("cancel")
-    with pytest.raises(Unavailable):
-        await waiting
-
-
-async def test_shutdown_answers_who_waits_and_who_comes():
+@pytest.mark.parametrize("drain", ["expire", "cancel"])
+@pytest.mark.parametrize("wait", [poll, take])
+async def test_shutdown_answers_who_waits_and_who_comes(wait, drain):
     """Endpoints that wait at a shutdown, and later ones, get ``Unavailable``: 503 with Retry-After."""
     purgatory = AsyncPurgatory("test")
-    polls, client = LongPolls(purgatory, retry_after_s=3), Client()
-    waiting = asyncio.ensure_future(polls.wait_for(client.request, lambda: False, keys=["k"], timeout_ms=60_000))
+    polls = LongPolls(purgatory, retry_after_s=3)
+    waiting = wait(polls)
     await until(lambda: purgatory.waiting)
-    await purgatory.shutdown()
-    for refused in (waiting, polls.wait_for(Client().request, lambda: False, keys=["k"], timeout_ms=60_000)):
+    await purgatory.shutdown(drain)
+    for refused in (waiting, wait(polls)):
         with pytest.raises(Unavailable, match="stopping") as raised:
             await refused
         assert isinstance(raised.value, HTTPException)
@@ -359,7 +305,7 @@ async def test_full_purgatory_refuses():
     """Beyond ``max_parked`` an endpoint that would have to wait gets ``Unavailable``."""
     async with AsyncPurgatory("test", max_parked=1) as purgatory:
         polls = LongPolls(purgatory)
-        first = asyncio.ensure_future(polls.wait_for(Client().request, lambda: False, keys=["k"], timeout_ms=60_000))
+        first = poll(polls)
         await until(lambda: purgatory.snapshot().parked)
         with pytest.raises(Unavailable, match="too many"):
             await polls.wait_for(Client().request, lambda: False, keys=["k"], timeout_ms=60_000)
@@ -382,9 +328,7 @@ async def test_wait_ends_before_the_client_gives_up():
     with MockTimer() as timer:
         async with AsyncPurgatory("test", timer=timer) as purgatory:
             polls = LongPolls(purgatory, margin_ms=500)
-            waiting = asyncio.ensure_future(
-                polls.wait_for(Client().request, lambda: False, keys=["k"], timeout_ms=30_000)
-            )
+            waiting = poll(polls, timeout_ms=30_000)
             await until(lambda: purgatory.snapshot().parked)
             timer.advance_clock(29_499)
             assert 1 == purgatory.snapshot().parked
@@ -400,17 +344,13 @@ def test_jitter_spreads_deadlines():
     assert 0 == polls.delay_ms(100)
 
 
-@pytest.mark.parametrize("settings", [{"margin_ms": -1}, {"jitter_ms": 0.5}, {"retry_after_s": True}])
+@pytest.mark.parametrize(
+    "settings", [{"margin_ms": -1}, {"jitter_ms": 0.5}, {"retry_after_s": True}, {"purgatory": "inbox"}]
+)
 def test_setting_that_cannot_work_is_refused(settings):
-    """Settings are whole numbers of at least 0."""
-    with pytest.raises(InvalidSetting, match=next(iter(settings))):
-        LongPolls(AsyncPurgatory("test"), **settings)
-
-
-def test_something_else_for_a_purgatory_is_refused():
-    """The purgatory must be an ``AsyncPurgatory``."""
-    with pytest.raises(InvalidSetting, match="AsyncPurgatory"):
-        LongPolls("inbox")
+    """Settings are whole numbers of at least 0. The purgatory is an ``AsyncPurgatory``."""
+    with pytest.raises(InvalidSetting, match=f"{next(iter(settings))} must be"):
+        LongPolls(**{"purgatory": AsyncPurgatory("test"), **settings})
 
 
 async def test_lifespan_shuts_down():
