@@ -137,6 +137,19 @@ class Cluster:
             Create(layout.topic_path(name), layout.write_assignment(assignment)),
         )
 
+    def delete_topic(self, name):
+        self.write(Create(f"{layout.DELETIONS}/{name}"))
+
+    def go_offline(self, node_id):
+        """As a node does that is about to stop, or whose disk rejects writes."""
+        self.nodes[node_id].store.multi([Create(f"{layout.OFFLINE}/{node_id}", ephemeral=True)])
+        self.settle()
+
+    def offline(self, node_id):
+        """Which nodes are offline, by the last metadata that a node got."""
+        live = self.active.channel.of(UpdateMetadataRequest, node_id)[-1].live_brokers
+        return {broker.broker_id: broker.is_offline for broker in live}
+
     def state(self, key):
         node = self.store.get(layout.state_path(key))
         return layout.state_of(node.data, node.version)

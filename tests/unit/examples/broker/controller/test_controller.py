@@ -154,8 +154,7 @@ def test_a_registration_that_fails_again_and_again_is_logged_once(cluster):
 
 def test_paused_controller_changes_nothing(cluster):
     """A controller that was stopped while another was elected: each write that it tries is refused, and it gives up."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("orders", {0: (1, 2, 3)})
+    cluster.add(1, 2, 3).create_topic("orders", {0: (1, 2, 3)})
     late = cluster.nodes[1]
     duties = late.duties
     cluster.die(1)
@@ -232,8 +231,7 @@ def test_failed_event_is_made_good(cluster, monkeypatch):
 
 def test_write_after_a_change_loses(cluster):
     """A write that names an old version of a state is rejected alone, and the others of its list are done."""
-    cluster.add(1)
-    cluster.create_topic("t", {0: (1,), 1: (1,)})
+    cluster.add(1).create_topic("t", {0: (1,), 1: (1,)})
     writer = cluster.active.duties.writer
 
     first, second = writer.write_each(
@@ -249,8 +247,7 @@ def test_write_after_a_change_loses(cluster):
 
 def test_figures_by_kind(cluster):
     """Events are counted by kind, with their time."""
-    cluster.add(1)
-    cluster.create_topic("t", {0: (1,)})
+    cluster.add(1).create_topic("t", {0: (1,)})
 
     figures = cluster.active.controller.events.figures
     assert 1 == figures["topics"].count

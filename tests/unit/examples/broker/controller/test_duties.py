@@ -3,7 +3,7 @@
 import pytest
 
 from examples.broker.controller.tree import layout
-from examples.broker.coordination.store import Create, Delete, NoNode, Set
+from examples.broker.coordination.store import Create, Delete, Set
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages.controller import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
 
@@ -12,8 +12,7 @@ T0 = ("t", 0)
 
 def test_new_topic_gets_leaders(cluster):
     """A new topic gets its leaders, its replicas get instructions, and all nodes get its metadata."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (1, 2), 1: (2, 3)})
+    cluster.add(1, 2, 3).create_topic("t", {0: (1, 2), 1: (2, 3)})
 
     assert (1, (1, 2)) == (cluster.leader("t"), cluster.isr("t"))
     assert (2, (2, 3)) == (cluster.leader("t", 1), cluster.isr("t", 1))
@@ -22,11 +21,14 @@ def test_new_topic_gets_leaders(cluster):
     assert [1, 1, 1] == [cluster.metadata(node, T0) for node in (1, 2, 3)]
 
 
-def test_new_topic_with_a_dead_node(cluster):
-    """A new partition is led by a replica that lives. The dead one isn't in sync."""
+@pytest.mark.parametrize("created", ["before", "after"])
+def test_topic_whose_first_replica_dies(cluster, created):
+    """A replica that lives leads, also if the dead one was the controller. The dead one isn't in sync."""
     cluster.add(1, 2, 3)
-    cluster.die(1)
+    if created == "after":
+        cluster.die(1)
     cluster.create_topic("t", {0: (1, 2, 3)})
+    cluster.die(1)
 
     assert (2, (2, 3)) == (cluster.leader("t"), cluster.isr("t"))
 
@@ -45,8 +47,7 @@ def test_one_event_is_few_requests(cluster):
 
 def test_dead_leader_is_replaced(cluster):
     """When a leader's session runs out, another in-sync replica leads, in the next leader epoch."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (3, 1, 2)})
+    cluster.add(1, 2, 3).create_topic("t", {0: (3, 1, 2)})
     assert 3 == cluster.leader("t")
 
     cluster.die(3)
@@ -56,20 +57,9 @@ def test_dead_leader_is_replaced(cluster):
     assert (1, (1, 2)) == cluster.told(2, T0)
 
 
-def test_dead_controller_and_leader(cluster):
-    """When the leader dies that is the controller too, the next controller elects."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (1, 2, 3)})
-
-    cluster.die(1)
-
-    assert (2, (2, 3)) == (cluster.leader("t"), cluster.isr("t"))
-
-
 def test_dead_follower_leaves_the_isr(cluster):
     """A dead follower leaves the in-sync replicas, and the leader stays, in a new epoch without the dead node."""
-    cluster.add(1, 2)
-    cluster.create_topic("t", {0: (1, 2)})
+    cluster.add(1, 2).create_topic("t", {0: (1, 2)})
 
     cluster.die(2)
 
@@ -82,8 +72,7 @@ def test_last_in_sync_replica_dies(cluster):
     """Without an in-sync replica there is no leader, until the last one is back. The replica that has the records is
     remembered.
     """
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (2, 3)})
+    cluster.add(1, 2, 3).create_topic("t", {0: (2, 3)})
     cluster.change_isr(T0, (2,))
     cluster.die(2)
     assert (-1, (2,)) == (cluster.leader("t"), cluster.isr("t"))
@@ -94,37 +83,24 @@ def test_last_in_sync_replica_dies(cluster):
     assert (2, (2,)) == (cluster.leader("t"), cluster.isr("t"))
 
 
-def test_unclean_election_by_the_topic(cluster):
-    """A topic that allows it is led by any live replica, although records are lost by that."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (2, 3)}, unclean_leader_election_enable="true")
+@pytest.mark.parametrize("when", ["as it is created", "later"])
+def test_unclean_election_by_the_topic(cluster, when):
+    """A topic that allows it, from the beginning or later, is led by any live replica, although records are lost."""
+    allowed = {"unclean_leader_election_enable": "true"} if when == "as it is created" else {}
+    cluster.add(1, 2, 3).create_topic("t", {0: (2, 3)}, **allowed)
     cluster.change_isr(T0, (2,))
-
     cluster.die(2)
+    if not allowed:
+        assert -1 == cluster.leader("t")
+        settings = layout.write_config({"unclean.leader.election.enable": "true"})
+        cluster.write(Set(layout.config_path("t"), settings), Set(layout.CONFIG_CHANGES))
 
     assert (3, (3,)) == (cluster.leader("t"), cluster.isr("t"))
 
 
-def test_unclean_election_switched_on_later(cluster):
-    """Switching unclean elections on gives a partition a leader that has none."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (2, 3)})
-    cluster.change_isr(T0, (2,))
-    cluster.die(2)
-    assert -1 == cluster.leader("t")
-
-    cluster.write(
-        Set(layout.config_path("t"), layout.write_config({"unclean.leader.election.enable": "true"})),
-        Set(layout.CONFIG_CHANGES),
-    )
-
-    assert 3 == cluster.leader("t")
-
-
 def test_all_die_and_come_back(cluster):
     """After all nodes were gone, the in-sync replicas lead again as they come back, in any order."""
-    cluster.add(1, 2)
-    cluster.create_topic("t", {0: (1, 2)})
+    cluster.add(1, 2).create_topic("t", {0: (1, 2)})
     cluster.die(1)
     assert 2 == cluster.leader("t")
     cluster.die(2)
@@ -138,8 +114,7 @@ def test_all_die_and_come_back(cluster):
 
 def crashed(cluster):
     """Three nodes in sync, the leader of epoch 0 among them, that all crash at the same moment."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (1, 2, 3)})
+    cluster.add(1, 2, 3).create_topic("t", {0: (1, 2, 3)})
     for node in cluster.nodes.values():
         node.stopped = True
     cluster.clock.now += 60_000 * 1_000_000
@@ -181,8 +156,7 @@ def test_after_a_crash_of_all_a_replica_is_not_waited_for_forever(cluster):
 
 def test_a_crash_of_all_that_is_noticed_one_by_one(cluster):
     """Sessions do not end together: a node that was elected when it was gone already loses no log."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (1, 2, 3)})
+    cluster.add(1, 2, 3).create_topic("t", {0: (1, 2, 3)})
     cluster.die(1)  # 2 is elected, but all of them have crashed: it never leads
     assert 2 == cluster.leader("t")
     cluster.nodes[2].stopped = cluster.nodes[3].stopped = True
@@ -198,8 +172,7 @@ def test_a_crash_of_all_that_is_noticed_one_by_one(cluster):
 
 def test_a_crashed_leader_whose_followers_are_back_first_waits_for_them(cluster):
     """A leader of which the controller knows too late that it crashed, too, may lack what its followers have."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (1, 2, 3)})
+    cluster.add(1, 2, 3).create_topic("t", {0: (1, 2, 3)})
     ends = {1: (0, 80), 2: (0, 100), 3: (0, 100)}
     for node in (2, 3):  # the session of node 1 has not ended yet
         cluster.restart(node, {"t-0": ends[node]})
@@ -210,8 +183,7 @@ def test_a_crashed_leader_whose_followers_are_back_first_waits_for_them(cluster)
 
 def test_a_leader_that_was_alone_leads_again_at_once(cluster):
     """The only in-sync replica, which has written as the leader, waits for no replica that was gone before."""
-    cluster.add(1, 2)
-    cluster.create_topic("t", {0: (1, 2)})
+    cluster.add(1, 2).create_topic("t", {0: (1, 2)})
     cluster.die(1)
     cluster.die(2)
     cluster.restart(2, {"t-0": (1, 10)})
@@ -221,8 +193,7 @@ def test_a_leader_that_was_alone_leads_again_at_once(cluster):
 
 def test_nodes_restarted_while_there_was_no_controller_count_as_gone(cluster):
     """All nodes are back before any session has ended: a new controller still sees that all of them crashed."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (1, 2, 3)})
+    cluster.add(1, 2, 3).create_topic("t", {0: (1, 2, 3)})
     for node in cluster.nodes.values():
         node.stopped = True
     for node, end in {1: (0, 80), 3: (0, 100), 2: (0, 100)}.items():
@@ -235,8 +206,7 @@ def test_nodes_restarted_while_there_was_no_controller_count_as_gone(cluster):
 
 def test_bounced_node(cluster):
     """A node that died and is back before anybody looked leads again only after an election, which it may win."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (3, 2)})
+    cluster.add(1, 2, 3).create_topic("t", {0: (3, 2)})
     cluster.nodes[3].stopped = True
 
     cluster.restart(3)
@@ -247,8 +217,7 @@ def test_bounced_node(cluster):
 
 def test_newcomer_hears_everything(cluster):
     """A node that joins gets every partition, and all nodes."""
-    cluster.add(1)
-    cluster.create_topic("t", {0: (1,)})
+    cluster.add(1).create_topic("t", {0: (1,)})
 
     cluster.add(2)
 
@@ -258,8 +227,7 @@ def test_newcomer_hears_everything(cluster):
 
 def test_isr_change_is_told_to_all(cluster):
     """A leader's change of the in-sync replicas is reported to all, and its note is removed."""
-    cluster.add(1, 2)
-    cluster.create_topic("t", {0: (1, 2)})
+    cluster.add(1, 2).create_topic("t", {0: (1, 2)})
     cluster.forget_messages()
 
     cluster.change_isr(T0, (1,))
@@ -271,8 +239,7 @@ def test_isr_change_is_told_to_all(cluster):
 
 def test_leader_and_controller_write_at_once(cluster, monkeypatch):
     """A state that its leader changes while the controller elects is read again: no change is lost."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (2, 3, 1)})
+    cluster.add(1, 2, 3).create_topic("t", {0: (2, 3, 1)})
     machine = cluster.active.duties.leaders
     original, raced = machine.refresh, []
 
@@ -296,40 +263,32 @@ def test_leader_and_controller_write_at_once(cluster, monkeypatch):
 
 def test_a_node_that_is_about_to_stop(cluster):
     """Before a node stops, everything that it leads is led by others, and it is in sync nowhere."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (2, 3), 1: (1, 2), 2: (2, 1)})
-    cluster.nodes[2].store.multi([Create(f"{layout.OFFLINE}/2", ephemeral=True)])
-    cluster.settle()
+    cluster.add(1, 2, 3).create_topic("t", {0: (2, 3), 1: (1, 2), 2: (2, 1)})
+    cluster.go_offline(2)
 
     assert [3, 1, 1] == [cluster.leader("t", index) for index in range(3)]
     assert [(3,), (1,), (1,)] == [cluster.isr("t", index) for index in range(3)]
     for node in (1, 3):  # nothing new is given to it any more, but clients know it until it is gone
-        live = cluster.active.channel.of(UpdateMetadataRequest, node)[-1].live_brokers
-        assert {1: False, 2: True, 3: False} == {broker.broker_id: broker.is_offline for broker in live}
+        assert {1: False, 2: True, 3: False} == cluster.offline(node)
     assert [1, 2, 3] == cluster.active.channel.known
 
 
 def test_a_disk_that_rejects_writes(cluster):
     """A node whose disk rejects writes leads nothing and is in sync nowhere, but stays. Later it follows again."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (2, 3), 1: (1, 2)})
-    cluster.nodes[2].store.multi([Create(f"{layout.OFFLINE}/2", ephemeral=True)])
-    cluster.settle()
+    cluster.add(1, 2, 3).create_topic("t", {0: (2, 3), 1: (1, 2)})
+    cluster.go_offline(2)
 
     assert [(3, (3,)), (1, (1,))] == [(cluster.leader("t", index), cluster.isr("t", index)) for index in (0, 1)]
-    live = cluster.active.channel.of(UpdateMetadataRequest, 3)[-1].live_brokers
-    assert {1: False, 2: True, 3: False} == {broker.broker_id: broker.is_offline for broker in live}
+    assert {1: False, 2: True, 3: False} == cluster.offline(3)
     cluster.forget_messages()
     cluster.write(Delete(f"{layout.OFFLINE}/2"))
     assert (3, (3,)) == cluster.told(2, T0)
-    live = cluster.active.channel.of(UpdateMetadataRequest, 3)[-1].live_brokers
-    assert {1: False, 2: False, 3: False} == {broker.broker_id: broker.is_offline for broker in live}
+    assert {1: False, 2: False, 3: False} == cluster.offline(3)
 
 
 def test_a_disk_that_rejects_writes_where_nobody_can_take_over(cluster):
     """The only in-sync replica goes on leading. As soon as another one is in sync, that leads."""
-    cluster.add(1, 2)
-    cluster.create_topic("t", {0: (2, 1)})
+    cluster.add(1, 2).create_topic("t", {0: (2, 1)})
     cluster.change_isr(T0, (2,))
     cluster.write(Create(f"{layout.OFFLINE}/2", ephemeral=True))
     assert (2, (2,)) == (cluster.leader("t"), cluster.isr("t"))
@@ -340,9 +299,8 @@ def test_a_disk_that_rejects_writes_where_nobody_can_take_over(cluster):
 
 def test_a_new_controller_goes_by_disks_that_reject_writes(cluster):
     """A controller that is elected later elects no node whose disk rejects writes."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (1, 2, 3)})
-    cluster.nodes[2].store.multi([Create(f"{layout.OFFLINE}/2", ephemeral=True)])
+    cluster.add(1, 2, 3).create_topic("t", {0: (1, 2, 3)})
+    cluster.go_offline(2)
     cluster.die(1)
 
     assert (3, (3,)) == (cluster.leader("t"), cluster.isr("t"))
@@ -350,8 +308,7 @@ def test_a_new_controller_goes_by_disks_that_reject_writes(cluster):
 
 def test_preferred_leader_comes_back(cluster):
     """Once the preferred leader is in sync again, the next rebalance gives leadership back to it."""
-    cluster.add(1, 2)
-    cluster.create_topic("t", {0: (2, 1)})
+    cluster.add(1, 2).create_topic("t", {0: (2, 1)})
     cluster.die(2)
     cluster.restart(2)
     rebalance = lambda: cluster.active.controller.ask("r", lambda duties: duties.rebalance(), pytest.fail)  # noqa: E731
@@ -380,8 +337,7 @@ def test_rebalance_is_periodic(cluster):
 
 def test_elect_answers_for_each(cluster):
     """An election that was asked for says for each partition how it went."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (2, 1), 1: (1, 2), 2: (3, 1)})
+    cluster.add(1, 2, 3).create_topic("t", {0: (2, 1), 1: (1, 2), 2: (3, 1)})
     cluster.change_isr(("t", 2), (1, 3))
     cluster.die(3)
     answers = []
@@ -404,8 +360,7 @@ def test_elect_answers_for_each(cluster):
 
 def test_more_partitions(cluster):
     """Partitions that are added to a topic get leaders. Those that it had stay as they are."""
-    cluster.add(1, 2)
-    cluster.create_topic("t", {0: (1, 2)})
+    cluster.add(1, 2).create_topic("t", {0: (1, 2)})
     before = cluster.state(T0)
 
     cluster.write(Set(layout.topic_path("t"), layout.write_assignment({0: (1, 2), 1: (2, 1)})))
@@ -416,10 +371,9 @@ def test_more_partitions(cluster):
 
 def test_deletion(cluster):
     """A topic is deleted once every replica has released it: nothing of it is left in the tree."""
-    cluster.add(1, 2)
-    cluster.create_topic("t", {0: (1, 2), 1: (2, 1)})
+    cluster.add(1, 2).create_topic("t", {0: (1, 2), 1: (2, 1)})
 
-    cluster.write(Create(f"{layout.DELETIONS}/t"))
+    cluster.delete_topic("t")
 
     assert [] == cluster.store.children(layout.TOPICS)
     assert [] == cluster.store.children(layout.DELETIONS)
@@ -431,11 +385,10 @@ def test_deletion(cluster):
 
 def test_deletion_waits_for_a_dead_node(cluster):
     """While a node is dead that has a replica, the topic stays in the tree. Once it is back, it goes."""
-    cluster.add(1, 2)
-    cluster.create_topic("t", {0: (1, 2)})
+    cluster.add(1, 2).create_topic("t", {0: (1, 2)})
     cluster.die(2)
 
-    cluster.write(Create(f"{layout.DELETIONS}/t"))
+    cluster.delete_topic("t")
     assert ["t"] == cluster.store.children(layout.TOPICS)
 
     cluster.restart(2)
@@ -444,10 +397,9 @@ def test_deletion_waits_for_a_dead_node(cluster):
 
 def test_deletion_survives_the_controller(cluster):
     """A deletion that one controller began the next one ends."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (2, 3)})
+    cluster.add(1, 2, 3).create_topic("t", {0: (2, 3)})
     cluster.die(3)
-    cluster.write(Create(f"{layout.DELETIONS}/t"))
+    cluster.delete_topic("t")
     cluster.die(1)
 
     cluster.restart(3)
@@ -457,9 +409,8 @@ def test_deletion_survives_the_controller(cluster):
 
 def test_deleted_topic_is_created_anew(cluster):
     """A name can be used again after its topic was deleted, from leader epoch 0."""
-    cluster.add(1)
-    cluster.create_topic("t", {0: (1,)})
-    cluster.write(Create(f"{layout.DELETIONS}/t"))
+    cluster.add(1).create_topic("t", {0: (1,)})
+    cluster.delete_topic("t")
 
     cluster.create_topic("t", {0: (1,), 1: (1,)})
 
@@ -476,8 +427,7 @@ def test_unknown_topic_to_delete(cluster):
 
 def test_reassignment(cluster):
     """A partition moves: the newcomers follow, then one of them leads, then the old ones release it."""
-    cluster.add(1, 2, 3, 4)
-    cluster.create_topic("t", {0: (1, 2)})
+    cluster.add(1, 2, 3, 4).create_topic("t", {0: (1, 2)})
 
     cluster.write(Create(layout.REASSIGNMENTS, layout.write_reassignments({T0: (3, 4)})))
     assert {0: (3, 4, 1, 2)} == layout.assignment_of(cluster.store.get(layout.topic_path("t")).data)
@@ -489,15 +439,13 @@ def test_reassignment(cluster):
     assert {0: (3, 4)} == layout.assignment_of(cluster.store.get(layout.topic_path("t")).data)
     assert (3, (3, 4)) == (cluster.leader("t"), cluster.isr("t"))
     assert [True] == [m.delete for m in cluster.active.channel.of(StopReplicaRequest, 1) if m.delete]
-    with pytest.raises(NoNode):
-        cluster.store.get(layout.REASSIGNMENTS)
+    assert not is_moving(cluster)
 
 
 @pytest.mark.parametrize("late", [False, True])
 def test_partitions_added_during_a_reassignment_stay(cluster, late, monkeypatch):
     """A step of a move keeps partitions that the controller has not handled yet, added before or during its write."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (1, 2)})
+    cluster.add(1, 2, 3).create_topic("t", {0: (1, 2)})
     store = cluster.active.store
     grown = Set(layout.topic_path("t"), layout.write_assignment({0: (1, 2), 1: (2, 3)}))
     multi = store.multi
@@ -520,8 +468,7 @@ def test_partitions_added_during_a_reassignment_stay(cluster, late, monkeypatch)
 
 def test_reassignment_survives_the_controller(cluster):
     """A move that one controller began the next one ends."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (2,)})
+    cluster.add(1, 2, 3).create_topic("t", {0: (2,)})
     cluster.write(Create(layout.REASSIGNMENTS, layout.write_reassignments({T0: (3,)})))
     cluster.die(1)
 
@@ -554,8 +501,7 @@ def deleted_by(cluster):
 @pytest.mark.parametrize("dead", [(), (1,), (4,), (1, 4)], ids=str)
 def test_cancelled_reassignment(cluster, dead):
     """A request for the earlier replicas restores them: the new ones release it, also if one or the controller died."""
-    cluster.add(1, 2, 3, 4)
-    cluster.create_topic("t", {0: (2, 3)})
+    cluster.add(1, 2, 3, 4).create_topic("t", {0: (2, 3)})
     ask_to_move(cluster, (3, 4))
     assert (3, 4, 2) == assignment(cluster)
     cluster.die(*dead)
@@ -572,8 +518,7 @@ def test_cancelled_reassignment(cluster, dead):
 
 def test_cancelling_waits_for_who_is_out_of_sync(cluster):
     """While one of the replicas of before is dead the newcomers stay. Once it is back in sync, they release it."""
-    cluster.add(1, 2, 3, 4)
-    cluster.create_topic("t", {0: (2, 3)})
+    cluster.add(1, 2, 3, 4).create_topic("t", {0: (2, 3)})
     ask_to_move(cluster, (2, 4))
     cluster.die(3)
     cluster.change_isr(T0, (2,))
@@ -589,8 +534,7 @@ def test_cancelling_waits_for_who_is_out_of_sync(cluster):
 
 def test_reassignment_elsewhere_on_the_way(cluster):
     """Other targets take the place of those that a partition is on its way to."""
-    cluster.add(1, 2, 3, 4)
-    cluster.create_topic("t", {0: (1,)})
+    cluster.add(1, 2, 3, 4).create_topic("t", {0: (1,)})
     ask_to_move(cluster, (2, 3))
 
     ask_to_move(cluster, (4, 3))
@@ -602,21 +546,21 @@ def test_reassignment_elsewhere_on_the_way(cluster):
 
 
 @pytest.mark.parametrize("targets", [(), (9,)])
-def test_impossible_targets_on_the_way(cluster, targets):
-    """Impossible targets leave a move as it is, and the tree says so."""
-    cluster.add(1, 2)
-    cluster.create_topic("t", {0: (1,)})
-    ask_to_move(cluster, (2,))
-
+def test_impossible_reassignment(cluster, targets):
+    """A move to nowhere, or to a node that isn't there, is rejected and forgotten. A move under way stays as it is."""
+    cluster.add(1, 2).create_topic("t", {0: (1,)})
     ask_to_move(cluster, targets)
+    assert (1,) == assignment(cluster)
+    assert not is_moving(cluster)
 
+    ask_to_move(cluster, (2,))
+    ask_to_move(cluster, targets)
     assert {T0: (2,)} == layout.reassignments_of(cluster.store.get(layout.REASSIGNMENTS).data)
 
 
 def test_removed_reassignment(cluster):
     """A move that is taken out of the tree on the way is written again, and goes on."""
-    cluster.add(1, 2)
-    cluster.create_topic("t", {0: (1,)})
+    cluster.add(1, 2).create_topic("t", {0: (1,)})
     ask_to_move(cluster, (2,))
 
     cluster.write(Delete(layout.REASSIGNMENTS))
@@ -626,36 +570,17 @@ def test_removed_reassignment(cluster):
     assert (2,) == assignment(cluster)
 
 
-@pytest.mark.parametrize("targets", [(), (9,)])
-def test_impossible_reassignment(cluster, targets):
-    """A move to nowhere, or to a node that isn't there, is rejected and forgotten."""
+@pytest.mark.parametrize(
+    "nonsense",
+    [Create(layout.REASSIGNMENTS, b"{}"), Create(layout.topic_path("bad"), b"nonsense")],
+    ids=["wish", "topic"],
+)
+def test_nonsense_harms_no_topic(cluster, nonsense):
+    """A wish that makes no sense is removed. After it, or after a topic that makes none, the controller goes on."""
     cluster.add(1)
-    cluster.create_topic("t", {0: (1,)})
-
-    cluster.write(Create(layout.REASSIGNMENTS, layout.write_reassignments({T0: targets})))
-
-    assert {0: (1,)} == layout.assignment_of(cluster.store.get(layout.topic_path("t")).data)
-    with pytest.raises(NoNode):
-        cluster.store.get(layout.REASSIGNMENTS)
-
-
-def test_nonsense_is_dropped(cluster):
-    """A wish that makes no sense is removed, and the controller goes on."""
-    cluster.add(1)
-
-    cluster.write(Create(layout.REASSIGNMENTS, b"{}"))
-    cluster.create_topic("t", {0: (1,)})
-
-    with pytest.raises(NoNode):
-        cluster.store.get(layout.REASSIGNMENTS)
-    assert 1 == cluster.leader("t")
-
-
-def test_topic_that_makes_no_sense(cluster):
-    """A topic node that makes no sense harms no other topic."""
-    cluster.add(1)
-    cluster.write(Create(layout.topic_path("bad"), b"nonsense"))
+    cluster.write(nonsense)
 
     cluster.create_topic("t", {0: (1,)})
 
+    assert not is_moving(cluster)
     assert 1 == cluster.leader("t")

@@ -6,8 +6,7 @@ from examples.broker.coordination.store import Create, Set
 
 def test_a_reassignment_during_a_step_is_not_overwritten(cluster):
     """The last request counts, also if it comes between the controller's look and its own write."""
-    cluster.add(1, 2, 3, 4)
-    cluster.create_topic("t", {0: (1, 2, 3)})
+    cluster.add(1, 2, 3, 4).create_topic("t", {0: (1, 2, 3)})
     duties = cluster.active.duties
     write_assignment, newer = duties.write_assignment, [layout.write_reassignments({("t", 0): (1, 2, 3)})]
 

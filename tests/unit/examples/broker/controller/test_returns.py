@@ -10,8 +10,7 @@ from examples.broker.protocol.messages.controller import LeaderAndIsrRequest
 
 def test_a_pause_of_the_only_in_sync_replica_loses_no_record(cluster):
     """A node that only lost its session returns with the ends that its logs have then, not with those of its start."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (2, 1, 3)})
+    cluster.add(1, 2, 3).create_topic("t", {0: (2, 1, 3)})
     cluster.die(1, 3)
     assert (2, (2,)) == (cluster.leader("t"), cluster.isr("t"))
     paused = cluster.nodes[2]
@@ -30,8 +29,7 @@ def test_a_pause_of_the_only_in_sync_replica_loses_no_record(cluster):
 
 def test_a_leadership_names_the_registration_that_it_is_for(cluster):
     """A node that has lost its session rejects what was on its way to it, because it registers with later ends."""
-    cluster.add(1, 2)
-    cluster.create_topic("t", {0: (2, 1)})
+    cluster.add(1, 2).create_topic("t", {0: (2, 1)})
     sent = cluster.nodes[1].channel
 
     def latest():
@@ -48,8 +46,7 @@ def test_a_leadership_names_the_registration_that_it_is_for(cluster):
 @pytest.mark.parametrize("asked", ["periodically", "by a client", "by a reassignment"])
 def test_no_election_of_another_kind_ends_the_wait(cluster, asked):
     """The preferred replica, or the target of a move, may have lost the end of its log in the crash."""
-    cluster.add(1, 2, 3, 4)
-    cluster.create_topic("t", {0: (2, 3)})
+    cluster.add(1, 2, 3, 4).create_topic("t", {0: (2, 3)})
     cluster.die(2, 3, 4)
     cluster.restart(2, {"t-0": (0, 90)})
     kinds = {
@@ -71,8 +68,7 @@ def test_no_election_of_another_kind_ends_the_wait(cluster, asked):
 @pytest.mark.parametrize(("registers", "leader"), [(True, 3), (False, 2)])
 def test_a_node_whose_disk_failed_counts_with_its_present_ends(cluster, registers, leader):
     """It registers again before it may lead. With the ends of its start, a log that a crash has cut would win."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (2, 3)})
+    cluster.add(1, 2, 3).create_topic("t", {0: (2, 3)})
     disk = f"{layout.OFFLINE}/3"
     cluster.nodes[3].store.multi([Create(disk, ephemeral=True)])
     cluster.die(2)
@@ -90,8 +86,7 @@ def test_a_node_whose_disk_failed_counts_with_its_present_ends(cluster, register
 
 def test_a_node_that_can_lead_again_counts_with_its_present_ends(cluster):
     """Its new registration is read with its mark, although the two reach the controller as two events."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (2, 3)})
+    cluster.add(1, 2, 3).create_topic("t", {0: (2, 3)})
     cluster.nodes[3].store.multi([Create(f"{layout.OFFLINE}/3", ephemeral=True)])
     cluster.die(2)
     cluster.restart(2, {"t-0": (0, 5)})
@@ -107,8 +102,7 @@ def test_a_node_that_can_lead_again_counts_with_its_present_ends(cluster):
 
 def test_a_new_controller_waits_for_a_node_that_was_about_to_stop(cluster):
     """It has written since it registered, so with the ends of that time a log that a crash has cut would win."""
-    cluster.add(1, 2, 3, 4)
-    cluster.create_topic("t", {0: (2, 3)})
+    cluster.add(1, 2, 3, 4).create_topic("t", {0: (2, 3)})
     cluster.nodes[3].store.multi([Create(f"{layout.OFFLINE}/3", ephemeral=True)])
     cluster.settle()
     cluster.die(1, 2)
@@ -123,8 +117,7 @@ def test_a_new_controller_waits_for_a_node_that_was_about_to_stop(cluster):
 
 def test_the_wait_begins_when_the_first_replica_is_back(cluster):
     """The time since the crash does not count, nor does the return of a node without the partition."""
-    cluster.add(1, 2, 3, 4)
-    cluster.create_topic("t", {0: (2, 3)})
+    cluster.add(1, 2, 3, 4).create_topic("t", {0: (2, 3)})
     cluster.die(2, 3, 4)
     cluster.restart(4)
     cluster.advance(30_000)
@@ -139,8 +132,7 @@ def test_the_wait_begins_when_the_first_replica_is_back(cluster):
 
 def test_the_wait_begins_again_when_no_replica_is_left(cluster):
     """A replica that returned and died again has not waited for the others."""
-    cluster.add(1, 2, 3)
-    cluster.create_topic("t", {0: (2, 3)})
+    cluster.add(1, 2, 3).create_topic("t", {0: (2, 3)})
     cluster.die(2, 3)
     cluster.restart(2, {"t-0": (0, 90)})
     cluster.die(2)

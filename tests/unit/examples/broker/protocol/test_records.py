@@ -12,6 +12,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import batches, build, parse, records_of
+from tests.support.broker import rejected
 
 PAIRS = st.lists(
     st.tuples(st.none() | st.binary(max_size=300), st.none() | st.binary(max_size=300)),
@@ -76,9 +77,8 @@ def test_damage_is_noticed(pairs, data):
     raw = bytearray(build(pairs, timestamps=[1] * len(pairs)))
     position = data.draw(st.integers(17, len(raw) - 1))
     raw[position] ^= data.draw(st.integers(1, 255))
-    with pytest.raises(BrokerError) as caught:
+    with rejected(ErrorCode.CORRUPT_MESSAGE):
         batches(bytes(raw))
-    assert ErrorCode.CORRUPT_MESSAGE is caught.value.code
 
 
 @settings(max_examples=200, deadline=None)
@@ -105,9 +105,8 @@ def test_a_record_lies_inside_its_batch(body):
     honest = parse(build([(b"k", b"v")], timestamps=[1]))
     broken = build([(b"k", b"v")], timestamps=[1])[:61] + body * 2
     batch = type(honest)(0, len(broken), 0, 2_000_000_000, 0, 1, -1, -1, -1, 2_000_000_001)
-    with pytest.raises(BrokerError) as caught:
+    with rejected(ErrorCode.INVALID_RECORD):
         list(zip(range(10), records_of(broken, batch), strict=False))
-    assert ErrorCode.INVALID_RECORD is caught.value.code
 
 
 def test_a_cut_batch_is_refused():
@@ -122,6 +121,5 @@ def test_an_old_format_is_named():
     """Bytes of an older format are rejected with the code that says so."""
     data = bytearray(build([(None, b"value")], timestamps=[1]))
     data[16] = 1
-    with pytest.raises(BrokerError) as caught:
+    with rejected(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT):
         batches(bytes(data))
-    assert ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT is caught.value.code

@@ -14,6 +14,7 @@ from examples.broker.protocol.steps import run_at_once
 from examples.broker.storage.disk import Fsync
 from examples.broker.storage.log import Log
 from examples.broker.storage.segment import Segment
+from tests.support.broker import rejected
 
 
 def payload(*values, producer=(-1, -1, -1), timestamp=1_000):
@@ -82,9 +83,8 @@ def test_reading_outside_the_log_is_refused(log):
     append(log, b"a")
     log.delete_before(1)
     for offset in (0, 2):
-        with pytest.raises(BrokerError) as caught:
+        with rejected(ErrorCode.OFFSET_OUT_OF_RANGE):
             log.read(offset, 1, 100)
-        assert ErrorCode.OFFSET_OUT_OF_RANGE is caught.value.code
 
 
 def test_segments_roll_and_are_deleted(log):
@@ -233,9 +233,8 @@ def test_a_batch_that_is_broken_inside_has_no_timestamps(log):
     data[22] = 4
     data[17:21] = google_crc32c.value(bytes(data[21:])).to_bytes(4, "big")
     log.append(bytes(data), parse(bytes(data)))
-    with pytest.raises(BrokerError) as caught:
+    with rejected(ErrorCode.CORRUPT_MESSAGE):
         found(log, 1, 1)
-    assert ErrorCode.CORRUPT_MESSAGE is caught.value.code
 
 
 @pytest.mark.parametrize("large", [b"b", b"b" * 100_000], ids=["small", "large"])
@@ -358,9 +357,8 @@ def test_truncation_does_not_read_what_stays(log, monkeypatch):
 def test_gaps_and_old_epochs_are_refused(log, producer, code):
     """A gap in the sequence, an epoch gone by, and a new epoch that doesn't start at 0 are rejected."""
     append(log, b"a", producer=(9, 1, 0))
-    with pytest.raises(BrokerError) as caught:
+    with rejected(code):
         append(log, b"b", producer=producer)
-    assert code is caught.value.code
 
 
 def test_sequences_wrap(log):
