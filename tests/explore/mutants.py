@@ -55,6 +55,12 @@ OPERATION, PARKING = "purgatory._operations.operation", "purgatory._purgatory.pa
 SHARD = "purgatory._keys.shard"
 TIMER, TASK, DISPATCH, WHEEL = "timer._timer", "timer._task", "timer._dispatch", "timer._wheel"
 
+#: Where the executor takes a task of its batch.
+CLAIM = """
+with bucket.lock:
+    is_ours = bucket.remove(task)  # False if it was cancelled or rescheduled meanwhile
+"""
+
 KAFKAS = (
     Mutant(
         "no-pending-flag",
@@ -216,10 +222,7 @@ OURS = (
         "claim-unlocked",
         "the executor claims a task without the lock",
         DISPATCH,
-        """
-        with bucket.lock:
-            is_ours = bucket.remove(task)  # False if it was cancelled or rescheduled meanwhile
-        """,
+        CLAIM,
         "is_ours = bucket.remove(task)",
         "flush_vs_cancel",
         2,
@@ -246,10 +249,7 @@ OURS = (
         "claimed-anywhere",
         "the executor claims a task of its batch wherever it is now",
         DISPATCH,
-        """
-        with bucket.lock:
-            is_ours = bucket.remove(task)  # False if it was cancelled or rescheduled meanwhile
-        """,
+        CLAIM,
         "is_ours = task._task_withdraw()",
         "put_off_vs_batch",
         2,

@@ -71,6 +71,14 @@ def park(world, purgatory, op):
     op.parked_ok = True
 
 
+def park_unless_closed(world, purgatory, op, refused):
+    """Park, or note that the purgatory is closed."""
+    try:
+        park(world, purgatory, op)
+    except world.core.purgatory.PurgatoryClosed:
+        refused.append(op)
+
+
 def parked(world, purgatory, **kw):
     """An operation parked before the threads start."""
     op = operation(world, **kw)
@@ -97,6 +105,27 @@ def cancel(world, op):
         world.wins.append((op, "cancel"))
 
 
+def event(world, purgatory, op, key, *, wins=False):
+    """What makes the operation ready and checks a key of it. With ``wins`` it notes whether that completed it."""
+
+    def check():
+        op.ready = True
+        if check_key(world, purgatory, key) and wins:
+            world.wins.append((op, "check"))
+
+    return check
+
+
+def completed(*operations, why=None):
+    """What must hold at the end: each of the operations has completed."""
+
+    def done():
+        for op in operations:
+            assert op.is_completed, why or f"{op} is open"
+
+    return done
+
+
 # -- parking
 
 
@@ -105,17 +134,9 @@ def park_vs_check(world):
     purgatory = world.purgatory()
     op = operation(world, wants=("a", "b"))
 
-    def check():
-        op.ready = True
-        check_key(world, purgatory, "b")
-
     world.thread("parker", lambda: park(world, purgatory, op))
-    world.thread("event", check)
-
-    def done():
-        assert op.is_completed, "the event was missed"
-
-    return done
+    world.thread("event", event(world, purgatory, op, "b"))
+    return completed(op, why="the event was missed")
 
 
 def park_vs_two_checks(world):
@@ -131,11 +152,7 @@ def park_vs_two_checks(world):
     world.thread("parker", lambda: park(world, purgatory, op))
     world.thread("event-a", lambda: check(events[0], "a"))
     world.thread("event-b", lambda: check(events[1], "b"))
-
-    def done():
-        assert op.is_completed, "an event was missed"
-
-    return done
+    return completed(op, why="an event was missed")
 
 
 def park_vs_expire(world):
@@ -163,17 +180,9 @@ def park_due_vs_check(world):
     purgatory = world.purgatory()
     op = operation(world, 0)
 
-    def check():
-        op.ready = True
-        check_key(world, purgatory, "a")
-
     world.thread("parker", lambda: park(world, purgatory, op))
-    world.thread("event", check)
-
-    def done():
-        assert op.is_completed
-
-    return done
+    world.thread("event", event(world, purgatory, op, "a"))
+    return completed(op)
 
 
 def park_vs_force(world):
@@ -183,11 +192,7 @@ def park_vs_force(world):
     op.ready = True
     world.thread("parker", lambda: park(world, purgatory, op))
     world.thread("forcer", lambda: force(world, op))
-
-    def done():
-        assert op.is_completed
-
-    return done
+    return completed(op)
 
 
 def park_unready_vs_force(world):
@@ -196,11 +201,7 @@ def park_unready_vs_force(world):
     op = operation(world)
     world.thread("parker", lambda: park(world, purgatory, op))
     world.thread("forcer", lambda: force(world, op))
-
-    def done():
-        assert op.is_completed
-
-    return done
+    return completed(op)
 
 
 def park_observed_vs_force(world):
@@ -252,13 +253,9 @@ def park_twice_vs_check(world):
         except world.core.purgatory.AlreadyParked:
             refused.append(1)
 
-    def check():
-        op.ready = True
-        check_key(world, purgatory, "a")
-
     world.thread("parker", park_it)
     world.thread("again", park_it)
-    world.thread("event", check)
+    world.thread("event", event(world, purgatory, op, "a"))
 
     def done():
         # Refused, unless it had completed by then.
@@ -273,14 +270,7 @@ def park_vs_shutdown(world):
     purgatory = world.purgatory()
     op = operation(world)
     refused = []
-
-    def park_it():
-        try:
-            park(world, purgatory, op)
-        except world.core.purgatory.PurgatoryClosed:
-            refused.append(1)
-
-    world.thread("parker", park_it)
+    world.thread("parker", lambda: park_unless_closed(world, purgatory, op, refused))
     world.thread("shutdown", lambda: purgatory.shutdown())
 
     def done():
@@ -304,49 +294,25 @@ def check_vs_check(world):
 
     world.thread("event-0", lambda: check(events[0]))
     world.thread("event-1", lambda: check(events[1]))
-
-    def done():
-        assert op.is_completed, "an event was missed"
-
-    return done
+    return completed(op, why="an event was missed")
 
 
 def check_vs_force(world):
     """A check and a force: one of them did it, and only one says so."""
     purgatory = world.purgatory(max_parked=5)
     op = parked(world, purgatory, wants=("a", "b"))
-
-    def check():
-        op.ready = True
-        if check_key(world, purgatory, "a"):
-            world.wins.append((op, "check"))
-
-    world.thread("event", check)
+    world.thread("event", event(world, purgatory, op, "a", wins=True))
     world.thread("forcer", lambda: force(world, op))
-
-    def done():
-        assert op.is_completed
-
-    return done
+    return completed(op)
 
 
 def check_vs_expire(world):
     """A check and a deadline: once, without overlapping."""
     purgatory = world.purgatory()
     op = parked(world, purgatory, delay_ms=5, wants=("a", "b"))
-
-    def check():
-        op.ready = True
-        if check_key(world, purgatory, "a"):
-            world.wins.append((op, "check"))
-
-    world.thread("event", check)
+    world.thread("event", event(world, purgatory, op, "a", wins=True))
     world.thread("time", lambda: world.advance(purgatory.timer, 6))
-
-    def done():
-        assert op.is_completed
-
-    return done
+    return completed(op)
 
 
 def check_vs_user_lock(world):
@@ -361,17 +327,9 @@ def check_vs_user_lock(world):
             other.ready = True
             other.ready = False
 
-    def check():
-        op.ready = True
-        check_key(world, purgatory, "a")
-
     world.thread("user", hold)
-    world.thread("event", check)
-
-    def done():
-        assert op.is_completed, "the check was dropped"
-
-    return done
+    world.thread("event", event(world, purgatory, op, "a"))
+    return completed(op, why="the check was dropped")
 
 
 def expire_vs_user_lock(world):
@@ -388,11 +346,7 @@ def expire_vs_user_lock(world):
 
     world.thread("user", hold)
     world.thread("time", lambda: world.advance(purgatory.timer, 6))
-
-    def done():
-        assert op.is_completed, "the deadline was dropped"
-
-    return done
+    return completed(op, why="the deadline was dropped")
 
 
 # -- taking out
@@ -466,14 +420,8 @@ def extend_vs_satisfy(world):
     """A deadline that is extended while the operation completes leaves nothing in the timer."""
     purgatory = world.purgatory(max_parked=5)
     op = parked(world, purgatory, delay_ms=5, wants=("a", "b"))
-
-    def check():
-        op.ready = True
-        if check_key(world, purgatory, "a"):
-            world.wins.append((op, "check"))
-
     world.thread("holder", lambda: op.extend(50))
-    world.thread("event", check)
+    world.thread("event", event(world, purgatory, op, "a", wins=True))
 
     def done():
         assert op.is_completed
@@ -623,12 +571,7 @@ def refused_vs_two_forces(world):
     world.thread("parker", both)
     world.thread("forcer-0", lambda: force(world, op))
     world.thread("forcer-1", lambda: force(world, other))
-
-    def done():
-        assert op.is_completed
-        assert other.is_completed
-
-    return done
+    return completed(op, other)
 
 
 # -- the end, beside another owner's timer
@@ -661,15 +604,11 @@ def shutdown_vs_check_shared_timer(world):
     op = parked(world, purgatory, wants=("a", "b"))
     seen = []
 
-    def check():
-        op.ready = True
-        check_key(world, purgatory, "b")
-
     def end():
         purgatory.shutdown()
         seen.append((op.completed, purgatory.watched))
 
-    world.thread("event", check)
+    world.thread("event", event(world, purgatory, op, "b"))
     world.thread("shutdown", end)
 
     def done():
@@ -685,14 +624,7 @@ def shutdown_vs_park_shared_timer(world):
     before = parked(world, purgatory, name="before", delay_ms=5)
     op = operation(world, wants=("a", "b"))
     refused = []
-
-    def park_it():
-        try:
-            park(world, purgatory, op)
-        except world.core.purgatory.PurgatoryClosed:
-            refused.append(1)
-
-    world.thread("parker", park_it)
+    world.thread("parker", lambda: park_unless_closed(world, purgatory, op, refused))
     world.thread("time", lambda: world.advance(timer, 6))
     world.thread("shutdown", lambda: purgatory.shutdown())
 
@@ -714,11 +646,7 @@ def forget_vs_watch(world):
     op = operation(world, wants=("c", "a", "b"))
     world.thread("parker", lambda: park(world, purgatory, op))
     world.thread("forcer", lambda: force(world, before))
-
-    def done():
-        assert before.is_completed
-
-    return done
+    return completed(before)
 
 
 def purge_vs_watch(world):
@@ -739,11 +667,7 @@ def purge_vs_purge_vs_watch(world):
     world.thread("parker", lambda: park(world, purgatory, op))
     world.thread("time", lambda: world.advance(purgatory.timer, 6))
     world.thread("purger", lambda: purgatory.purge())
-
-    def done():
-        assert before.is_completed
-
-    return done
+    return completed(before)
 
 
 def last_check_vs_watch(world):
@@ -752,17 +676,9 @@ def last_check_vs_watch(world):
     first = parked(world, purgatory, name="first", wants=("a", "b"))
     op = operation(world)
 
-    def check():
-        first.ready = True
-        check_key(world, purgatory, "a")
-
     world.thread("parker", lambda: park(world, purgatory, op))
-    world.thread("event", check)
-
-    def done():
-        assert first.is_completed
-
-    return done
+    world.thread("event", event(world, purgatory, first, "a"))
+    return completed(first)
 
 
 # -- the timer
@@ -786,6 +702,30 @@ def task(world, delay_ms):
     return Task(delay_ms)
 
 
+def pending(world, *delays_ms, wheel_size=2):
+    """A timer with tasks of these delays in it, before the threads start."""
+    timer = world.timer(wheel_size=wheel_size)
+    tasks = [task(world, delay_ms) for delay_ms in delays_ms]
+    for one in tasks:
+        timer.add(one)
+    return timer, *tasks
+
+
+def once():
+    """How often a task runs at least and at most that is neither cancelled nor added again."""
+    return 1, 1
+
+
+def unless_refused(answers, runs, what):
+    """A task that runs so often, if the only answer is True."""
+
+    def often():
+        assert answers == [True], what
+        return runs, runs
+
+    return often
+
+
 def _fires_once(world, timer, tasks, ms=5_000):
     """Let time pass. Every task must have run as often as is said, none early, nothing be left."""
 
@@ -803,12 +743,11 @@ def _fires_once(world, timer, tasks, ms=5_000):
 
 def add_vs_flush(world):
     """A task added to a bucket that comes due at that moment runs once."""
-    timer = world.timer(wheel_size=2)
-    first, second = task(world, 3), task(world, 3)
-    timer.add(first)
+    timer, first = pending(world, 3)
+    second = task(world, 3)
     world.thread("adder", lambda: timer.add(second))
     world.thread("driver", lambda: world.advance(timer, 3))
-    return _fires_once(world, timer, [(first, lambda: (1, 1)), (second, lambda: (1, 1))])
+    return _fires_once(world, timer, [(first, once), (second, once)])
 
 
 def add_vs_add(world):
@@ -818,14 +757,12 @@ def add_vs_add(world):
     world.thread("adder-1", lambda: timer.add(first))
     world.thread("adder-2", lambda: timer.add(second))
     world.thread("driver", lambda: world.advance(timer, 1))
-    return _fires_once(world, timer, [(first, lambda: (1, 1)), (second, lambda: (1, 1))])
+    return _fires_once(world, timer, [(first, once), (second, once)])
 
 
 def flush_vs_cancel(world):
     """A task that is cancelled while its bucket comes due runs, or was cancelled, never both nor neither."""
-    timer = world.timer(wheel_size=2)
-    first = task(world, 1)
-    timer.add(first)
+    timer, first = pending(world, 1)
     answers = []
     world.thread("canceller", lambda: answers.append(first.cancel()))
     world.thread("driver", lambda: world.advance(timer, 1))
@@ -834,26 +771,17 @@ def flush_vs_cancel(world):
 
 def cascade_vs_cancel(world):
     """A task that is cancelled while its bucket is moved to a finer level: the cancel holds."""
-    timer = world.timer(wheel_size=2)
-    first, second = task(world, 7), task(world, 7)
-    timer.add(first)
-    timer.add(second)
+    timer, first, second = pending(world, 7, 7)
     answers = []
     world.thread("canceller", lambda: answers.append(first.cancel()))
     world.thread("driver", lambda: world.advance(timer, 4))
-
-    def often():
-        assert answers == [True], "a pending task was not cancelled"
-        return 0, 0
-
-    return _fires_once(world, timer, [(first, often), (second, lambda: (1, 1))])
+    cancelled = unless_refused(answers, 0, "a pending task was not cancelled")
+    return _fires_once(world, timer, [(first, cancelled), (second, once)])
 
 
 def flush_vs_readd(world):
     """A task that is extended again while its bucket comes due runs once more, or once in all. It is never lost."""
-    timer = world.timer(wheel_size=2)
-    first = task(world, 1)
-    timer.add(first)
+    timer, first = pending(world, 1)
     first.first_ns = first.deadline_ns
     world.thread("adder", lambda: timer.add(first))
     world.thread("driver", lambda: world.advance(timer, 1))
@@ -876,26 +804,22 @@ def cascade_vs_readd(world):
         timer.add(second)
 
     world.thread("adder", again)
-    return _fires_once(world, timer, [(first, lambda: (1, 1)), (second, lambda: (1, 1))])
+    return _fires_once(world, timer, [(first, once), (second, once)])
 
 
 def add_vs_cascade(world):
     """A task added just where the tasks of a coarser bucket are being put runs once, as they do."""
-    timer = world.timer(wheel_size=2)
-    first, second, third = task(world, 6), task(world, 7), task(world, 3)
-    timer.add(first)
-    timer.add(second)
+    timer, first, second = pending(world, 6, 7)
+    third = task(world, 3)
     world.advance(timer, 3)
     world.thread("driver", lambda: world.advance(timer, 1))
     world.thread("adder", lambda: timer.add(third))  # due at 6 or 7, as the clock stands
-    return _fires_once(world, timer, [(one, lambda: (1, 1)) for one in (first, second, third)])
+    return _fires_once(world, timer, [(one, once) for one in (first, second, third)])
 
 
 def put_off_vs_expire(world):
     """A task that is extended while its bucket comes due runs once, by the deadline that counts."""
-    timer = world.timer(wheel_size=2)
-    first = task(world, 1)
-    timer.add(first)
+    timer, first = pending(world, 1)
     before_ns = first.deadline_ns
     answers = []
     world.thread("holder", lambda: answers.append(timer.put_off(first, 10)))
@@ -910,67 +834,46 @@ def put_off_vs_expire(world):
 
 def put_off_vs_cancel(world):
     """A pending task that is cancelled while it is extended was cancelled, whichever came first."""
-    timer = world.timer(wheel_size=2)
-    first = task(world, 3)
-    timer.add(first)
+    timer, first = pending(world, 3)
     answers = []
     world.thread("holder", lambda: timer.put_off(first, 9))
     world.thread("canceller", lambda: answers.append(first.cancel()))
-
-    def often():
-        assert answers == [True], "a pending task was not cancelled"
-        return 0, 0
-
-    return _fires_once(world, timer, [(first, often)])
+    cancelled = unless_refused(answers, 0, "a pending task was not cancelled")
+    return _fires_once(world, timer, [(first, cancelled)])
 
 
 def put_off_vs_cascade(world):
     """A task that is extended while its bucket is moved to a finer level runs once, not before its new deadline."""
-    timer = world.timer(wheel_size=2)
-    first, second = task(world, 7), task(world, 7)
-    timer.add(first)
-    timer.add(second)
+    timer, first, second = pending(world, 7, 7)
     answers = []
     world.thread("holder", lambda: answers.append(timer.put_off(first, 12)))
     world.thread("driver", lambda: world.advance(timer, 4))
-
-    def often():
-        assert answers == [True], "a pending task could not be put off"
-        return 1, 1
-
-    return _fires_once(world, timer, [(first, often), (second, lambda: (1, 1))])
+    put_off = unless_refused(answers, 1, "a pending task could not be put off")
+    return _fires_once(world, timer, [(first, put_off), (second, once)])
 
 
 def put_off_vs_readd(world):
     """A task that one thread extends and another adds again is in the timer once."""
-    timer = world.timer(wheel_size=2)
-    first = task(world, 3)
-    timer.add(first)
+    timer, first = pending(world, 3)
     world.thread("holder", lambda: timer.put_off(first, 9))
     world.thread("adder", lambda: timer.add(first))
-    return _fires_once(world, timer, [(first, lambda: (1, 1))])
+    return _fires_once(world, timer, [(first, once)])
 
 
 def put_off_vs_batch(world):
     """A task that is extended while its batch runs is not run out of a coarse bucket that was closed ahead of its
     time.
     """
-    timer = world.timer(wheel_size=2)
-    first, second = task(world, 1), task(world, 1)
-    timer.add(first)
-    timer.add(second)
+    timer, first, second = pending(world, 1, 1)
     world.thread("driver", lambda: world.advance(timer, 1))
     world.thread("holder", lambda: timer.put_off(second, 7))
     world.thread("other driver", lambda: world.advance(timer, 4))
-    return _fires_once(world, timer, [(first, lambda: (1, 1)), (second, lambda: (1, 1))])
+    return _fires_once(world, timer, [(first, once), (second, once)])
 
 
 def cascade_vs_shutdown(world):
     """A shutdown while a bucket is moved to a finer level: every task is handed back, or has run."""
-    timer = world.timer(wheel_size=2)
-    tasks = [task(world, 7), task(world, 7), task(world, 6)]
-    for one in tasks:
-        timer.add(one)
+    timer, *tasks = pending(world, 7, 7, 6)
     back = []
     world.thread("driver", lambda: world.advance(timer, 4))
     world.thread("shutdown", lambda: back.extend(timer.shutdown()))
@@ -984,20 +887,15 @@ def cascade_vs_shutdown(world):
 
 def two_drivers(world):
     """Two threads advance one timer: every task runs once."""
-    timer = world.timer(wheel_size=2)
-    tasks = [task(world, ms) for ms in (1, 2, 7)]
-    for one in tasks:
-        timer.add(one)
+    timer, *tasks = pending(world, 1, 2, 7)
     world.thread("driver-1", lambda: world.advance(timer, 4))
     world.thread("driver-2", lambda: world.advance(timer, 4))
-    return _fires_once(world, timer, [(one, lambda: (1, 1)) for one in tasks])
+    return _fires_once(world, timer, [(one, once) for one in tasks])
 
 
 def cancel_vs_readd(world):
     """A task that one thread cancels and another extends again is pending and can be cancelled, or is not."""
-    timer = world.timer(wheel_size=2)
-    first = task(world, 3)
-    timer.add(first)
+    timer, first = pending(world, 3)
     answers = []
     world.thread("canceller", lambda: answers.append(first.cancel()))
     world.thread("adder", lambda: timer.add(first))
@@ -1013,20 +911,18 @@ def cancel_vs_readd(world):
 
 def empty_vs_add(world):
     """A bucket that is dropped because all in it were cancelled, while another thread adds to it."""
-    timer = world.timer(wheel_size=2)
-    first, second = task(world, 3), task(world, 3)
-    timer.add(first)
+    timer, first = pending(world, 3)
+    second = task(world, 3)
     first.cancel()
     world.thread("adder", lambda: timer.add(second))
     world.thread("looker", lambda: timer.advance_clock(0))
-    return _fires_once(world, timer, [(second, lambda: (1, 1))])
+    return _fires_once(world, timer, [(second, once)])
 
 
 def timer_shutdown_vs_add(world):
     """A task added during a shutdown is refused, or handed back."""
-    timer = world.timer(wheel_size=2)
-    first, second = task(world, 3), task(world, 3)
-    timer.add(first)
+    timer, first = pending(world, 3)
+    second = task(world, 3)
     back, refused = [], []
 
     def add():
