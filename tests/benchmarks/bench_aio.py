@@ -29,8 +29,8 @@ import structlog
 
 from purgatory import DelayedOperation
 from purgatory.aio import AsyncPurgatory, LoopTimer
+from tests.benchmarks.bench_lateness import Stamped
 from tests.benchmarks.harness import Case, Table, compare, percentile, say, show, write_json
-from timer import TimerTask
 
 if TYPE_CHECKING:
     from tests.benchmarks.harness import Row, Run
@@ -287,32 +287,19 @@ def cancellation(n: int, *, rounds: int = 3, scale: float = 1.0) -> Table:
     )
 
 
-class Due(TimerTask):
-    """Notes how late it is."""
-
-    __slots__ = ("late",)
-
-    def __init__(self, delay_ms: int, late: list[float]) -> None:
-        super().__init__(delay_ms)
-        self.late = late
-
-    def run(self) -> None:
-        self.late.append((time.monotonic_ns() - self.deadline_ns) / 1e6)
-
-
-async def _expire_on_wheel(delays_ms: list[int], late: list[float]) -> None:
+async def _expire_on_wheel(delays_ms: list[int], late: list[int]) -> None:
     with LoopTimer() as timer:
         for delay_ms in delays_ms:
-            timer.add(Due(delay_ms, late))
+            timer.add(Stamped(delay_ms, late))
         while len(late) < len(delays_ms):  # noqa: ASYNC110  # an event would be work that counts
             await asyncio.sleep(0.05)
 
 
-async def _expire_by_call_later(delays_ms: list[int], late: list[float]) -> None:
+async def _expire_by_call_later(delays_ms: list[int], late: list[int]) -> None:
     loop = asyncio.get_running_loop()
 
     def due(deadline_ns: int) -> None:
-        late.append((time.monotonic_ns() - deadline_ns) / 1e6)
+        late.append(time.monotonic_ns() - deadline_ns)
 
     for delay_ms in delays_ms:
         loop.call_later(delay_ms / 1000, due, time.monotonic_ns() + delay_ms * 1_000_000)
@@ -325,11 +312,12 @@ def expiry(n: int, spread_ms: int) -> Table:
     delays_ms = [1 + number * 7919 % spread_ms for number in range(n)]
     rows: list[Row] = []
     for name, expire in (("LoopTimer", _expire_on_wheel), ("loop.call_later", _expire_by_call_later)):
-        late: list[float] = []
+        late_ns: list[int] = []
         began = time.process_time()
-        asyncio.run(expire(delays_ms, late))
+        asyncio.run(expire(delays_ms, late_ns))
         cpu_us = (time.process_time() - began) / n * 1e6
         first_us = float(rows[0][1] or 0) if rows else cpu_us
+        late = [ns / 1e6 for ns in late_ns]
         early = sum(ms < 0 for ms in late)
         rows.append(
             (name, round(cpu_us, 2), percentile(late, 0.5), percentile(late, 0.99), max(late), early, cpu_us / first_us)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import purgatory
 import timer
-from tests.benchmarks.bench_purgatory import baseline, cycle, rotation, wait_for
+from tests.benchmarks.bench_purgatory import baseline, cycle, ready_on, rotation, wait_for
 from tests.benchmarks.bench_timer import CONSTANT_MS, OUTSTANDING, call_later
 from tests.benchmarks.harness import Case, Table, compare, say
 from tests.explore.edition import Edition
@@ -39,31 +39,12 @@ def _editions() -> dict[str, tuple[ModuleType, ModuleType]]:
     return {"native": (purgatory, timer), "Python": (interpreted.purgatory, interpreted.timer)}
 
 
-def _ready(core: Any) -> Any:
-    class Ready(core.DelayedOperation):  # type: ignore[misc]
-        """Completes when the benchmark allows it."""
-
-        __slots__ = ("ready",)
-
-        def __init__(self, delay_ms: int) -> None:
-            super().__init__(delay_ms)
-            self.ready = False
-
-        def try_complete(self) -> bool:
-            return self.ready and self.force_complete()
-
-        def on_complete(self) -> None:
-            pass
-
-    return Ready
-
-
 def _cycle(core: Any, keys: int) -> AbstractContextManager[Run]:
-    return cycle(keys, make=_ready(core), kind=core.DelayedOperationPurgatory)
+    return cycle(keys, make=ready_on(core.DelayedOperation), kind=core.DelayedOperationPurgatory)
 
 
 def _rotation(core: Any, number: int) -> AbstractContextManager[Run]:
-    return rotation(number, make=_ready(core), kind=core.DelayedOperationPurgatory)
+    return rotation(number, make=ready_on(core.DelayedOperation), kind=core.DelayedOperationPurgatory)
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ from timer import InlineExecutor, SystemTimer, SystemTimerReaper, TimerTask
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Expiries", "expire", "main", "starved"]
+__all__ = ["Expiries", "Stamped", "expire", "main", "starved"]
 
 
 @attrs.frozen
@@ -58,12 +58,12 @@ class Expiries:
     early: int
 
 
-class _Stamped(TimerTask):
+class Stamped(TimerTask):
     """Notes how late it runs."""
 
     __slots__ = ("late_ns",)
 
-    def __init__(self, delay_ms: int, late_ns: array[int]) -> None:
+    def __init__(self, delay_ms: int, late_ns: list[int] | array[int]) -> None:
         super().__init__(delay_ms)
         self.late_ns = late_ns
 
@@ -136,12 +136,12 @@ def expire(
     interval = sys.getswitchinterval()
     late_ns = array("q")
     timer = SystemTimer("lateness", executor=InlineExecutor() if inline else None)
-    waiting = [_Stamped(0, late_ns) for _ in range(tasks)]
+    waiting = [Stamped(0, late_ns) for _ in range(tasks)]
     # Adding them takes a while, which depends on the machine: try it with some, and allow four times as long.
     with SystemTimer("trial") as trial:
         start_ns = time.monotonic_ns()
         for _ in waiting[:10_000]:
-            trial.add(_Stamped(60_000, late_ns))
+            trial.add(Stamped(60_000, late_ns))
         each_ns = (time.monotonic_ns() - start_ns) / min(tasks, 10_000)
     lead_ms = 200 + int(4 * each_ns * tasks / 1e6)
     start_ns = time.monotonic_ns()

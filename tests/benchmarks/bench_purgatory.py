@@ -32,7 +32,7 @@ from tests.benchmarks.harness import Case, Table, compare, say
 if TYPE_CHECKING:
     from tests.benchmarks.harness import Run
 
-__all__ = ["BaselineOperation", "Ready", "cycle", "cycle_beside_peers", "baseline", "main"]
+__all__ = ["BaselineOperation", "Ready", "baseline", "cycle", "cycle_beside_peers", "main", "ready_on"]
 
 DELAY_MS = 300_000
 
@@ -40,23 +40,29 @@ DELAY_MS = 300_000
 Asked = TypeVar("Asked")
 
 
-class Ready(DelayedOperation):
-    """Completes when the benchmark allows it."""
+def ready_on(base: Any) -> Any:
+    """A user's class on this base: its operations complete when the benchmark allows it."""
 
-    __slots__ = ("ready",)
+    class Ready(base):  # type: ignore[misc]
+        __slots__ = ("ready",)
 
-    def __init__(self, delay_ms: int) -> None:
-        super().__init__(delay_ms)
-        self.ready = False
+        def __init__(self, delay_ms: int) -> None:
+            super().__init__(delay_ms)
+            self.ready = False
 
-    def try_complete(self) -> bool:
-        return self.ready and self.force_complete()
+        def try_complete(self) -> bool:
+            return self.ready and self.force_complete()
 
-    def on_complete(self) -> None:
-        pass
+        def on_complete(self) -> None:
+            pass
+
+    return Ready
 
 
-class Direct(Ready):
+Ready: Any = ready_on(DelayedOperation)
+
+
+class Direct(Ready):  # type: ignore[misc]
     """The same, begun without ``super()``, whose cell free-threaded CPython 3.13 has all threads wait at."""
 
     __slots__ = ()
@@ -96,20 +102,8 @@ class BaselineOperation:
         raise NotImplementedError
 
 
-class FloorReady(BaselineOperation):
-    """The same user's class as :class:`Ready`, on the least base there can be."""
-
-    __slots__ = ("ready",)
-
-    def __init__(self, delay_ms: int) -> None:
-        super().__init__(delay_ms)
-        self.ready = False
-
-    def try_complete(self) -> bool:
-        return self.ready and self.force_complete()
-
-    def on_complete(self) -> None:
-        pass
+#: The same user's class, on the least base there can be.
+FloorReady = ready_on(BaselineOperation)
 
 
 @contextlib.contextmanager
@@ -191,8 +185,8 @@ def baseline() -> Iterator[Run]:
 
     def run(n: int) -> None:
         now = time.monotonic_ns
-        by_key: dict[str, FloorReady] = {}
-        bucket: dict[FloorReady, None] = {}
+        by_key: dict[str, Any] = {}
+        bucket: dict[Any, None] = {}
         for _ in range(n):
             operation = FloorReady(DELAY_MS)
             if not operation.try_complete():
@@ -332,7 +326,7 @@ def cycle_ready_made(*, rounds: int = 15, scale: float = 1.0) -> Table:
 
 
 @contextlib.contextmanager
-def threads(number: int, *, make: Callable[[int], Ready] = Ready, own: bool = False) -> Iterator[Run]:
+def threads(number: int, *, make: Callable[[int], Any] = Ready, own: bool = False) -> Iterator[Run]:
     """The cycle in several threads at once, on keys of their own. *n* operations altogether.
 
     With ``own`` each has a purgatory, and a timer, of its own.

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
-import json
 import re
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.benchmarks.harness import Table, markdown
-from tests.benchmarks.plots import BASELINE, FOURTH, OURS, THEIRS, Picture, draw, read
+from tests.benchmarks.plots import BASELINE, FOURTH, OURS, THEIRS, Picture, command
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -60,27 +58,27 @@ PICTURES: dict[str, Picture] = {"growth": _growth, "state": _state}
 """A picture's name, and what draws it."""
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.pipeline_plots", description=__doc__)
-    parser.add_argument("--json", type=Path, default=Path("var/bench-spark.json"), help="the results (%(default)s)")
-    parser.add_argument("--docs", type=Path, default=Path("docs"), help="the docs' folder (%(default)s)")
-    arguments = parser.parse_args(argv)
-    if not arguments.json.exists():
-        parser.error(f"{arguments.json} isn't there; run `make bench-spark` first")
-    tables = read(arguments.json)
-    kept = json.loads(arguments.json.read_text(encoding="utf-8"))
-    figures = arguments.docs / "scale.inc"
+def _write(kept: dict[str, Any], tables: dict[str, Table], docs: Path) -> Path:
+    """Write the tables, and on what they were measured, into the docs."""
+    figures = docs / "scale.inc"
     figures.write_text(
         f"{kept['python']}, {kept['machine']}, {kept['when'][:10]}.\n\n" + "\n".join(map(markdown, tables.values())),
         encoding="utf-8",
     )
-    print(figures)
-    try:
-        drawn = draw(tables, PICTURES, arguments.docs / "pictures", "pipeline")
-    except ModuleNotFoundError as error:
-        parser.error(f"{error.name} isn't installed; `make bench-spark-plots` installs it")
-    print(*drawn, sep="\n")
-    return 0
+    return figures
+
+
+def main(argv: list[str] | None = None) -> int:
+    return command(
+        argv,
+        "tests.benchmarks.pipeline_plots",
+        __doc__,
+        PICTURES,
+        target="bench-spark",
+        results="var/bench-spark.json",
+        prefix="pipeline",
+        write=_write,
+    )
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from tests.benchmarks.harness import Table
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["Picture", "draw", "main", "read"]
+__all__ = ["Picture", "command", "draw", "main", "read"]
 
 Picture = Callable[["Axes", dict[str, Table]], None]
 
@@ -140,20 +140,39 @@ def draw(tables: dict[str, Table], pictures: dict[str, Picture], folder: Path, p
     return drawn
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.plots", description=__doc__)
-    parser.add_argument("--json", type=Path, default=Path("var/benchmarks.json"), help="the results (%(default)s)")
+def command(
+    argv: list[str] | None,
+    module: str,
+    purpose: str | None,
+    pictures: dict[str, Picture],
+    *,
+    target: str,
+    results: str,
+    prefix: str,
+    write: Callable[[dict[str, Any], dict[str, Table], Path], Path] | None = None,
+) -> int:
+    """Draw the pictures of the results of a ``make`` target. ``write`` may write a page of them first."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=purpose)
+    parser.add_argument("--json", type=Path, default=Path(results), help="the results (%(default)s)")
     parser.add_argument("--docs", type=Path, default=Path("docs"), help="the docs' folder (%(default)s)")
     arguments = parser.parse_args(argv)
     if not arguments.json.exists():
-        parser.error(f"{arguments.json} isn't there; run `make bench` first")
+        parser.error(f"{arguments.json} isn't there; run `make {target}` first")
     tables = read(arguments.json)
+    if write is not None:
+        print(write(json.loads(arguments.json.read_text(encoding="utf-8")), tables, arguments.docs))
     try:
-        drawn = draw(tables, PICTURES, arguments.docs / "pictures", "bench")
+        drawn = draw(tables, pictures, arguments.docs / "pictures", prefix)
     except ModuleNotFoundError as error:
-        parser.error(f"{error.name} isn't installed; `make bench-plots` installs it")
+        parser.error(f"{error.name} isn't installed; `make {target}-plots` installs it")
     print(*drawn, sep="\n")
     return 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    return command(
+        argv, "tests.benchmarks.plots", __doc__, PICTURES, target="bench", results="var/benchmarks.json", prefix="bench"
+    )
 
 
 if __name__ == "__main__":
