@@ -69,7 +69,7 @@ class Direct(Ready):  # type: ignore[misc]
 
     def __init__(self, delay_ms: int) -> None:
         DelayedOperation.__init__(self, delay_ms)
-        self.ready = False
+        self.ready = False  # type: ignore[misc]  # the slot is the base's
 
 
 class Bare(DelayedOperation):

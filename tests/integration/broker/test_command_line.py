@@ -62,25 +62,28 @@ def test_a_cluster_starts_and_stops_by_one_command(cluster, kcat, eventually):
     assert not any(is_running(pid) for pid in pids)
 
 
-def test_a_node_without_input_runs_on(tmp_path, free_ports):
-    """A node of several that a service manager starts, with nothing for its standard input, runs until it gets a
-    signal.
+@pytest.mark.parametrize("given", [subprocess.DEVNULL, subprocess.PIPE], ids=["nothing", "a pipe that ends"])
+def test_a_node_outlives_its_input(tmp_path, free_ports, given):
+    """A node of several runs until it gets a signal, whether a service manager starts it, with nothing for its standard
+    input, or a hand, with a pipe that ends.
     """
     ports = ",".join(map(str, free_ports(2)))
     process = subprocess.Popen(
         command("--node-id", 1, "--ports", ports, "--data", tmp_path),
         cwd=ROOT,
-        stdin=subprocess.DEVNULL,
+        stdin=given,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
         text=True,
     )
     with process:
         assert process.stdout.readline().startswith("node 1 listens")
+        if process.stdin is not None:
+            process.stdin.close()
         with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(0.5)
+            process.wait(1)
         process.terminate()
-        process.communicate(timeout=60)
+        process.wait(60)
     assert 0 == process.returncode
 
 
@@ -109,27 +112,6 @@ def test_a_machine_with_the_id_of_another_node_ends(tmp_path, free_ports):
     assert registration == other.get(f"{layout.IDS}/1").data
     assert b"" == other.get(offline).data
     other.close()
-
-
-def test_a_node_started_by_hand_outlives_its_input(tmp_path, free_ports):
-    """A node that is started by hand with a pipe for its standard input goes on when that ends."""
-    ports = ",".join(map(str, free_ports(2)))
-    process = subprocess.Popen(
-        command("--node-id", 1, "--ports", ports, "--data", tmp_path),
-        cwd=ROOT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    with process:
-        assert process.stdout.readline().startswith("node 1 listens")
-        process.stdin.close()
-        with pytest.raises(subprocess.TimeoutExpired):
-            process.wait(1)
-        process.terminate()
-        process.wait(60)
-    assert 0 == process.returncode
 
 
 def test_a_cluster_stops_with_a_node_that_is_stopped(cluster):
@@ -187,6 +169,12 @@ def test_a_node_that_dies_is_started_again(cluster, kcat, eventually):
     assert 0 == process.wait(60)
 
 
+def run_in_vain(*arguments):
+    done = subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -213,32 +201,15 @@ def test_a_node_that_dies_is_started_again(cluster, kcat, eventually):
 )
 def test_mistakes_are_named(tmp_path, arguments, message):
     """An impossible argument is rejected with the reason, and exit code 2."""
-    done = subprocess.run(
-        command("--data", tmp_path, *arguments), cwd=ROOT, capture_output=True, text=True, timeout=90, check=False
-    )
-    assert (2, True) == (done.returncode, message in done.stderr), done.stderr
+    status, said = run_in_vain("--data", tmp_path, *arguments)
+    assert (2, True) == (status, message in said), said
 
 
 def test_a_port_that_is_taken_is_an_error(tmp_path):
     """A port in use is an error message, not a traceback."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        done = subprocess.run(
-            command("--data", tmp_path, "--port", taken.getsockname()[1]),
-            cwd=ROOT,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
-    assert 1 == done.returncode
-    assert "error:" in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def run_in_vain(*arguments):
-    done = subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
-    assert "Traceback" not in done.stderr
-    return done.returncode, done.stderr
+        status, said = run_in_vain("--data", tmp_path, "--port", taken.getsockname()[1])
+    assert (1, True) == (status, "error:" in said)
 
 
 def test_a_data_folder_has_one_node(tmp_path, start_cluster, kcat, topic):

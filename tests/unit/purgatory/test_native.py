@@ -24,6 +24,7 @@ from purgatory import (
 from purgatory._operations.operation import Operation
 from purgatory._support.edition import CORE
 from tests.support import Waiting, park_one
+from tests.support.chains import chain
 from tests.support.leaks import growth
 from timer import MockTimer
 
@@ -263,34 +264,7 @@ def test_nothing_leaks_where_something_raises(purgatory, logs):
 @pytest.mark.parametrize("stack_kib", [128, 256, 1024])
 def test_chain_of_hooks_in_a_thread_with_a_small_stack(stack_kib, limit):
     """Hooks that complete further operations end with a RecursionError before the thread's C stack ends."""
-    program = """
-import logging, sys, threading
-logging.disable()
-from purgatory import DelayedOperation, DelayedOperationPurgatory
-class Next(DelayedOperation):
-    def try_complete(self):
-        return False
-    def on_complete(self):
-        answered.append(self)
-        operations[len(answered)].force_complete()
-sys.setrecursionlimit(int(sys.argv[1]))
-threading.stack_size(int(sys.argv[2]) * 1024)
-answered = []
-purgatory = DelayedOperationPurgatory("deep", timer_enabled=False)
-operations = [Next(1) for _ in range(20_000)]
-for operation in operations:
-    purgatory.try_complete_else_watch(operation, ["k"])
-thread = threading.Thread(target=operations[0].force_complete)
-thread.start()
-thread.join()
-print(len(answered), sum(operation.is_completed for operation in operations))
-purgatory.shutdown("cancel")
-"""
-    done = subprocess.run(  # noqa: S603
-        [sys.executable, "-c", program, str(limit), str(stack_kib)], capture_output=True, text=True, check=False
-    )
-    assert 0 == done.returncode, done.stderr[-500:]
-    answered, completed = map(int, done.stdout.split())
+    answered, completed, _ = chain(limit, stack_kib)
     assert completed == answered
     assert 20 < answered < 20_000
 

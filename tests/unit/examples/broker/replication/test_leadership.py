@@ -56,6 +56,11 @@ class Node:
     def append(self, respond=lambda _: None):
         self.manager.append({KEY: BATCH}, acks=-1, timeout_ms=60_000, respond=respond)
 
+    def fetch(self, respond, *, by=CONSUMER, epoch=-1, max_bytes=1 << 20):
+        wanted = {KEY: Wanted(0, max_bytes, 0, epoch)}
+        session = self.manager.fetches.open_session(0, -1, node=by, wanted=wanted, forgotten=[])
+        self.manager.fetches.fetch(session, max_wait_ms=60_000, min_bytes=1, max_bytes=max_bytes, respond=respond)
+
     def fetched(self, node, offset, now=1.0):
         self.partition.follower_fetches(node, offset, 0, FetchClock(now))
 
@@ -76,16 +81,7 @@ def test_thousands_parked_are_answered_when_leadership_moves(node):
     for _ in range(3_000):
         node.append(lambda results: writes.update(code for code, _ in results.values()))
     for _ in range(3_000):
-        session = node.manager.fetches.open_session(
-            0, -1, node=CONSUMER, wanted={KEY: Wanted(0, 1 << 20)}, forgotten=[]
-        )
-        node.manager.fetches.fetch(
-            session,
-            max_wait_ms=60_000,
-            min_bytes=1,
-            max_bytes=1 << 20,
-            respond=lambda found: reads.update(each.code for each in found),
-        )
+        node.fetch(lambda found: reads.update(each.code for each in found))
     assert (3_000, 3_000) == (node.manager.produces.num_delayed, node.manager.fetches.purgatory.num_delayed)
 
     node.decide(2, 1)
@@ -134,8 +130,7 @@ def test_other_epochs_are_refused(node, epoch, code):
     """A fetch with another leader epoch gets an error: the epoch is old, or not known yet."""
     node.decide(1, 5)
     found = []
-    session = node.manager.fetches.open_session(0, -1, node=2, wanted={KEY: Wanted(0, 100, 0, epoch)}, forgotten=[])
-    node.manager.fetches.fetch(session, max_wait_ms=1_000, min_bytes=1, max_bytes=100, respond=found.extend)
+    node.fetch(found.extend, by=2, epoch=epoch, max_bytes=100)
 
     assert [code] == [each.code for each in found]
     with pytest.raises(BrokerError):
