@@ -5,10 +5,7 @@ import sys
 import textwrap
 from pathlib import Path
 
-import pytest
-
-from purgatory import COMPILED
-from tests.support import HAS_GLOBAL_LOCK, cpython_only
+from tests.support import cpython_only
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -221,70 +218,6 @@ def test_a_forked_childs_copy_can_be_checked_and_shut_down():
     )
     expected = ["complete satisfied", "completed 1", "complete expired", "expired 1", "child's status 0"]
     assert expected == out
-
-
-@pytest.mark.skipif(
-    not HAS_GLOBAL_LOCK and not COMPILED,
-    reason="without a global lock a fork copies dicts whose own locks are held, and nobody can free those",
-)
-def test_a_forked_childs_copy_shuts_down_whatever_others_held():
-    """However busy the parent's threads are with a purgatory and its timer, a child that shuts its copy down ends.
-
-    Without a global lock, this holds for the locks of the native implementation. The dicts that all threads share, of
-    places and of keys that come and go, have a lock of CPython, which may be held in a child forever.
-    """
-    out, _ = run(
-        """
-        has_global_lock = getattr(sys, "_is_gil_enabled", lambda: True)()
-        settings = {"max_parked": 100_000, "purge_interval": 10} if has_global_lock else {}
-        import logging, random, warnings
-        logging.disable(logging.CRITICAL)
-        warnings.simplefilter("ignore")
-        from timer import SystemTimer, SystemTimerReaper
-        timer = SystemTimerReaper("shared", SystemTimer())
-        busy = DelayedOperationPurgatory("busy", timer=timer, **settings)
-        class Quiet(DelayedOperation):
-            ready = False
-            def try_complete(self):
-                return self.ready and self.force_complete()
-        over = False
-        def work(seed):
-            chance = random.Random(seed)
-            while not over:
-                op = Quiet(chance.choice([1, 5, 60_000]))
-                busy.try_complete_else_watch(op, [chance.randrange(50), "all"])
-                op.ready = chance.random() < 0.7
-                busy.check_and_complete(chance.randrange(50))
-                op.extend(5)
-        sys.setswitchinterval(1e-5)
-        workers = [threading.Thread(target=work, args=(seed,), daemon=True) for seed in range(3)]
-        for worker in workers:
-            worker.start()
-        ended = slow = 0
-        for _ in range(12):
-            time.sleep(0.01)
-            pid = os.fork()
-            if pid == 0:
-                began = time.monotonic()
-                report = busy.shutdown("cancel", timeout_ms=20_000)
-                os._exit(1 if report.stuck or busy.watched or time.monotonic() - began > 15 else 0)
-            give_up = time.monotonic() + 30
-            while (found := os.waitpid(pid, os.WNOHANG)) == (0, 0) and time.monotonic() < give_up:
-                time.sleep(0.005)
-            if found == (0, 0):
-                os.kill(pid, 9)
-                os.waitpid(pid, 0)
-                print("a child hangs", flush=True)
-            ended += found[1] == 0 and found[0] == pid
-        over = True
-        for worker in workers:
-            worker.join()
-        print(ended, "children ended", flush=True)
-        busy.shutdown("cancel")
-        timer.shutdown()
-        """
-    )
-    assert ["12 children ended"] == out
 
 
 @cpython_only
