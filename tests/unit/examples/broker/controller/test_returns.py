@@ -69,8 +69,7 @@ def test_no_election_of_another_kind_ends_the_wait(cluster, asked):
 def test_a_node_whose_disk_failed_counts_with_its_present_ends(cluster, registers, leader):
     """It registers again before it may lead. With the ends of its start, a log that a crash has cut would win."""
     cluster.add(1, 2, 3).create_topic("t", {0: (2, 3)})
-    disk = f"{layout.OFFLINE}/3"
-    cluster.nodes[3].store.multi([Create(disk, ephemeral=True)])
+    cluster.go_offline(3)
     cluster.die(2)
     cluster.restart(2, {"t-0": (0, 5)})
     assert -1 == cluster.leader("t")
@@ -79,7 +78,7 @@ def test_a_node_whose_disk_failed_counts_with_its_present_ends(cluster, register
         cluster.nodes[3].ends = {"t-0": (0, 9)}  # from the time before the crash
         cluster.nodes[3].controller.register_again()
         cluster.settle()
-    cluster.write(Delete(disk))
+    cluster.write(Delete(f"{layout.OFFLINE}/3"))
 
     assert leader == cluster.leader("t")
 
@@ -87,7 +86,7 @@ def test_a_node_whose_disk_failed_counts_with_its_present_ends(cluster, register
 def test_a_node_that_can_lead_again_counts_with_its_present_ends(cluster):
     """Its new registration is read with its mark, although the two reach the controller as two events."""
     cluster.add(1, 2, 3).create_topic("t", {0: (2, 3)})
-    cluster.nodes[3].store.multi([Create(f"{layout.OFFLINE}/3", ephemeral=True)])
+    cluster.go_offline(3)
     cluster.die(2)
     cluster.restart(2, {"t-0": (0, 5)})
     info = attrs.evolve(cluster.nodes[3].controller.info, incarnation="later", ends={"t-0": (0, 9)})
@@ -103,8 +102,7 @@ def test_a_node_that_can_lead_again_counts_with_its_present_ends(cluster):
 def test_a_new_controller_waits_for_a_node_that_was_about_to_stop(cluster):
     """It has written since it registered, so with the ends of that time a log that a crash has cut would win."""
     cluster.add(1, 2, 3, 4).create_topic("t", {0: (2, 3)})
-    cluster.nodes[3].store.multi([Create(f"{layout.OFFLINE}/3", ephemeral=True)])
-    cluster.settle()
+    cluster.go_offline(3)
     cluster.die(1, 2)
 
     cluster.restart(2, {"t-0": (0, 5)})

@@ -94,11 +94,15 @@ class Fixture:
         self.run()
         return codes[0]
 
+    def joined(self, count, **settings):
+        """Let a number of members join. Returns their ids, the leader first."""
+        joins = [self.join(**settings) for _ in range(count)]
+        self.advance(300)
+        return [answers[0].member_id for answers in joins]
+
     def stable(self, count):
         """Make a stable group of a number of members. Returns their ids, the leader first."""
-        joins = [self.join() for _ in range(count)]
-        self.advance(300)
-        ids = [answers[0].member_id for answers in joins]
+        ids = self.joined(count)
         generation = self.group.generation
         for member in reversed(ids):
             self.sync(member, generation, [(x, x.encode()) for x in ids])

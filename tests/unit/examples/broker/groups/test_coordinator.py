@@ -60,9 +60,7 @@ def test_new_clients_are_told_their_id_first(groups):
 
 def test_assignments_reach_everyone(groups):
     """Members wait for the leader's assignment, and get their own. Later ones are answered at once."""
-    joins = [groups.join(), groups.join()]
-    groups.advance(300)
-    leader, other = (answers[0].member_id for answers in joins)
+    leader, other = groups.joined(2)
     waiting = groups.sync(other, 1)
     assert [] == waiting
     assert [(ErrorCode.NONE, b"L")] == groups.sync(leader, 1, [(leader, b"L"), (other, b"O")])
@@ -122,9 +120,7 @@ def test_members_that_wait_for_us_are_not_taken_for_dead(groups):
 
 def test_a_leader_that_never_assigns_is_removed(groups):
     """If the leader joins and is never heard of again, the others rebalance without it."""
-    joins = [groups.join(rebalance_ms=3_000), groups.join(rebalance_ms=3_000)]
-    groups.advance(300)
-    leader, other = (answers[0].member_id for answers in joins)
+    leader, other = groups.joined(2, rebalance_ms=3_000)
     waiting = groups.sync(other, 1)
     groups.advance(3_100)
     assert leader not in groups.group.members
@@ -135,9 +131,7 @@ def test_a_leader_that_never_assigns_is_removed(groups):
 
 def test_who_never_syncs_is_removed(groups):
     """A member that heartbeats but never asks for its assignment is removed at the rebalance timeout."""
-    joins = [groups.join(rebalance_ms=3_000), groups.join(rebalance_ms=3_000)]
-    groups.advance(300)
-    leader, other = (answers[0].member_id for answers in joins)
+    leader, other = groups.joined(2, rebalance_ms=3_000)
     groups.sync(leader, 1)
     groups.keep_alive([leader, other], 3_200)
     assert {leader} == set(groups.group.members)
@@ -245,10 +239,9 @@ def test_a_group_is_deleted_once_it_is_empty(groups):
 )
 def test_offsets_in_use_are_not_deleted(groups, metadata, code):
     """Offsets of a topic that a member reads, or may read, are kept. Others can go."""
-    joined = groups.join(metadata=metadata)
-    groups.advance(300)
-    groups.sync(joined[0].member_id, 1)
-    groups.commit(joined[0].member_id, 1, {T0: Commit(1), ("t", 1): Commit(1)})
+    (member,) = groups.joined(1, metadata=metadata)
+    groups.sync(member, 1)
+    groups.commit(member, 1, {T0: Commit(1), ("t", 1): Commit(1)})
     codes = []
     groups.coordinator.commits.delete_offsets("g", [T0], codes.append)
     groups.run()
@@ -299,9 +292,7 @@ def test_a_negative_offset_is_taken(groups):
 
 def test_a_member_that_syncs_again_gets_both_answers(groups):
     """The first request is answered when the second comes. A connection sends its responses in order."""
-    joins = [groups.join() for _ in range(2)]
-    groups.advance(300)
-    leader, other = (answers[0].member_id for answers in joins)
+    leader, other = groups.joined(2)
     first, second = groups.sync(other, 1), groups.sync(other, 1)
     assert ([(ErrorCode.REBALANCE_IN_PROGRESS, b"")], []) == (first, second)
     groups.sync(leader, 1, {other: b"x"})

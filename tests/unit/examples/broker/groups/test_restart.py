@@ -39,9 +39,7 @@ def test_a_rebalance_that_was_under_way_is_begun_again(groups, restart):
 
 def test_a_generation_is_stored_before_it_is_told(groups):
     """No member gets its assignment while the replicas have not stored it. If they can't, all join again."""
-    joins = [groups.join(), groups.join()]
-    groups.advance(300)
-    leader, other = (answers[0].member_id for answers in joins)
+    leader, other = groups.joined(2)
     stored = []
     groups.coordinator.store.save = lambda group, respond: stored.append(respond)
     waiting = [groups.sync(other, 1), groups.sync(leader, 1, {other: b"O"})]
@@ -53,9 +51,7 @@ def test_a_generation_is_stored_before_it_is_told(groups):
 
 def test_a_rebalance_overtakes_a_generation_that_is_being_stored(groups):
     """When a member joins meanwhile, the waiting ones must join again, and the late answer changes nothing."""
-    joins = [groups.join()]
-    groups.advance(300)
-    leader = joins[0][0].member_id
+    (leader,) = groups.joined(1)
     stored = []
     groups.coordinator.store.save = lambda group, respond: stored.append(respond)
     waiting = groups.sync(leader, 1, {leader: b"L"})
