@@ -16,6 +16,7 @@ from purgatory.otel import Spans, instrument
 from purgatory.otel._spans import MOST_ENDS
 from tests.support import Waiting, in_thread, park_one
 from tests.support.loops import run_on, until
+from tests.support.operations import WAYS_OUT
 
 
 class Telemetry:
@@ -50,18 +51,24 @@ def ids(context):
     return context.trace_id, context.span_id
 
 
-def test_wait_is_a_span_of_the_request_linked_to_its_event(opened, telemetry):
-    """The span of a wait is a child of the parker's, and linked to that of the event which satisfied it."""
+@pytest.mark.parametrize("call", [lambda event: event(), in_thread], ids=["on its thread", "on another thread"])
+def test_wait_is_a_span_of_the_request_linked_to_its_event(opened, telemetry, call):
+    """The span of a wait is a child of the parker's, and linked to that of the event, on whichever thread it came."""
     operation = Waiting(30_000)
     with telemetry.tracer.start_as_current_span("request") as request:
         opened.try_complete_else_watch(operation, [("orders", 0), "all"])
-    operation.ready = True
-    with telemetry.tracer.start_as_current_span("event") as event:
-        opened.check_and_complete("all")
+
+    def event():
+        operation.ready = True
+        with telemetry.tracer.start_as_current_span("event") as span:
+            opened.check_and_complete("all")
+        return span.get_span_context()
+
+    linked = call(event)
     span = telemetry.wait()
     assert "park Waiting" == span.name
     assert ids(request.get_span_context()) == ids(span.parent)
-    assert [ids(event.get_span_context())] == [ids(link.context) for link in span.links]
+    assert [ids(linked)] == [ids(link.context) for link in span.links]
     assert {
         "purgatory.name": "fetch",
         "purgatory.operation": "Waiting",
@@ -71,23 +78,6 @@ def test_wait_is_a_span_of_the_request_linked_to_its_event(opened, telemetry):
         "purgatory.checks": 3,
     } == dict(span.attributes)
     assert trace.StatusCode.UNSET is span.status.status_code
-
-
-def test_event_on_another_thread_is_linked(opened, telemetry):
-    """It doesn't matter on which thread an event comes in."""
-    operation = Waiting()
-    with telemetry.tracer.start_as_current_span("request") as request:
-        opened.try_complete_else_watch(operation, ["k"])
-
-    def event():
-        operation.ready = True
-        with telemetry.tracer.start_as_current_span("event") as span:
-            opened.check_and_complete("k")
-        return span.get_span_context()
-
-    linked = in_thread(event)
-    assert [ids(linked)] == [ids(link.context) for link in telemetry.wait().links]
-    assert ids(request.get_span_context()) == ids(telemetry.wait().parent)
 
 
 def test_event_that_satisfies_nobody_is_not_linked(opened, telemetry):
@@ -100,24 +90,15 @@ def test_event_that_satisfies_nobody_is_not_linked(opened, telemetry):
     assert () == telemetry.wait().links
 
 
-def test_deadline_ends_the_span_without_a_link(opened, telemetry, mock_timer):
-    """A wait that ends by its deadline says so, and is no error."""
-    opened.try_complete_else_watch(Waiting(100), ["k"])
-    mock_timer.advance_clock(100)
-    span = telemetry.wait()
-    assert ("expired", ()) == (span.attributes["purgatory.outcome"], span.links)
-    assert trace.StatusCode.UNSET is span.status.status_code
-
-
-@pytest.mark.parametrize(
-    ("leave", "outcome"), [(lambda o: o.cancel(), "cancelled"), (lambda o: o.force_complete(), "forced")]
-)
-def test_every_outcome_ends_the_span(opened, telemetry, leave, outcome):
-    """However an operation leaves, its span ends."""
+@pytest.mark.parametrize("outcome", [Outcome.EXPIRED, Outcome.CANCELLED, Outcome.FORCED])
+def test_every_outcome_ends_the_span(opened, telemetry, outcome):
+    """However an operation leaves, its span ends, says so, and is no error. Without an event it has no link."""
     operation = park_one(opened, Waiting())
     assert [] == telemetry.waits()
-    leave(operation)
-    assert outcome == telemetry.wait().attributes["purgatory.outcome"]
+    WAYS_OUT[outcome](opened, operation)
+    span = telemetry.wait()
+    assert (outcome.value, ()) == (span.attributes["purgatory.outcome"], span.links)
+    assert trace.StatusCode.UNSET is span.status.status_code
 
 
 def test_operation_that_need_not_wait_has_no_span(opened, telemetry):

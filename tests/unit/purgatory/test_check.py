@@ -59,17 +59,6 @@ def test_operations_are_checked_in_order_of_arrival(purgatory):
     assert operations == order
 
 
-def test_who_finishes_elsewhere_is_under_no_key_any_more(purgatory):
-    """The thread that completes an operation removes it from all its keys at once, without a check of them."""
-    first, second = park(purgatory, "a", "b"), park(purgatory, "a", "b")
-    first.ready = True
-    purgatory.check_and_complete("a")
-    second.force_complete()
-
-    assert 0 == purgatory.watched
-    assert [] == purgatory.operations_for_key("a") == purgatory.operations_for_key("b")
-
-
 def test_who_left_during_a_check_is_not_asked(purgatory):
     """An operation that another one's hook has ended isn't checked any more, a method of its own included."""
 

@@ -139,17 +139,6 @@ def test_set_can_be_cancelled(votes, called):
     assert [] == threads("votes-executor")
 
 
-def test_deadline_of_a_set_can_be_moved(votes, called, mock_timer):
-    """``extend()`` of the operation that is returned moves the deadline."""
-    vote = votes.try_complete_else_watch(100, [Future()], called)
-
-    assert vote.extend(500)
-    mock_timer.advance_clock(499)
-    assert vote.outcome is None
-    mock_timer.advance_clock(1)
-    assert Outcome.EXPIRED is vote.outcome
-
-
 def test_sets_that_wait_can_be_bounded(mock_timer, called):
     """``max_parked`` rejects a set that would have to wait, and lets one through that is done already."""
     with DelayedFuturePurgatory("votes", timer=mock_timer, max_parked=1) as votes:
