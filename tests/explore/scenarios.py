@@ -95,6 +95,18 @@ def check_key(world, purgatory, key, limit=None):
     return completed
 
 
+def holding(lock):
+    """What takes the lock, does something, and gives it back."""
+    other = Event()
+
+    def hold():
+        with lock:
+            other.ready = True
+            other.ready = False
+
+    return hold
+
+
 def force(world, op):
     if op.force_complete():
         world.wins.append((op, "force"))
@@ -320,14 +332,7 @@ def check_vs_user_lock(world):
     lock = world.lock()
     purgatory = world.purgatory()
     op = parked(world, purgatory, lock=lock)
-    other = Event()
-
-    def hold():
-        with lock:
-            other.ready = True
-            other.ready = False
-
-    world.thread("user", hold)
+    world.thread("user", holding(lock))
     world.thread("event", event(world, purgatory, op, "a"))
     return completed(op, why="the check was dropped")
 
@@ -337,14 +342,7 @@ def expire_vs_user_lock(world):
     lock = world.lock(reentrant=True)
     purgatory = world.purgatory()
     op = parked(world, purgatory, lock=lock, delay_ms=5)
-    other = Event()
-
-    def hold():
-        with lock:
-            other.ready = True
-            other.ready = False
-
-    world.thread("user", hold)
+    world.thread("user", holding(lock))
     world.thread("time", lambda: world.advance(purgatory.timer, 6))
     return completed(op, why="the deadline was dropped")
 

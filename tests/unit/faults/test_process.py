@@ -10,7 +10,7 @@ from tests.support import cpython_only
 ROOT = Path(__file__).resolve().parents[3]
 
 PROLOGUE = """
-import os, sys, threading, time
+import os, sys, threading, time, warnings
 import structlog
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 from purgatory import DelayedOperation, DelayedOperationPurgatory
@@ -23,6 +23,20 @@ class Op(DelayedOperation):
         # In one piece: when the interpreter ends, two threads may expire.
         sys.stdout.write(f"complete {self.outcome.value}\\n")
         sys.stdout.flush()
+
+def forked(child, leave=os._exit):
+    "Run it in a forked child. Print how the child ended."
+    with warnings.catch_warnings(action="ignore"):
+        pid = os.fork()
+    if pid == 0:
+        child()
+        leave(0)
+    print("child's status", os.waitpid(pid, 0)[1], flush=True)
+
+def until_completed(op):
+    give_up = time.monotonic() + 30
+    while not op.is_completed and time.monotonic() < give_up:
+        time.sleep(0.005)
 
 """
 
@@ -88,22 +102,15 @@ def test_a_forked_child_may_make_its_own_and_end():
     """A fork doesn't take the reaper along. A purgatory made in the child works, and the child ends by itself."""
     out, _ = run(
         """
-        import warnings
-        warnings.simplefilter("ignore")
         parent = DelayedOperationPurgatory("parent")
         parent.try_complete_else_watch(Op(60_000), ["k"])
-        pid = os.fork()
-        if pid == 0:
-            with DelayedOperationPurgatory("child") as child:
+        def child():
+            with DelayedOperationPurgatory("child") as own:
                 op = Op(20)
-                child.try_complete_else_watch(op, ["k"])
-                give_up = time.monotonic() + 30
-                while not op.is_completed and time.monotonic() < give_up:
-                    time.sleep(0.005)
+                own.try_complete_else_watch(op, ["k"])
+                until_completed(op)
             print("child ends", flush=True)
-            sys.exit(0)
-        _, status = os.waitpid(pid, 0)
-        print("child's status", status, flush=True)
+        forked(child, leave=sys.exit)
         parent.shutdown(drain="cancel")
         """
     )
@@ -114,12 +121,10 @@ def test_a_fork_leaves_no_lock_of_the_library_held():
     """Whatever lock of the library's another thread held at the fork, a child's purgatories work and are watched."""
     out, _ = run(
         """
-        import warnings
         from purgatory._events import log as _log
         from purgatory._operations import operation as _operation
         from purgatory._purgatory import live as _live
         from purgatory._threads import watchdog as _slow
-        warnings.simplefilter("ignore")
         class Failing(DelayedOperation):
             def try_complete(self):
                 raise ValueError
@@ -133,19 +138,16 @@ def test_a_fork_leaves_no_lock_of_the_library_held():
         holder = threading.Thread(target=hold)
         holder.start()
         held.wait()
-        pid = os.fork()
-        if pid == 0:
+        def child():
             never = Op(60_000)
             never.force_complete()
             Failing(60_000).maybe_try_complete()  # its exception is counted, although it was never parked
             with DelayedOperationPurgatory("child"):
                 _log.throttle.admit("x")
                 print("watched", _slow._watchdog._thread.is_alive(), flush=True)
-            os._exit(0)
-        _, status = os.waitpid(pid, 0)
+        forked(child)
         done.set()
         holder.join()
-        print("child's status", status, flush=True)
         parent.shutdown(drain="cancel")
         """
     )
@@ -156,8 +158,6 @@ def test_a_forked_childs_copy_makes_up_missed_checks():
     """The retrier and its checks stay behind in a fork. A check that misses a lock in the child gets another."""
     out, _ = run(
         """
-        import warnings
-        warnings.simplefilter("ignore")
         lock = threading.RLock()
         class Shared(DelayedOperation):
             ready = False
@@ -171,9 +171,7 @@ def test_a_forked_childs_copy_makes_up_missed_checks():
                 checker = threading.Thread(target=parent.check_and_complete, args=("k",))
                 checker.start()
                 checker.join()
-            give_up = time.monotonic() + 30
-            while not op.is_completed and time.monotonic() < give_up:
-                time.sleep(0.005)
+            until_completed(op)
             print(op.is_completed, flush=True)
         miss(Shared(60_000, lock=lock))
         held = threading.Lock()
@@ -181,38 +179,30 @@ def test_a_forked_childs_copy_makes_up_missed_checks():
         parent.try_complete_else_watch(before, ["j"])
         held.acquire()
         parent.check_and_complete("j")
-        pid = os.fork()
-        if pid == 0:
+        def child():
             print(parent._retrier.waiting(), flush=True)
             miss(Shared(60_000, lock=lock))
-            os._exit(0)
-        _, status = os.waitpid(pid, 0)
+        forked(child)
         print(before in parent._retrier.waiting(), flush=True)
-        print("child's status", status, flush=True)
         parent.shutdown(drain="cancel")
         """
     )
-    assert ["True", "[]", "True", "True", "child's status 0"] == out
+    assert ["True", "[]", "True", "child's status 0", "True"] == out
 
 
 def test_a_forked_childs_copy_can_be_checked_and_shut_down():
     """The copy has no reaper, so nothing expires in it. Checks work, and shutting it down comes back."""
     out, _ = run(
         """
-        import warnings
-        warnings.simplefilter("ignore")
         parent = DelayedOperationPurgatory("parent")
         op = Op(60_000)
         parent.try_complete_else_watch(op, ["k"])
         parent.try_complete_else_watch(Op(60_000), ["l"])
-        pid = os.fork()
-        if pid == 0:
+        def child():
             op.ready = True
             print("completed", parent.check_and_complete("k"), flush=True)
             print("expired", parent.shutdown().expired, flush=True)
-            os._exit(0)
-        _, status = os.waitpid(pid, 0)
-        print("child's status", status, flush=True)
+        forked(child)
         parent.shutdown(drain="cancel")
         """
     )
