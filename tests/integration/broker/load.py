@@ -93,6 +93,33 @@ class Load:
             self.failed.append(error.name())
 
 
+class Reader:
+    """A consumer of a topic, in a group of its own, from the beginning. ``found`` has what it has read."""
+
+    def __init__(self, cluster, topic, **settings):
+        self.found = []
+        self.consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": cluster.bootstrap,
+                "group.id": f"group-{topic}",
+                "auto.offset.reset": "earliest",
+                "reconnect.backoff.max.ms": 200,
+                "log_level": 0,
+                **{name.replace("_", "."): value for name, value in settings.items()},
+            }
+        )
+        self.consumer.subscribe([topic])
+
+    def read(self, until, seconds=90):
+        """Read until so many messages have been found in all."""
+        deadline = time.monotonic() + seconds
+        while len(self.found) < until:
+            assert time.monotonic() < deadline, (len(self.found), until)
+            message = self.consumer.poll(0.2)
+            if message is not None and message.error() is None:
+                self.found.append(message)
+
+
 def read_all(cluster, topic, partition=0, at_least=0):
     """Read up to the end of the partition, and on until ``at_least`` records are there.
 

@@ -23,7 +23,7 @@ from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages import controller as cm
 from examples.broker.replication.peers.link import Link
 from examples.broker.replication.peers.node_key import NodeKey
-from tests.integration.broker.load import Load, admin_of, all_kept_once, create
+from tests.integration.broker.load import Load, Reader, admin_of, all_kept_once, create
 
 SESSION_MS = 2_000
 
@@ -107,36 +107,15 @@ def test_stopped_leader_is_fenced(cluster, topic):
 def test_coordinator_dies(cluster, topic, eventually):
     """A group goes on when its coordinator is killed: no commit is lost, and nothing is read twice."""
     create(cluster, topic, 1)
-    bootstrap = ",".join(f"127.0.0.1:{port}" for port in cluster.ports)
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": f"group-{topic}",
-            "auto.offset.reset": "earliest",
-            "enable.auto.commit": False,
-            "session.timeout.ms": 90_000,
-            "heartbeat.interval.ms": 300,
-            "reconnect.backoff.max.ms": 200,
-            "log_level": 0,
-        }
+    reader = Reader(cluster, topic, enable_auto_commit=False, session_timeout_ms=90_000, heartbeat_interval_ms=300)
+    producer = confluent_kafka.Producer(
+        {"bootstrap.servers": cluster.bootstrap, "enable.idempotence": True, "log_level": 0}
     )
-    consumer.subscribe([topic])
-    found = []
-
-    def consume(until, seconds=90):
-        deadline = time.monotonic() + seconds
-        while len(found) < until:
-            assert time.monotonic() < deadline, len(found)
-            message = consumer.poll(0.2)
-            if message is not None and message.error() is None:
-                found.append(message.value())
-
-    producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "log_level": 0})
     for number in range(50):
         producer.produce(topic, b"%d" % number)
     assert 0 == producer.flush(60)
-    consume(50)
-    consumer.commit(asynchronous=False)
+    reader.read(50)
+    reader.consumer.commit(asynchronous=False)
     admin = admin_of(cluster)
     described = admin.describe_consumer_groups([f"group-{topic}"])[f"group-{topic}"].result(60)
     coordinator = cluster.nodes[described.coordinator.id]
@@ -145,18 +124,18 @@ def test_coordinator_dies(cluster, topic, eventually):
     for number in range(50, 100):
         producer.produce(topic, b"%d" % number)
     assert 0 == producer.flush(90)
-    consume(100)
+    reader.read(100)
 
     def commits():
         try:
-            return consumer.commit(asynchronous=False)[0].offset == 100
+            return reader.consumer.commit(asynchronous=False)[0].offset == 100
         except confluent_kafka.KafkaException:
             return False
 
     eventually(commits)
     coordinator.start()
-    consumer.close()
-    assert [b"%d" % number for number in range(100)] == found
+    reader.consumer.close()
+    assert [b"%d" % number for number in range(100)] == [message.value() for message in reader.found]
 
 
 def test_late_controller_is_refused(cluster, topic, eventually):

@@ -42,6 +42,16 @@ def number_of(cluster, wanted):
     return next(number for number, node in cluster.nodes.items() if node is wanted)
 
 
+def fill_and_free(cluster, disk, number, topic, load, eventually, *, records):
+    """Fill a node's disk until writes go on without it. Free it, and wait until it is in sync again."""
+    disk.fill()
+    eventually(lambda: number not in cluster.isr_of(topic))
+    so_far = len(load.acknowledged[0])
+    eventually(lambda: len(load.acknowledged[0]) > so_far + records)
+    disk.free()
+    eventually(lambda: cluster.isr_of(topic) == [1, 2, 3])
+
+
 def test_a_leader_whose_disk_is_full_hands_over(cluster, disks, topic, eventually):
     """An idempotent producer goes on with another leader at once. Nothing is doubled, lost or out of order."""
     create(cluster, topic, min_insync_replicas="2")
@@ -49,13 +59,8 @@ def test_a_leader_whose_disk_is_full_hands_over(cluster, disks, topic, eventuall
     number = number_of(cluster, leader)
     with Load(cluster, topic, per_second=1_000, linger_ms=0) as load:
         eventually(lambda: len(load.acknowledged[0]) > 500)
-        disks[number].fill()
-        cluster.leader_of(topic, other_than=leader)
-        eventually(lambda: number not in cluster.isr_of(topic))
-        so_far = len(load.acknowledged[0])
-        eventually(lambda: len(load.acknowledged[0]) > so_far + 500)
-        disks[number].free()
-        eventually(lambda: cluster.isr_of(topic) == [1, 2, 3])
+        fill_and_free(cluster, disks[number], number, topic, load, eventually, records=500)
+    assert cluster.leader_of(topic) is not leader
     all_kept_once(cluster, topic, load)
     assert load.longest_gap < 2
     assert 1 == leader.log.count("a write failed")
@@ -70,12 +75,7 @@ def test_a_follower_whose_disk_is_full_is_not_waited_for(cluster, disks, topic, 
     follower = leader % 3 + 1
     with Load(cluster, topic) as load:
         eventually(lambda: len(load.acknowledged[0]) > 100)
-        disks[follower].fill()
-        eventually(lambda: follower not in cluster.isr_of(topic))
-        so_far = len(load.acknowledged[0])
-        eventually(lambda: len(load.acknowledged[0]) > so_far + 100)
-        disks[follower].free()
-        eventually(lambda: cluster.isr_of(topic) == [1, 2, 3])
+        fill_and_free(cluster, disks[follower], follower, topic, load, eventually, records=100)
     all_kept_once(cluster, topic, load)
     assert load.longest_gap < 3
 

@@ -1,7 +1,6 @@
 """Leader epochs as clients see them: advertised with the leaders, and what carries an older one is rejected."""
 
 import asyncio
-import time
 
 import confluent_kafka
 import pytest
@@ -15,7 +14,7 @@ from examples.broker.protocol.messages import records as m
 from examples.broker.protocol.messages import topics as tm
 from examples.broker.replication.peers.link import Link
 from examples.broker.replication.peers.node_key import NodeKey
-from tests.integration.broker.load import Load, admin_of, all_kept_once, create
+from tests.integration.broker.load import Load, Reader, admin_of, all_kept_once, create
 
 pytestmark = pytest.mark.slow
 
@@ -121,25 +120,7 @@ def test_who_leads_is_told_as_soon_as_it_is_so(cluster, topic):
 def test_consumer_reads_on_through_epochs(cluster, topic, eventually):
     """A consumer that goes by epochs reads each record once while leaders are elected under it, cleanly and not."""
     create(cluster, topic)
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": cluster.bootstrap,
-            "group.id": f"group-{topic}",
-            "auto.offset.reset": "earliest",
-            "reconnect.backoff.max.ms": 200,
-            "log_level": 0,
-        }
-    )
-    consumer.subscribe([topic])
-    found = []
-
-    def read(until, seconds=90):
-        deadline = time.monotonic() + seconds
-        while len(found) < until:
-            assert time.monotonic() < deadline, (len(found), until)
-            message = consumer.poll(0.2)
-            if message is not None and message.error() is None:
-                found.append((message.value(), message.leader_epoch()))
+    reader = Reader(cluster, topic)
 
     def leader_is_in_sync_with_all():
         part = admin_of(cluster).list_topics(topic).topics[topic].partitions[0]
@@ -150,7 +131,7 @@ def test_consumer_reads_on_through_epochs(cluster, topic, eventually):
         eventually(lambda: len(load.acknowledged[0]) > so_far + 50)
 
     with Load(cluster, topic, per_second=100) as load:
-        read(50)
+        reader.read(50)
         victim = cluster.leader_of(topic)
         victim.kill()
         cluster.leader_of(topic, other_than=victim)
@@ -159,11 +140,11 @@ def test_consumer_reads_on_through_epochs(cluster, topic, eventually):
         eventually(leader_is_in_sync_with_all)
         cluster.leader_of(topic).stop()
         is_written_to(load)
-    read(len(load.acknowledged[0]))
-    consumer.close()
+    reader.read(len(load.acknowledged[0]))
+    reader.consumer.close()
     all_kept_once(cluster, topic, load)
-    assert load.acknowledged[0] == [value for value, _ in found]
-    epochs = [epoch for _, epoch in found]
+    assert load.acknowledged[0] == [message.value() for message in reader.found]
+    epochs = [message.leader_epoch() for message in reader.found]
     assert epochs == sorted(epochs)
     assert 3 <= len(set(epochs)), set(epochs)
 
