@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 
+import pytest
 from prometheus_client import generate_latest
 
 from purgatory import DelayedOperationPurgatory, PurgatoryFull
@@ -16,6 +17,14 @@ def opened(places=1000, share=0.002):
     return DelayedOperationPurgatory(
         "p", reaper_enabled=False, max_parked=places, tenant=lambda operation: operation.tenant, tenant_share=share
     )
+
+
+@pytest.fixture
+def purgatory(registry):
+    """A purgatory whose tenants are exported."""
+    register(registry, tenants=True)
+    with opened() as purgatory:
+        yield purgatory
 
 
 def park(purgatory, tenant, number=1):
@@ -38,51 +47,45 @@ def test_tenants_are_not_exported_unless_asked_for(registry):
         assert b"_by_tenant" not in generate_latest(registry)
 
 
-def test_each_tenant_has_its_counts(registry):
+def test_each_tenant_has_its_counts(registry, purgatory):
     """Parked and rejected operations are counted by purgatory and tenant, with keys' labels."""
-    register(registry, tenants=True)
-    with opened() as purgatory:
-        park(purgatory, "a", 5)
-        park(purgatory, ("b", 1))
-        assert (2, 3) == (
-            value(registry, "parked_operations_by_tenant", "a"),
-            value(registry, "operations_rejected_by_tenant_total", "a"),
-        )
-        assert (1, 0) == (
-            value(registry, "parked_operations_by_tenant", "(b, 1)"),
-            value(registry, "operations_rejected_by_tenant_total", "(b, 1)"),
-        )
-        purgatory.cancel_for_key("a")
-        assert 0 == value(registry, "parked_operations_by_tenant", "a")
+    park(purgatory, "a", 5)
+    park(purgatory, ("b", 1))
+    assert (2, 3) == (
+        value(registry, "parked_operations_by_tenant", "a"),
+        value(registry, "operations_rejected_by_tenant_total", "a"),
+    )
+    assert (1, 0) == (
+        value(registry, "parked_operations_by_tenant", "(b, 1)"),
+        value(registry, "operations_rejected_by_tenant_total", "(b, 1)"),
+    )
+    purgatory.cancel_for_key("a")
+    assert 0 == value(registry, "parked_operations_by_tenant", "a")
 
 
-def test_tenants_without_number_are_one_series(registry):
+def test_tenants_without_number_are_one_series(registry, purgatory):
     """Beyond the first tenants of a purgatory, the largest first, all others are counted together."""
-    register(registry, tenants=True)
-    with opened() as purgatory:
-        for number in range(MOST_TENANTS + 7):
-            park(purgatory, f"small {number}")
-        park(purgatory, "large", 3)
-        assert 2 == value(registry, "parked_operations_by_tenant", "large")
-        assert 8 == value(registry, "parked_operations_by_tenant", "other")
-        text = generate_latest(registry).decode()
-        assert MOST_TENANTS + 1 == text.count("purgatory_parked_operations_by_tenant{")
+    for number in range(MOST_TENANTS + 7):
+        park(purgatory, f"small {number}")
+    park(purgatory, "large", 3)
+    assert 2 == value(registry, "parked_operations_by_tenant", "large")
+    assert 8 == value(registry, "parked_operations_by_tenant", "other")
+    text = generate_latest(registry).decode()
+    assert MOST_TENANTS + 1 == text.count("purgatory_parked_operations_by_tenant{")
 
 
-def test_refusals_of_tenants_that_were_forgotten_stay(registry):
+def test_refusals_of_tenants_that_were_forgotten_stay(registry, purgatory):
     """A tenant that the purgatory forgets, and that comes again, keeps what it was rejected before."""
-    register(registry, tenants=True)
-    with opened() as purgatory:
-        park(purgatory, "a", 5)
-        assert 3 == value(registry, "operations_rejected_by_tenant_total", "a")
-        purgatory.cancel_for_key("a")
-        for number in range(REMEMBERED + 10):
-            park(purgatory, number)
-            purgatory.cancel_for_key(number)
-        assert "a" not in dict.fromkeys(tenant for tenant, *_ in purgatory.snapshot(largest=5000).tenants)
-        assert 3 == value(registry, "operations_rejected_by_tenant_total", "a")
-        park(purgatory, "a", 4)
-        assert 5 == value(registry, "operations_rejected_by_tenant_total", "a")
+    park(purgatory, "a", 5)
+    assert 3 == value(registry, "operations_rejected_by_tenant_total", "a")
+    purgatory.cancel_for_key("a")
+    for number in range(REMEMBERED + 10):
+        park(purgatory, number)
+        purgatory.cancel_for_key(number)
+    assert "a" not in dict.fromkeys(tenant for tenant, *_ in purgatory.snapshot(largest=5000).tenants)
+    assert 3 == value(registry, "operations_rejected_by_tenant_total", "a")
+    park(purgatory, "a", 4)
+    assert 5 == value(registry, "operations_rejected_by_tenant_total", "a")
 
 
 def test_namesakes_are_added_up_and_end_together(registry):
@@ -116,10 +119,8 @@ def test_tenant_that_comes_again_between_scrapes_counts_on(registry):
         assert 12 == value(registry, "operations_rejected_by_tenant_total", "a")
 
 
-def test_scrape_can_be_restricted_to_the_families_by_tenant(registry):
+def test_scrape_can_be_restricted_to_the_families_by_tenant(registry, purgatory):
     """Prometheus may ask for these families by name, as for all others."""
-    register(registry, tenants=True)
-    with opened() as purgatory:
-        park(purgatory, "a", 5)
-        for name in ("purgatory_parked_operations_by_tenant", "purgatory_operations_rejected_by_tenant_total"):
-            assert f"{name}{{".encode() in generate_latest(registry.restricted_registry([name]))
+    park(purgatory, "a", 5)
+    for name in ("purgatory_parked_operations_by_tenant", "purgatory_operations_rejected_by_tenant_total"):
+        assert f"{name}{{".encode() in generate_latest(registry.restricted_registry([name]))

@@ -1,5 +1,6 @@
 """Counting by operation type: asked for, exact, and bounded."""
 
+import pytest
 from prometheus_client import generate_latest
 
 from purgatory import DelayedOperationPurgatory
@@ -12,6 +13,14 @@ from timer import MockTimer
 
 class Poll(Waiting):
     """Another type."""
+
+
+@pytest.fixture
+def purgatory(registry):
+    """A purgatory whose operations are counted by their type."""
+    register(registry, types=True)
+    with DelayedOperationPurgatory("p", reaper_enabled=False) as purgatory:
+        yield purgatory
 
 
 def value(registry, family, **labels):
@@ -45,18 +54,16 @@ def test_each_type_has_its_outcomes(registry):
         ]
 
 
-def test_types_without_number_are_one_series(registry):
+def test_types_without_number_are_one_series(registry, purgatory):
     """Beyond the first types of a purgatory, all others are counted together."""
-    register(registry, types=True)
-    with DelayedOperationPurgatory("p", reaper_enabled=False) as purgatory:
-        for number in range(MOST_TYPES + 7):
-            kind = type(f"Made{number}", (Waiting,), {})
-            purgatory.try_complete_else_watch(kind(ready=True), ["k"])
+    for number in range(MOST_TYPES + 7):
+        kind = type(f"Made{number}", (Waiting,), {})
+        purgatory.try_complete_else_watch(kind(ready=True), ["k"])
 
-        labels = {"purgatory": "p", "outcome": "immediate"}
-        assert 7 == value(registry, "operations_by_type_total", operation="other", **labels)
-        text = generate_latest(registry).decode()
-        assert MOST_TYPES + 1 == text.count("purgatory_operations_by_type_total{")
+    labels = {"purgatory": "p", "outcome": "immediate"}
+    assert 7 == value(registry, "operations_by_type_total", operation="other", **labels)
+    text = generate_latest(registry).decode()
+    assert MOST_TYPES + 1 == text.count("purgatory_operations_by_type_total{")
 
 
 def test_namesakes_are_one_series_which_ends_with_the_last(registry):
@@ -71,19 +78,17 @@ def test_namesakes_are_one_series_which_ends_with_the_last(registry):
     assert value(registry, "operations_by_type_total", **labels) is None
 
 
-def test_nothing_is_lost_between_threads(registry):
+def test_nothing_is_lost_between_threads(registry, purgatory):
     """Operations that leave on many threads are all counted, more of them than are noted at once included."""
-    register(registry, types=True)
-    with DelayedOperationPurgatory("p", reaper_enabled=False) as purgatory:
 
-        def go():
-            for _ in range(FOLD_AT):
-                purgatory.try_complete_else_watch(Waiting(ready=True), ["k"])
+    def go():
+        for _ in range(FOLD_AT):
+            purgatory.try_complete_else_watch(Waiting(ready=True), ["k"])
 
-        run_threads(*[go] * 3)
+    run_threads(*[go] * 3)
 
-        labels = {"purgatory": "p", "operation": "Waiting", "outcome": "immediate"}
-        assert 3 * FOLD_AT == value(registry, "operations_by_type_total", **labels)
+    labels = {"purgatory": "p", "operation": "Waiting", "outcome": "immediate"}
+    assert 3 * FOLD_AT == value(registry, "operations_by_type_total", **labels)
 
 
 def test_server_may_be_asked_for_types(registry):
@@ -106,10 +111,8 @@ def test_purgatory_that_comes_during_a_scrape_is_counted(registry):
             assert 1 == value(registry, "operations_by_type_total", **labels)
 
 
-def test_scrape_can_be_restricted_to_the_families_by_type(registry):
+def test_scrape_can_be_restricted_to_the_families_by_type(registry, purgatory):
     """Prometheus may ask for these families by name, as for all others."""
-    register(registry, types=True)
-    with DelayedOperationPurgatory("p", reaper_enabled=False) as purgatory:
-        purgatory.try_complete_else_watch(Waiting(ready=True), ["k"])
-        for name in ("purgatory_operations_by_type_total", "purgatory_time_parked_by_type_seconds_total"):
-            assert f"{name}{{".encode() in generate_latest(registry.restricted_registry([name]))
+    purgatory.try_complete_else_watch(Waiting(ready=True), ["k"])
+    for name in ("purgatory_operations_by_type_total", "purgatory_time_parked_by_type_seconds_total"):
+        assert f"{name}{{".encode() in generate_latest(registry.restricted_registry([name]))
