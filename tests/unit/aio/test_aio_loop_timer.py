@@ -133,9 +133,7 @@ async def test_what_a_task_raises_is_handed_over(run):
         def fail():
             raise ValueError("late")
 
-        broken, sound = Ping(1, do=fail), Ping(1)
-        timer.add(broken)
-        timer.add(sound)
+        broken, sound = add_all(timer, [Ping(1, do=fail), Ping(1)])
         await until(lambda: sound.ran_ns)
         assert [(broken, "late")] == errors
 

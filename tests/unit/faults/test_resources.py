@@ -61,9 +61,7 @@ def test_no_thread_for_the_retrier_is_made_up_for_later(monkeypatch, mock_timer)
     """A check misses the user's lock while no thread is to be had: the next that comes by finishes it."""
     lock = threading.RLock()
     with DelayedOperationPurgatory("faults", timer=mock_timer, reaper_enabled=False) as purgatory:
-        operation, next_one = Waiting(lock=lock), Waiting(lock=lock)
-        for one in (operation, next_one):
-            purgatory.try_complete_else_watch(one, ["k"])
+        operation, next_one = park_all(purgatory, [Waiting(lock=lock), Waiting(lock=lock)])
         operation.ready = True
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", start_all_but_retriers)

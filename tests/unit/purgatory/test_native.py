@@ -23,7 +23,7 @@ from purgatory import (
 )
 from purgatory._operations.operation import Operation
 from purgatory._support.edition import CORE
-from tests.support import Waiting, park_one
+from tests.support import Waiting, park_all, park_one
 from tests.support.chains import chain
 from tests.support.leaks import growth
 from timer import MockTimer
@@ -106,9 +106,7 @@ def test_own_check_is_called(purgatory):
             called.append(self)
             return super().maybe_try_complete()
 
-    first, second = Own(), Own()
-    for operation in (first, second):
-        purgatory.try_complete_else_watch(operation, ["key"])
+    first, second = park_all(purgatory, [Own(), Own()], "key")
     second.ready = True
     assert 1 == purgatory.check_and_complete("key")
     first.run()

@@ -12,7 +12,7 @@ from purgatory import (
     Outcome,
     ThresholdPurgatory,
 )
-from tests.support import Waiting
+from tests.support import Waiting, park_all
 from timer import MockTimer
 
 
@@ -91,9 +91,7 @@ def test_other_ends_are_not_counted_as_normal():
     """An operation that is answered, at once or later, or forced, is no normal end: it needs none."""
     with DelayedOperationPurgatory("p", timer=MockTimer()) as purgatory:
         purgatory.try_complete_else_watch(Lease(ready=True), ["k"])
-        answered, forced = Lease(), Lease()
-        for operation in (answered, forced):
-            purgatory.try_complete_else_watch(operation, ["k"])
+        answered, forced = park_all(purgatory, [Lease(), Lease()])
         answered.ready = True
         purgatory.check_and_complete("k")
         forced.force_complete()

@@ -273,9 +273,7 @@ def test_lock_held_for_long_delays_its_own_operation_only(threaded):
 def test_expiry_missed_on_a_shared_lock_is_made_up(purgatory, mock_timer):
     """An expiry that finds the lock held leaves the executor's thread free, and happens once the lock is free."""
     lock = threading.Lock()
-    operation, other = Waiting(5, lock=lock), Waiting(5)
-    purgatory.try_complete_else_watch(operation, ["k"])
-    purgatory.try_complete_else_watch(other, ["k"])
+    operation, other = park_all(purgatory, [Waiting(5, lock=lock), Waiting(5)])
     with lock:
         in_thread(mock_timer.advance_clock, 5)
         assert [] == operation.history

@@ -657,15 +657,14 @@ def test_operation_cancelled_while_it_is_watched_is_not_checked_again(purgatory)
     assert (1, Outcome.CANCELLED) == (operation.checks, operation.outcome)
 
 
-def test_operation_cancelled_while_there_is_no_place_for_it_is_not_refused(mock_timer):
+def test_operation_cancelled_while_there_is_no_place_for_it_is_not_refused(small):
     """A thread that cancels an operation while it looks for a place has it, and its parking call does not raise."""
-    with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
-        purgatory.try_complete_else_watch(Waiting(), ["k"])
-        operation = Waiting(look=lambda operation: operation.cancel())
+    small.try_complete_else_watch(Waiting(), ["k"])
+    operation = Waiting(look=lambda operation: operation.cancel())
 
-        assert not purgatory.try_complete_else_watch(operation, ["k"])
-        assert Outcome.CANCELLED is operation.outcome
-        assert 1 == purgatory.parked
+    assert not small.try_complete_else_watch(operation, ["k"])
+    assert Outcome.CANCELLED is operation.outcome
+    assert 1 == small.parked
 
 
 @pytest.mark.parametrize("observers", [[], [SimpleNamespace(leaving=lambda operation: 1 / 0)]])

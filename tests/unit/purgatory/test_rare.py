@@ -72,7 +72,7 @@ def test_immediate_operation_may_be_checked_again(purgatory):
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-def test_lock_that_raises_costs_no_room(mock_timer, blocking):
+def test_lock_that_raises_costs_no_room(blocking, small):
     """If the operation's lock raises, at once or while it is waited for, the place that was taken is given back."""
 
     class Broken:
@@ -84,13 +84,12 @@ def test_lock_that_raises_costs_no_room(mock_timer, blocking):
         def release(self):
             raise AssertionError("it was never taken")
 
-    with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
-        with pytest.raises(Interrupted):
-            purgatory.try_complete_else_watch(Waiting(lock=Broken()), ["k"])
+    with pytest.raises(Interrupted):
+        small.try_complete_else_watch(Waiting(lock=Broken()), ["k"])
 
-        assert not purgatory.try_complete_else_watch(Waiting(), ["k"])
-        with pytest.raises(PurgatoryFull):
-            purgatory.try_complete_else_watch(Waiting(), ["k"])
+    assert not small.try_complete_else_watch(Waiting(), ["k"])
+    with pytest.raises(PurgatoryFull):
+        small.try_complete_else_watch(Waiting(), ["k"])
 
 
 @pytest.mark.guarantee("an interrupt loses no operation")

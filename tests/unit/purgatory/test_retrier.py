@@ -59,9 +59,7 @@ def test_retrier_survives_what_it_tries(threaded):
         raise SystemExit
 
     locks = [threading.Lock(), threading.Lock()]
-    broken, good = Waiting(lock=locks[0], complete=leave), Waiting(lock=locks[1])
-    for operation in (broken, good):
-        threaded.try_complete_else_watch(operation, ["k"])
+    broken, good = park_all(threaded, [Waiting(lock=locks[0], complete=leave), Waiting(lock=locks[1])])
     for lock in locks:
         lock.acquire()
     broken.ready = good.ready = True
@@ -81,9 +79,7 @@ def test_retrier_survives_a_log_handler_that_raises(threaded, monkeypatch):
 
     monkeypatch.setattr("purgatory._events.observers.log", SimpleNamespace(error=fail))
     lock = threading.Lock()
-    broken, good = Waiting(lock=lock), Waiting(lock=lock)
-    for operation in (broken, good):
-        threaded.try_complete_else_watch(operation, ["k"])
+    broken, good = park_all(threaded, [Waiting(lock=lock), Waiting(lock=lock)])
     with lock:
         in_thread(threaded.check_and_complete, "k")
         broken._doing = None, None, fail

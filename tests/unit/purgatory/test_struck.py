@@ -54,15 +54,14 @@ def test_lock_of_the_users_own_is_given_back_by_release(purgatory):
     assert not lock.held
 
 
-def test_stopped_answer_leaves_nothing(mock_timer):
+def test_stopped_answer_leaves_nothing(small):
     """An operation whose answer is stopped is out: its place is free, its key idle, and no shutdown waits for it."""
-    with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
-        operation = park_one(purgatory, Stopped(1_000))
-        with pytest.raises(Interrupted):
-            operation.force_complete()
+    operation = park_one(small, Stopped(1_000))
+    with pytest.raises(Interrupted):
+        operation.force_complete()
 
-        assert (0, 0) == (purgatory.watched, purgatory._shards.completing())
-        assert not purgatory.try_complete_else_watch(Waiting(), ["k"])
+    assert (0, 0) == (small.watched, small._shards.completing())
+    assert not small.try_complete_else_watch(Waiting(), ["k"])
 
 
 class Telling(Observer):
@@ -260,57 +259,54 @@ def test_check_whose_retry_is_interrupted_is_repeated(purgatory, monkeypatch, fi
     assert eventually(lambda: operation.outcome is Outcome.SATISFIED)
 
 
-def test_operation_whose_parker_is_interrupted_with_a_place_gives_it_back(mock_timer, monkeypatch):
+def test_operation_whose_parker_is_interrupted_with_a_place_gives_it_back(monkeypatch, small):
     """An interrupt that comes after a place was taken leaves no place taken."""
-    with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
-        operation = Waiting()
-        interrupted_once(monkeypatch, Capacity, "take", first=False)
-        with pytest.raises(Interrupted):
-            purgatory.try_complete_else_watch(operation, ["k"])
+    operation = Waiting()
+    interrupted_once(monkeypatch, Capacity, "take", first=False)
+    with pytest.raises(Interrupted):
+        small.try_complete_else_watch(operation, ["k"])
 
-        assert Outcome.CANCELLED is operation.outcome
-        assert not purgatory.try_complete_else_watch(Waiting(), ["k"])
+    assert Outcome.CANCELLED is operation.outcome
+    assert not small.try_complete_else_watch(Waiting(), ["k"])
 
 
 @pytest.mark.interpreted
 @pytest.mark.guarantee("an interrupt loses no operation")
-def test_interrupt_while_an_operation_is_removed_leaves_nothing(mock_timer, monkeypatch):
+def test_interrupt_while_an_operation_is_removed_leaves_nothing(mock_timer, monkeypatch, small):
     """An operation whose removal from its keys is interrupted is under no key, has no place, and is answered."""
-    with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
-        operation = park_one(purgatory, Waiting(), "k", "l")
-        note = IdleKeys.note
+    operation = park_one(small, Waiting(), "k", "l")
+    note = IdleKeys.note
 
-        def strike(self, watchers):
-            monkeypatch.setattr(IdleKeys, "note", note)
-            raise Interrupted
+    def strike(self, watchers):
+        monkeypatch.setattr(IdleKeys, "note", note)
+        raise Interrupted
 
-        monkeypatch.setattr(IdleKeys, "note", strike)
-        with pytest.raises(Interrupted):
-            operation.force_complete()
+    monkeypatch.setattr(IdleKeys, "note", strike)
+    with pytest.raises(Interrupted):
+        operation.force_complete()
 
-        assert (0, 0, 0) == (purgatory.watched, purgatory.parked, mock_timer.size)
-        assert ["complete"] == operation.history
-        assert not purgatory.try_complete_else_watch(Waiting(), ["m"])
+    assert (0, 0, 0) == (small.watched, small.parked, mock_timer.size)
+    assert ["complete"] == operation.history
+    assert not small.try_complete_else_watch(Waiting(), ["m"])
 
 
 @pytest.mark.interpreted
 @pytest.mark.guarantee("an interrupt loses no operation")
-def test_interrupt_after_a_refusal_leaves_the_operation_to_its_next_parker(mock_timer, monkeypatch):
+def test_interrupt_after_a_refusal_leaves_the_operation_to_its_next_parker(monkeypatch, small):
     """A thread that is interrupted after PurgatoryFull does not cancel what another thread has parked by then."""
-    with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
-        first, operation = Waiting(), Waiting()
-        purgatory.try_complete_else_watch(first, ["k"])
-        reset = DelayedOperation._op_reset
+    first, operation = Waiting(), Waiting()
+    small.try_complete_else_watch(first, ["k"])
+    reset = DelayedOperation._op_reset
 
-        def strike(operation):
-            assert reset(operation)
-            first.cancel()
-            assert not in_thread(purgatory.try_complete_else_watch, operation, ["k"])
-            raise Interrupted
+    def strike(operation):
+        assert reset(operation)
+        first.cancel()
+        assert not in_thread(small.try_complete_else_watch, operation, ["k"])
+        raise Interrupted
 
-        monkeypatch.setattr(DelayedOperation, "_op_reset", strike)
-        with pytest.raises(Interrupted):
-            purgatory.try_complete_else_watch(operation, ["k"])
+    monkeypatch.setattr(DelayedOperation, "_op_reset", strike)
+    with pytest.raises(Interrupted):
+        small.try_complete_else_watch(operation, ["k"])
 
-        assert operation.outcome is None
-        assert [operation] == purgatory.operations()
+    assert operation.outcome is None
+    assert [operation] == small.operations()

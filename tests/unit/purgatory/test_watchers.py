@@ -294,9 +294,7 @@ def test_who_stays_is_at_the_head_whoever_comes_and_goes(purgatory):
 @pytest.mark.interpreted
 def test_a_key_that_changes_while_its_head_is_read_is_read_again(purgatory, monkeypatch):
     """Another thread may remove an operation between the two calls that read the head of a dict."""
-    first, second = Waiting(), Waiting()
-    for operation in (first, second):
-        purgatory.try_complete_else_watch(operation, ["k"])
+    first, second = park_all(purgatory, [Waiting(), Waiting()])
 
     def late(watchers, most):
         head = islice(watchers, most)

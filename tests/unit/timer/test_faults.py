@@ -155,9 +155,7 @@ def test_a_reaper_runs_what_was_put_back():
         raise OSError
 
     with SystemTimerReaper("reaper", SystemTimer(on_error=on_error)) as timer:
-        first, second = Ping(5, do=fail), Ping(5)
-        timer.add(first)
-        timer.add(second)
+        first, second = add_all(timer, [Ping(5, do=fail), Ping(5)])
         assert second.ran.wait(PATIENCE_S)
     assert ended.is_set()
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tests.support import Ping, added, in_thread
+from tests.support import Ping, add_all, added, in_thread
 from timer import DelayTypeError, MockTimer, SystemTimer, TimerConfigError
 
 
@@ -15,9 +15,7 @@ def test_mock_timer_is_the_real_wheel():
 
 def test_advance_says_whether_anything_ran(mock_timer):
     """The answer is True if a task ran, and False else: also if all that came due was moved or cancelled."""
-    task, cancelled = Ping(30), Ping(25)
-    mock_timer.add(task)
-    mock_timer.add(cancelled)
+    task, cancelled = add_all(mock_timer, [Ping(30), Ping(25)])
     cancelled.cancel()
 
     assert [False, False, False, True, False] == [mock_timer.advance_clock(ms) for ms in (0, 22, 7, 1, 100)]

@@ -433,9 +433,7 @@ def test_cascade_lets_others_in(clock):
 def test_task_cancelled_and_added_again_while_a_cascade_moves_it(clock, monkeypatch):
     """Re-arming a task at the moment that a cascade moves it leaves it in the wheel exactly once."""
     timer = SystemTimer(clock=clock, wheel_size=4, executor=InlineExecutor())
-    task, other = Ping(9), Ping(10)
-    timer.add(task)
-    timer.add(other)
+    task, other = add_all(timer, [Ping(9), Ping(10)])
     helper = []
 
     def take_out(bucket, key):

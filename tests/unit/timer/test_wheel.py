@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from tests.support import Ping, added
+from tests.support import Ping, add_all, added
 from timer import (
     NS_PER_MS,
     InlineExecutor,
@@ -120,9 +120,7 @@ def test_hand_never_passes_a_task(timer, clock):
 
 def test_emptied_buckets_hold_nobody_up(timer, clock):
     """Buckets whose tasks were all cancelled are dropped, and don't count as something to wake for."""
-    near, far = Ping(2), Ping(200)
-    timer.add(near)
-    timer.add(far)
+    near, far = add_all(timer, [Ping(2), Ping(200)])
     near.cancel()
 
     assert timer.next_deadline_ms() > 2
