@@ -7,6 +7,7 @@ import itertools
 import math
 import pickle
 import signal
+import subprocess
 import sys
 import time
 
