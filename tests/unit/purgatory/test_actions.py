@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from purgatory import ActionQueue, InvalidAction
-from tests.support import PATIENCE_S, Waiting, park_all, run_threads
+from tests.support import PATIENCE_S, run_threads
 
 
 def test_actions_run_in_order_when_the_queue_is_run():
@@ -29,18 +29,6 @@ def test_arguments_go_along_by_name():
     queue.try_complete_actions()
 
     assert [(("k",), {"limit": limit, "action": "check"}) for limit in (1, 2)] + ["plain"] == made
-
-
-def test_check_with_a_limit_can_be_queued(purgatory):
-    """The guide's call for an event that satisfies a limited number goes into the queue as it is."""
-    waiting = park_all(purgatory, [Waiting() for _ in range(3)])
-    for operation in waiting:
-        operation.ready = True
-    queue = ActionQueue()
-    queue.add(purgatory.check_and_complete, "k", limit=2)
-    queue.try_complete_actions()
-
-    assert [True, True, False] == [operation.is_completed for operation in waiting]
 
 
 def test_action_added_by_an_action_waits_for_the_next_run():

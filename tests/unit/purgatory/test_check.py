@@ -122,14 +122,6 @@ def test_one_shard_serves_all_keys(mock_timer):
         assert 49 == purgatory.watched
 
 
-def test_equal_keys_are_one_key(purgatory):
-    """Keys are found by equality, as in a dict."""
-    operation = park(purgatory, ("topic", 1))
-    operation.ready = True
-
-    assert 1 == purgatory.check_and_complete(("to" + "pic", 1.0))
-
-
 def test_slow_checks_of_many_threads_lose_nothing():
     """Twenty threads check a hundred operations. The one whose attempt makes an operation completable is not missed."""
     with DelayedOperationPurgatory("many", reaper_enabled=False, timer_enabled=False) as purgatory:
@@ -176,11 +168,13 @@ def test_cancel_for_key_returns_the_operations(purgatory, mock_timer):
     assert 1 == purgatory.watched
 
 
-def test_cancel_for_a_missing_key_gives_nothing(purgatory):
-    """An idle key gives an empty list, and so does the second call."""
-    park(purgatory, "k")
+def test_cancel_for_key_leaves_the_completed_alone(purgatory):
+    """A completed operation is not returned. An idle key gives an empty list, and so does the second call."""
+    done, waiting = park(purgatory, "k", "j"), park(purgatory, "k")
+    done.force_complete()
 
-    assert [0, 1, 0] == [len(purgatory.cancel_for_key(key)) for key in ("missing", "k", "k")]
+    assert [[], [waiting], []] == [purgatory.cancel_for_key(key) for key in ("missing", "k", "k")]
+    assert Outcome.FORCED is done.outcome
 
 
 def test_interrupt_of_a_cancel_for_key_costs_the_list_alone(purgatory):
@@ -205,26 +199,6 @@ def test_interrupt_of_a_cancel_for_key_costs_the_list_alone(purgatory):
 
     second.strikes = False
     assert [second, third] == purgatory.cancel_for_key("k")
-
-
-def test_cancel_for_key_leaves_the_completed_alone(purgatory):
-    """A completed operation is not returned."""
-    done, waiting = park(purgatory, "k", "j"), park(purgatory, "k")
-    done.force_complete()
-
-    assert [waiting] == purgatory.cancel_for_key("k")
-    assert Outcome.FORCED is done.outcome
-
-
-def test_key_can_be_used_again_after_a_cancel(purgatory):
-    """A key that was cancelled serves newcomers."""
-    park(purgatory, "k")
-    purgatory.cancel_for_key("k")
-    purgatory.purge()
-    operation = park(purgatory, "k")
-    operation.ready = True
-
-    assert 1 == purgatory.check_and_complete("k")
 
 
 def test_cancel_inside_its_own_check(purgatory):
@@ -309,10 +283,25 @@ def test_limited_check_looks_at_hardly_more_than_it_completes(purgatory):
 
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5, "1"])
 def test_limit_is_checked(purgatory, limit):
-    """A limit that makes no sense is rejected, whether or not anybody waits."""
-    for key in ("nobody", []):
+    """A limit that makes no sense is rejected, whether or not an operation waits, and checks nothing."""
+    operation = park(purgatory, "a")
+    operation.ready = True
+    for key in ("nobody", "a", []):
         with pytest.raises(InvalidSetting, match="limit"):
             purgatory.check_and_complete(key, limit=limit)
+    with pytest.raises(InvalidSetting, match="limit"):
+        purgatory.check_and_complete_all(["a"], limit=limit)
+    assert not operation.is_completed
+
+
+@pytest.mark.parametrize("kind", [list, iter])
+def test_key_without_a_hash_checks_no_other(purgatory, kind):
+    """A key without a hash raises before any operation is checked."""
+    operation = park(purgatory, "a")
+    operation.ready = True
+    with pytest.raises(UnhashableKey):
+        purgatory.check_and_complete_all(kind(["a", []]))
+    assert not operation.is_completed
 
 
 def test_limited_checks_race():
@@ -448,19 +437,6 @@ def test_keys_of_a_check_must_be_an_iterable(purgatory, keys):
     """A ``str`` is one key and not many, so it is rejected."""
     with pytest.raises(WatchKeysType):
         purgatory.check_and_complete_all(keys)
-
-
-@pytest.mark.parametrize("limit", [0, True, "1"])
-def test_bad_argument_of_a_check_of_many_keys_checks_nothing(purgatory, limit):
-    """A bad limit, and a key without a hash, raise before any operation is checked."""
-    operation = park(purgatory, "a")
-    operation.ready = True
-    with pytest.raises(InvalidSetting, match="limit"):
-        purgatory.check_and_complete_all(["a"], limit=limit)
-    for keys in (["a", []], iter(["a", []])):
-        with pytest.raises(UnhashableKey):
-            purgatory.check_and_complete_all(keys)
-    assert not operation.is_completed
 
 
 @pytest.mark.guarantee("an interrupted check is repeated")

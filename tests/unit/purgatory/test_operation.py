@@ -738,7 +738,7 @@ def test_extend_keeps_the_age(purgatory, mock_timer):
 
 @pytest.mark.guarantee("a moved deadline counts")
 def test_extend_of_one_that_does_not_wait_is_false(purgatory, mock_timer):
-    """Before it is parked and after it has left an operation has no deadline to move."""
+    """Before it is parked, after it has left and where nothing expires, an operation has no deadline to move."""
     operation = Waiting(100)
     assert not operation.extend(50)
     purgatory.try_complete_else_watch(operation, ["k"])
@@ -747,6 +747,8 @@ def test_extend_of_one_that_does_not_wait_is_false(purgatory, mock_timer):
     assert not operation.extend(50)
     assert 0 == mock_timer.size
     assert 0 == purgatory.totals().extended
+    with DelayedOperationPurgatory("untimed", timer_enabled=False) as untimed:
+        assert not park_one(untimed, Waiting(100)).extend(50)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -810,14 +812,6 @@ def test_extend_by_what_is_no_delay_is_refused(purgatory, delay_ms):
                 each.extend(delay_ms)
 
     assert deadline_ns == operation.deadline_ns
-
-
-def test_extend_without_a_timer_is_false():
-    """Where nothing expires, there is nothing to extend."""
-    with DelayedOperationPurgatory("test", timer_enabled=False) as purgatory:
-        operation = park_one(purgatory, Waiting(100))
-
-        assert not operation.extend(50)
 
 
 def test_adding_a_parked_operation_to_a_timer_is_refused(purgatory, mock_timer):

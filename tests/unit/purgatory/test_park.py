@@ -267,13 +267,19 @@ def test_list_of_keys_that_changes_meanwhile(purgatory):
     assert ("a", "b", "c") == operation.keys
 
 
-@pytest.mark.parametrize("key", ["text", 5, None, ("topic", 3), 2.5, frozenset({1}), Outcome.EXPIRED, object()])
-def test_any_hashable_is_a_key(purgatory, key):
-    """Any hashable value serves as a key."""
+@pytest.mark.parametrize(
+    ("key", "equal"),
+    [
+        *((key, key) for key in ("text", 5, None, 2.5, frozenset({1}), Outcome.EXPIRED, object())),
+        (("topic", 3), ("to" + "pic", 3.0)),
+    ],
+)
+def test_any_hashable_is_a_key(purgatory, key, equal):
+    """Any hashable value serves as a key. Keys are found by equality, as in a dict."""
     operation = park_one(purgatory, Waiting(), key)
     operation.ready = True
 
-    assert 1 == purgatory.check_and_complete(key)
+    assert 1 == purgatory.check_and_complete(equal)
 
 
 def test_operation_knows_its_time(purgatory, mock_timer):

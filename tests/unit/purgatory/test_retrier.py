@@ -15,17 +15,13 @@ def retriers():
     return [thread.name for thread in threading.enumerate() if thread.name.endswith("-retrier")]
 
 
-def test_no_retrier_without_work(threaded):
-    """A purgatory whose locks are its own never has the thread."""
+def test_retrier_is_made_when_a_try_was_missed(threaded):
+    """A purgatory whose locks are its own never has the thread. It bears the purgatory's name."""
     operation = park_one(threaded, Waiting())
     operation.ready = True
     threaded.check_and_complete("k")
-
     assert [] == retriers()
 
-
-def test_retrier_is_made_when_a_try_was_missed(threaded):
-    """The thread bears the purgatory's name."""
     lock = threading.Lock()
     park_one(threaded, Waiting(lock=lock))
     with lock:
