@@ -181,6 +181,15 @@ def call(channel, method, timeout=None, **message):
     return stub(message, timeout=timeout)
 
 
+@contextlib.asynccontextmanager
+async def waiting_calls(server, number):
+    """So many calls that wait."""
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+        calls = [call(channel, "Take", user="ann") for _ in range(number)]
+        await wait_until_parked(server, number)
+        yield calls
+
+
 def test_grpc_call_waits_for_its_event(tmp_path):
     """A call is answered by its event. One whose client sets a deadline is answered, empty, before that."""
 
@@ -202,9 +211,7 @@ def test_grpc_client_that_goes_is_let_go(tmp_path):
     """A call that its client cancels leaves the purgatory."""
 
     async def main(server):
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            calls = [call(channel, "Take", user="ann") for _ in range(5)]
-            await wait_until_parked(server, 5)
+        async with waiting_calls(server, 5) as calls:
             for going in calls[1:]:
                 going.cancel()
             await wait_until_parked(server, 1)
@@ -217,9 +224,7 @@ def test_grpc_server_that_is_told_to_stop_answers_everybody_first(tmp_path):
     """At SIGTERM each waiting call is answered UNAVAILABLE, and the server ends."""
 
     async def main(server):
-        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
-            calls = [call(channel, "Take", user="ann") for _ in range(20)]
-            await wait_until_parked(server, 20)
+        async with waiting_calls(server, 20) as calls:
             server.tell()
             answers = await asyncio.gather(*calls, return_exceptions=True)
             assert {grpc.StatusCode.UNAVAILABLE: 20} == tally(answer.code() for answer in answers)
