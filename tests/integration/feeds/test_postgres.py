@@ -225,6 +225,18 @@ async def test_workers_race_for_an_id(make_feed):
         await feed.aclose()
 
 
+async def test_id_that_a_transaction_commits_meanwhile(server, make_feed):
+    """A publish that waited for a transaction with the same id gets the position of its event."""
+    async with make_feed() as feed, await psycopg.AsyncConnection.connect(server.dsn) as mine:
+        await feed.publish("key", b"1")
+        position = await feed.publish_in(mine, "key", b"2", id="two")
+        publishing = asyncio.create_task(feed.publish("key", b"2", id="two"))
+        await until(lambda: server.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"))
+        await mine.commit()
+        assert position == await publishing
+        assert [b"1", b"2"] == [event.value for event in await read_all(feed)]
+
+
 async def test_event_that_the_server_rejects_fails_alone(server, table, make_feed):
     """Other events of its batch are accepted, and it leaves no hole."""
     async with make_feed() as feed:
@@ -293,11 +305,12 @@ async def test_bell_rings_for_a_users_transaction(server, make_feed):
     async with make_feed() as feed, await psycopg.AsyncConnection.connect(server.dsn) as mine:
         reader = await feed.open_reader()
         await reader.resume(await reader.end())
-        reading = asyncio.create_task(reader.read(10, 30))
+        reading = asyncio.create_task(reader.read(10, 1000))
         await asyncio.sleep(0.1)
         await feed.publish_in(mine, "key", b"1")
         await mine.commit()
-        assert [b"1"] == [event.value for event in await reading]
+        async with asyncio.timeout(10):
+            assert [b"1"] == [event.value for event in await reading]
         await reader.close()
 
 
@@ -335,7 +348,9 @@ async def test_one_read_is_bounded_in_bytes(make_feed, monkeypatch):
         reader = await feed.open_reader()
         end = await reader.end()
         await reader.resume(type(end)(end.epoch, 0))
-        assert [3, 2, 2, 0] == [len(await reader.read(100, 0)) for _ in range(4)]
+        async with asyncio.timeout(10):  # it does not wait while there are more
+            assert [3, 2, 2] == [len(await reader.read(100, 1000)) for _ in range(3)]
+        assert [] == await reader.read(100, 0)
         await reader.close()
 
 
@@ -352,6 +367,25 @@ async def test_cancelled_read_closes_at_once_though_the_server_hangs(server, mak
                     await reader.read(1, 0)
             await reader.close()
             assert time.monotonic() - began_s < 3
+        finally:
+            server.resume()
+
+
+async def test_cancelled_start_ends_at_once_though_the_server_hangs(server, make_feed, caplog):
+    """Likewise while the tables are made. psycopg does not try to roll that back, and warns of nothing."""
+    feed = make_feed()
+    with psycopg.connect(server.dsn) as other:
+        other.execute(feed._tables.lock)
+        opening = asyncio.create_task(feed.open_publisher())
+        await until(lambda: server.execute("SELECT 1 FROM pg_stat_activity WHERE wait_event = 'advisory'"))
+        server.pause()
+        try:
+            began_s = time.monotonic()
+            opening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+            assert time.monotonic() - began_s < 3
+            assert [] == caplog.records
         finally:
             server.resume()
 
