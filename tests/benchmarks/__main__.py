@@ -27,6 +27,7 @@ NAMES = (
     "journal",
     "metrics",
     "state",
+    "feeds",
 )
 
 
