@@ -21,8 +21,11 @@ class FeedStatistics:
     Attributes:
         name: the feed's name.
         followings: the number of ``follow`` blocks that are open.
-        following: the number of these that are connected and have their state.
+        is_following: whether all of them are connected and have their state. False as well after one has ended with an
+            error, until another has its state. None if there is none, as in a process that only publishes.
         position: the text of the position that the slowest following has applied. None if there is no following.
+        position_events: how many events that position includes, within its epoch: its offset, or the sum of the
+            offsets of a Kafka topic's partitions.
         lag_events: how many events the slowest following still has to apply. None if it is not known.
         lag_s: for how long the slowest following has not been up to date, in seconds. 0.0 while it is.
         applied: the number of events that were applied.
@@ -41,8 +44,9 @@ class FeedStatistics:
 
     name: str
     followings: int
-    following: int
+    is_following: bool | None
     position: str | None
+    position_events: int | None
     lag_events: int | None
     lag_s: float
     applied: int

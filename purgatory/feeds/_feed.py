@@ -71,6 +71,7 @@ class Feed(abc.ABC):
         self._counters = Counters()
         self._outboxes: dict[asyncio.AbstractEventLoop, Outbox] = {}
         self._followings: dict[Following, asyncio.AbstractEventLoop] = {}
+        self._has_failed = False  # whether a following has ended with an error since one got its state
         register(self)
 
     # -- for users
@@ -154,12 +155,14 @@ class Feed(abc.ABC):
         """The feed as it is now. Any thread may call this."""
         followings = list(self._followings)
         slowest = max(followings, key=lambda following: following.lag_s, default=None)
+        position = None if slowest is None else slowest.position
         counters = self._counters
         return FeedStatistics(
             name=self.name,
             followings=len(followings),
-            following=sum(following.is_following for following in followings),
-            position=None if slowest is None or slowest.position is None else str(slowest.position),
+            is_following=self._is_following(followings),
+            position=None if position is None else str(position),
+            position_events=None if position is None else position.event_count,
             lag_events=None if slowest is None else slowest.lag_events,
             lag_s=0.0 if slowest is None else slowest.lag_s,
             applied=counters.applied,
@@ -215,11 +218,22 @@ class Feed(abc.ABC):
         """A following begins on the running loop."""
         self._followings[following] = asyncio.get_running_loop()
 
+    def _follows(self) -> None:
+        """A following has its state."""
+        self._has_failed = False
+
     async def _ended(self, following: Following) -> None:
         """A following has ended. With the last one of its loop, the connection for publishing is closed."""
         loop = self._followings.pop(following, None)
+        if following.error is not None:
+            self._has_failed = True
         if loop is not None and loop not in list(self._followings.values()):
             await self.aclose()
+
+    def _is_following(self, followings: list[Following]) -> bool | None:
+        if self._has_failed or followings:
+            return not self._has_failed and all(following.is_following for following in followings)
+        return None
 
     def _new_event(self, key: object, value: object, id: object) -> NewEvent:  # noqa: A002
         if not isinstance(key, str):

@@ -193,9 +193,11 @@ class Following:
         self.feed._began(self)
         try:
             await self._reading.start()
-        except BaseException:
+        except BaseException as error:
+            self.error = error if isinstance(error, Exception) else None
             await self._leave()
             raise
+        self.feed._follows()
         self._task = self._loop.create_task(self._run(), name=f"follow {self.feed.name}")
         return self
 

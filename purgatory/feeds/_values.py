@@ -46,6 +46,11 @@ class Position(abc.ABC):
     def events_until(self, end: Position) -> int | None:
         """How many events come after this position, up to ``end``. None if that is not known."""
 
+    @property
+    @abc.abstractmethod
+    def event_count(self) -> int:
+        """How many events this position includes, within its epoch. For graphs: it grows with each event."""
+
     def __le__(self, other: object) -> bool:
         return other.__ge__(self) if isinstance(other, Position) else NotImplemented
 
@@ -88,6 +93,11 @@ class LogPosition(Position):
         if not isinstance(end, LogPosition) or end.epoch != self.epoch:
             return None
         return max(0, end.offset - self.offset)
+
+    @property
+    def event_count(self) -> int:
+        """How many events this position includes, within its epoch."""
+        return self.offset
 
     @classmethod
     def parse(cls, text: str) -> Self | None:

@@ -1,7 +1,8 @@
-"""The collector: turns the purgatories and timers of the process into metric families, with one series per name.
+"""The collector: turns the purgatories, timers and feeds of the process into metric families, one series per name.
 
 **Same names.** Two live purgatories of one name are one series: counters and gauges are added up, and of two ages the
-greater counts. Were each exported by itself, Prometheus would reject the whole page because of a duplicate.
+greater counts. Of two feeds of one name, the one that is behind counts. Were each exported by itself, Prometheus would
+reject the whole page because of a duplicate.
 
 **Coming and going.** A summed counter would fall when one of its purgatories goes. Prometheus takes a fall for a
 restart, and would count the rest again. So the last values of a purgatory that went are kept as long as another one of
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -27,6 +29,7 @@ from prometheus_client.registry import Collector
 
 import purgatory
 from purgatory import InvalidSetting
+from purgatory._events.feeds import live_feeds
 from purgatory._purgatory.take_snapshot import driver_of
 from purgatory._threads.watchdog import slow_callbacks
 from purgatory.metrics._attach import Attached
@@ -41,6 +44,7 @@ from purgatory.metrics._readings import (
     Reading,
     Series,
     encodable,
+    read_feed,
     read_purgatory,
     read_timer,
 )
@@ -54,6 +58,7 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = "purgatory_"
 _KIND: Final = {family.name: family.kind for family in FAMILIES}
+_PICK: Final[dict[Kind, Callable[[tuple[float, float]], float]]] = {Kind.MAX: max, Kind.MIN: min}
 _NOTHING: Final[Observed] = ((), 0)
 
 
@@ -83,8 +88,8 @@ class _Namesakes:
         total_observed = dict(self._gone_observed)
         for values, observed in members.values():
             for series, value in values.items():
-                before = total.get(series, 0.0)
-                total[series] = max(before, value) if _KIND[series[0]] is Kind.MAX else before + value
+                pick = _PICK.get(_KIND[series[0]], sum)
+                total[series] = pick((total[series], value)) if series in total else value
             for series, counts in observed.items():
                 total_observed[series] = _added(total_observed.get(series, _NOTHING), counts)
         return total, total_observed
@@ -99,7 +104,7 @@ def _added(one: Observed, other: Observed) -> Observed:
 
 
 class PurgatoryCollector(Collector):
-    """All live purgatories of the process and their timers, as metric families. Any thread may scrape.
+    """All live purgatories of the process, their timers, and all feeds, as metric families. Any thread may scrape.
 
     Attributes:
         parked_time: measures time parked, once started.
@@ -176,6 +181,8 @@ class PurgatoryCollector(Collector):
             of_timer = read_timer(timer, driver)
             if of_timer is not None:
                 found.setdefault((Of.TIMER, encodable(timer.name)), {})[id(timer)] = of_timer
+        for feed in live_feeds():
+            found.setdefault((Of.FEED, encodable(feed.name)), {})[id(feed)] = read_feed(feed.statistics())
         info = _timer_info()
         for user, used in sorted(users):
             info.add_metric([user, used], 1)
@@ -237,7 +244,7 @@ def register(
     types: bool = False,
     tenants: bool = False,
 ) -> PurgatoryCollector:
-    """Export every live purgatory and its timer through ``registry``. Registering again changes nothing.
+    """Export every live purgatory, its timer, and every feed through ``registry``. Registering again changes nothing.
 
     Args:
         registry: the one that the process serves.

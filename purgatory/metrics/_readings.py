@@ -1,6 +1,6 @@
-"""The exported families, and how a purgatory or a timer is read.
+"""The exported families, and how a purgatory, a timer or a feed is read.
 
-Everything is read from what the core counts anyway. A *reading* has plain dicts from a series (family and outcome) to
+Everything is read from what is counted anyway. A *reading* has plain dicts from a series (family and outcome) to
 its value or histogram, so that the readings of two purgatories of one name can be added up.
 """
 
@@ -18,6 +18,7 @@ from timer._base import is_alive
 
 if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory
+    from purgatory._events.feeds import FeedStatistics
     from purgatory.metrics._histograms import CallbackTime, ParkedTime
     from timer import Driver, Timer
 
@@ -25,7 +26,7 @@ _NS: Final = 1_000_000_000
 
 #: A family's name and an outcome (or none).
 Series = tuple[str, str | None]
-#: The values and the histograms of one purgatory or timer.
+#: The values and the histograms of one purgatory, timer or feed.
 Reading = tuple[dict[Series, float], dict[Series, Observed]]
 
 
@@ -34,6 +35,7 @@ class Of(enum.Enum):
 
     PURGATORY = "purgatory"
     TIMER = "timer"
+    FEED = "feed"
 
 
 class Kind(enum.Enum):
@@ -41,7 +43,8 @@ class Kind(enum.Enum):
 
     COUNTER = "counter"  # added; never falls
     SUM = "sum"  # a gauge, added
-    MAX = "max"  # a gauge of which the worst counts
+    MAX = "max"  # a gauge of which the greatest counts
+    MIN = "min"  # a gauge of which the least counts
     HISTOGRAM = "histogram"  # added, bucket by bucket
 
 
@@ -58,6 +61,10 @@ class Family:
 
 def _of_purgatory(name: str, kind: Kind, text: str, *, by_outcome: bool = False) -> Family:
     return Family(name, Of.PURGATORY, kind, text, by_outcome)
+
+
+def _of_feed(name: str, kind: Kind, text: str) -> Family:
+    return Family(f"feed_{name}", Of.FEED, kind, text)
 
 
 FAMILIES: Final = (
@@ -117,6 +124,20 @@ FAMILIES: Final = (
         "Seconds since the reaper thread last woke up. It sleeps while nothing is due.",
     ),
     Family("reaper_restarts", Of.TIMER, Kind.COUNTER, "Reaper threads that died and were replaced."),
+    _of_feed("following", Kind.MIN, "1 if this process follows the feed, 0 if it should and does not."),
+    _of_feed("position_events", Kind.MIN, "Events that the slowest following has applied, within the epoch."),
+    _of_feed("lag_events", Kind.MAX, "Events that the slowest following still has to apply. Absent if not known."),
+    _of_feed("lag_seconds", Kind.MAX, "Seconds that the slowest following has not been up to date. 0 while it is."),
+    _of_feed("events_applied", Kind.COUNTER, "Events that were applied."),
+    _of_feed("events_skipped", Kind.COUNTER, "Events whose apply raised, and that were skipped."),
+    _of_feed("gaps", Kind.COUNTER, "Times that the feed had lost events that a following needed."),
+    _of_feed("reloads", Kind.COUNTER, "Times that reload returned, the starts included."),
+    _of_feed("reload_errors", Kind.COUNTER, "Times that reload raised after a start."),
+    _of_feed("reconnections", Kind.COUNTER, "Times that a lost connection of a following was made again."),
+    _of_feed("events_published", Kind.COUNTER, "Events from this process that the feed accepted."),
+    _of_feed("publishes_rejected", Kind.COUNTER, "Publishes that were certainly not accepted."),
+    _of_feed("publishes_uncertain", Kind.COUNTER, "Publishes that may have been accepted."),
+    _of_feed("publish_seconds", Kind.HISTOGRAM, "Seconds from publish until the feed had accepted the event."),
 )
 
 
@@ -182,3 +203,24 @@ def read_timer(timer: Timer, driver: Driver | None) -> Reading | None:
         values["reaper_heartbeat_age_seconds", None] = max(0, time.monotonic_ns() - driver.heartbeat_ns) / _NS
         values["reaper_restarts", None] = driver.restarts
     return values, {("expiry_lateness_seconds", None): (statistics.late_ns, statistics.late_sum_ns)}
+
+
+def read_feed(statistics: FeedStatistics) -> Reading:
+    """The values of one feed, and the histogram of its publishes. A gauge that is not known is left out."""
+    values: dict[Series, float | None] = {
+        ("feed_following", None): statistics.is_following,
+        ("feed_position_events", None): statistics.position_events,
+        ("feed_lag_events", None): statistics.lag_events,
+        ("feed_lag_seconds", None): statistics.lag_s if statistics.followings else None,
+        ("feed_events_applied", None): statistics.applied,
+        ("feed_events_skipped", None): statistics.skipped,
+        ("feed_gaps", None): statistics.gaps,
+        ("feed_reloads", None): statistics.reloads,
+        ("feed_reload_errors", None): statistics.reload_errors,
+        ("feed_reconnections", None): statistics.reconnections,
+        ("feed_events_published", None): statistics.published,
+        ("feed_publishes_rejected", None): statistics.rejected,
+        ("feed_publishes_uncertain", None): statistics.uncertain,
+    }
+    known = {series: float(value) for series, value in values.items() if value is not None}
+    return known, {("feed_publish_seconds", None): (statistics.publish_ns, statistics.publish_sum_ns)}

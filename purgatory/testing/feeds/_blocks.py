@@ -271,7 +271,8 @@ class Blocks:
             await worker.applied(position)
             await until(lambda: feed.statistics().lag_s == 0)
             now = feed.statistics()
-            assert (1, 1, str(position), 0) == (now.followings, now.following, now.position, now.lag_events)
+            assert (1, True, str(position), 5) == (now.followings, now.is_following, now.position, now.position_events)
+            assert 0 == now.lag_events
             assert (5, 0, 5, 0, 0) == (now.applied, now.skipped, now.published, now.rejected, now.uncertain)
             assert 5 == sum(now.publish_ns)
             assert 0 < now.publish_sum_ns
@@ -279,4 +280,5 @@ class Blocks:
             await until(lambda: not worker.following.is_following)
             await asyncio.to_thread(faults.start)
             await until(lambda: feed.statistics().reconnections and worker.following.is_following)
-        assert (0, None) == (feed.statistics().followings, feed.statistics().position)
+        now = feed.statistics()
+        assert (0, None, None, None) == (now.followings, now.is_following, now.position, now.position_events)

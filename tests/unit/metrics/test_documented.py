@@ -7,6 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from purgatory import DelayedOperationPurgatory
+from purgatory.feeds import MemoryFeed
 from purgatory.journal import JournalCollector, JournalStats
 from purgatory.metrics import PurgatoryCollector, register, unregister
 from tests.support import Waiting
@@ -46,7 +47,11 @@ def test_page_has_what_is_described():
     """With all options, a scrape has the families that the collector describes, and each has a series."""
     registry = CollectorRegistry()
     collector = register(registry, histograms=True, callbacks=True, types=True, tenants=True)
-    with DelayedOperationPurgatory("p", max_parked=5, tenant=lambda _: "t") as purgatory:
+    feed = MemoryFeed("of this test")
+    with (
+        DelayedOperationPurgatory("p", max_parked=5, tenant=lambda _: "t") as purgatory,
+        feed.follow(DelayedOperationPurgatory("f", reaper_enabled=False), lambda _: []),
+    ):
         purgatory.try_complete_else_watch(Waiting(), ["k"])
         purgatory.try_complete_else_watch(Waiting(), ["l"])
         purgatory.cancel_for_key("l")

@@ -81,6 +81,11 @@ class KafkaPosition(Position):
             return None
         return sum(max(0, (theirs or 0) - (ours or 0)) for ours, theirs in zip(self.offsets, end.offsets, strict=True))
 
+    @property
+    def event_count(self) -> int:
+        """How many events this position includes: the sum over the partitions that are known."""
+        return sum(offset or 0 for offset in self.offsets)
+
     def completed(self, other: KafkaPosition) -> tuple[list[int], list[int]]:
         """Offsets and marks: those of this position, and those of ``other`` for partitions that are not known here."""
         offsets, marks = [offset or 0 for offset in other.offsets], list(other.marks)
