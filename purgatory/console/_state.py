@@ -1,4 +1,4 @@
-"""The state that the console shows, as plain values for JSON: purgatories, timers, reapers.
+"""The state that the console shows, as plain values for JSON: purgatories, timers, reapers, feeds.
 
 A :class:`Sampler` is used repeatedly: rates and recent lateness are differences between two looks.
 """
@@ -15,6 +15,7 @@ import attrs
 
 import purgatory
 from purgatory._purgatory.take_snapshot import driver_of
+from purgatory.console._feeds import Feeds
 from purgatory.console._peek import Peek, describe
 from timer._base import is_alive
 
@@ -71,6 +72,7 @@ class Sampler:
     def __init__(self) -> None:
         self._members: weakref.WeakKeyDictionary[DelayedOperationPurgatory[Any], _Member]
         self._members = weakref.WeakKeyDictionary()
+        self._feeds = Feeds()
         #: Per timer, when its counts of lateness were read, and the counts.
         self._late: weakref.WeakKeyDictionary[Timer, deque[tuple[float, Sequence[int]]]] = weakref.WeakKeyDictionary()
 
@@ -108,6 +110,7 @@ class Sampler:
             "pid": os.getpid(),
             "purgatories": purgatories,
             "timers": list(timers.values()),
+            "feeds": self._feeds.look(),
         }
 
     def operations(self, identity: str, text: str) -> Json | None:

@@ -34,6 +34,12 @@ _SHORT: Final = {
 _WIDE: Final = 120
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
 _STALLED_MS: Final = 1000
+#: Whether a process follows a feed. None: it only publishes.
+_FOLLOWING: Final = {
+    True: Text("following", "green"),
+    False: Text("NOT FOLLOWING", "bold red"),
+    None: Text("publishes only", "bright_black"),
+}
 
 Json = dict[str, Any]
 
@@ -68,6 +74,8 @@ def screen(
         _head(state, url, narrow=narrow),
         _purgatories(state["purgatories"], history, narrow=narrow),
     ]
+    if state.get("feeds"):
+        parts.append(_feeds(state["feeds"], narrow=narrow))
     parts += [_timer(timer) for timer in state["timers"]]
     lists = [_keys(purgatory, keys) for purgatory in state["purgatories"] if purgatory["oldest"]]
     if lists:
@@ -118,6 +126,34 @@ def _rate(seen: Json, outcome: str, *, narrow: bool) -> Text:
     if round(rate - normal) and not narrow:
         text += f" ({normal:,.0f} normal)"
     return Text(text, "" if round(rate - normal) else "bright_black")
+
+
+def _feeds(feeds: Iterable[Json], *, narrow: bool) -> Table:
+    """One row per feed. In a narrow terminal the position, which may be long, and what is published are left out."""
+    table = Table(expand=True, box=None, header_style="bright_black", pad_edge=False)
+    table.add_column("feed", no_wrap=True, overflow="ellipsis", ratio=1, min_width=9)
+    table.add_column("state", no_wrap=True)
+    if not narrow:
+        table.add_column("position", no_wrap=True, overflow="ellipsis", max_width=36)
+    for name in ("lag", "events", "applied/s", *(() if narrow else ("published/s",))):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("gaps", "reconn." if narrow else "reconnections", "skipped"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for seen in feeds:
+        totals, rates, lag = seen["totals"], seen["rates"], seen["lag_events"]
+        table.add_row(
+            Text(seen["id"], "bold"),
+            _FOLLOWING[seen["is_following"]],
+            *(() if narrow else (Text(seen["position"] or "-"),)),
+            span(seen["lag_ms"]),
+            "-" if lag is None else f"{lag:,}",
+            f"{rates['applied']:,.0f}",
+            *(() if narrow else (f"{rates['published']:,.0f}",)),
+            _count(totals["gaps"]),
+            f"{totals['reconnections']:,}",
+            _count(totals["skipped"]),
+        )
+    return table
 
 
 def _timer(timer: Json) -> Panel:

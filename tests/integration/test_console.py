@@ -17,6 +17,7 @@ from selenium.webdriver.common.by import By
 
 from purgatory import DelayedOperationPurgatory
 from purgatory.console import _app, serve
+from purgatory.feeds import MemoryFeed
 from purgatory.journal import label
 from tests.support import Waiting
 from timer import SystemTimer, SystemTimerReaper
@@ -151,6 +152,26 @@ def test_counts_change_live(page, console, fetch):
     assert eventually(lambda: page.text("#t-parked") == "2")
     assert eventually(lambda: "40" in page.texts("#totals dd"))
     assert eventually(lambda: page.ink("#chart-parked") > 1000)
+
+
+def test_feeds_have_a_line_each(page, console, fetch):
+    """Whether the process follows a feed shows live. Without a feed there is no table, and a feed's name is text."""
+    park(fetch, ["k"])
+    page.open(console.url)
+    assert eventually(lambda: page.text("#t-parked") == "1")
+    assert "" == page.text("#feeds-panel")
+
+    feed = MemoryFeed(HOSTILE[0])
+    with feed.follow(fetch, lambda event: [event.key]) as following:
+        following.applied(following.publish("key", b"1"))
+        assert page.shows("#feeds tbody", "following")
+        assert page.shows("#feeds tbody", str(following.position))
+        assert page.shows("#feeds tbody", HOSTILE[0])
+        feed.disconnect(away=True)
+        assert page.shows("#feeds tbody", "not following")
+        feed.come_back()
+    assert page.shows("#feeds tbody", "publishes only")
+    assert "owned" not in page.driver.title
 
 
 def test_streams_that_end_are_not_seen(page, console, fetch, monkeypatch):

@@ -97,6 +97,7 @@ function show() {
   legend(current);
   lists(current);
   totals(current);
+  feeds(state.feeds);
   clockwork(state.timers.find(({ id }) => id === current.timer));
 }
 
@@ -202,6 +203,20 @@ function totals(current) {
     say(fact.children[0], name);
     say(fact.children[1], number(value));
     fact.children[1].className = value && mood ? mood : "";
+  });
+}
+
+function feeds(all) {
+  $("feeds-panel").hidden = all.length === 0;
+  fill($("feeds").tBodies[0], all, () => make("tr", {}, ...[0, 0, 0].map(() => make("td")), ...[0, 0, 0, 0, 0, 0, 0].map(() => make("td", { class: "n" }))), (row, { id, is_following, position, lag_events, lag_ms, rates, totals }) => {
+    const states = { true: "following", false: "not following", null: "publishes only" };
+    const lag = lag_events === null ? "–" : number(lag_events);
+    const texts = [id, states[is_following], position ?? "–", worded(lag_ms), lag, number(rates.applied), number(rates.published), number(totals.gaps), number(totals.reconnections), number(totals.skipped)];
+    texts.forEach((text, index) => say(row.cells[index], text));
+    row.cells[0].title = id;
+    row.cells[2].title = position ?? "";
+    row.cells[1].classList.toggle("late", is_following === false);
+    for (const [index, count] of [[7, totals.gaps], [9, totals.skipped]]) row.cells[index].classList.toggle("late", count > 0);
   });
 }
 
