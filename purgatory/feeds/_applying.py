@@ -25,7 +25,7 @@ from purgatory.feeds._errors import InvalidKeys
 if TYPE_CHECKING:
     from purgatory.aio import AsyncPurgatory
     from purgatory.feeds._counters import Counters
-    from purgatory.feeds._following import Settings
+    from purgatory.feeds._settings import Settings
     from purgatory.feeds._values import Event, Position
 
 #: How long a slice may take before the loop gets its turn. One event is applied in any case.

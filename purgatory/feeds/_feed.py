@@ -20,14 +20,15 @@ from purgatory.aio import AsyncPurgatory
 from purgatory.feeds._connections import OPEN_S, opened
 from purgatory.feeds._counters import Counters
 from purgatory.feeds._errors import EventTooLarge, InvalidPosition
-from purgatory.feeds._following import Following, Settings
+from purgatory.feeds._following import Following
 from purgatory.feeds._outbox import Outbox
+from purgatory.feeds._settings import Settings
 from purgatory.feeds._values import LogPosition, NewEvent, Position
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from purgatory.feeds._following import Apply, Reload
+    from purgatory.feeds._settings import Apply, Reload
     from purgatory.feeds.engine import Connection, Publisher, Reader
 
 ConnectionT = TypeVar("ConnectionT", bound="Connection")

@@ -14,14 +14,10 @@ Everything here belongs to the loop that enters the block, except that other thr
 from __future__ import annotations
 
 import asyncio
-import inspect
 import time
-from collections.abc import Awaitable, Callable, Hashable, Iterable
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-import attrs
-
-from purgatory import DelayedOperationPurgatory, InvalidSetting, WrongLoop
+from purgatory import DelayedOperationPurgatory, WrongLoop
 from purgatory._events.log import log
 from purgatory._support.errors import checked_int
 from purgatory.feeds._applying import Stopped
@@ -30,39 +26,16 @@ from purgatory.feeds._reading import Reading
 
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Self, TypeAlias
+    from typing import Self
 
     from purgatory.aio import AsyncPurgatory
     from purgatory.feeds._feed import Feed
+    from purgatory.feeds._settings import Settings
     from purgatory.feeds._threads import ThreadFollowing
-    from purgatory.feeds._values import Event, Position
-
-    Apply: TypeAlias = Callable[[Event], Iterable[Hashable]]
-    Reload: TypeAlias = Callable[[], Position | Awaitable[Position | None] | None]
+    from purgatory.feeds._values import Position
 
 #: How long leaving the block waits for a ``reload`` that does not end when it is cancelled.
 _LEAVE_S = 5.0
-
-
-@attrs.frozen
-class Settings:
-    """The arguments of ``Feed.follow``."""
-
-    apply: Apply
-    reload: Reload | None
-    on_error: Literal["skip", "stop"]
-    start_timeout_ms: int
-    slice_size: int
-
-    def __attrs_post_init__(self) -> None:
-        if not callable(self.apply) or inspect.iscoroutinefunction(self.apply):
-            raise InvalidSetting("apply", self.apply, "a plain function that takes an event")
-        if self.reload is not None and not callable(self.reload):
-            raise InvalidSetting("reload", self.reload, "a function without arguments, or None")
-        if self.on_error not in {"skip", "stop"}:
-            raise InvalidSetting("on_error", self.on_error, "'skip' or 'stop'")
-        checked_int("start_timeout_ms", self.start_timeout_ms, 0)
-        checked_int("slice_size", self.slice_size, 1)
 
 
 class Following:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory
     from purgatory.aio import AsyncPurgatory
     from purgatory.feeds._feed import Feed
-    from purgatory.feeds._following import Settings
+    from purgatory.feeds._settings import Settings
     from purgatory.feeds._values import Event, Position
     from purgatory.feeds.engine import Reader
 

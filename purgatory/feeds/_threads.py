@@ -27,7 +27,8 @@ from timer._base import is_alive
 if TYPE_CHECKING:
     from typing import Self
 
-    from purgatory.feeds._following import Following, Settings
+    from purgatory.feeds._following import Following
+    from purgatory.feeds._settings import Settings
     from purgatory.feeds._values import Position
 
 AnswerT = TypeVar("AnswerT")

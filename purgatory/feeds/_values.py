@@ -14,12 +14,9 @@ from __future__ import annotations
 
 import abc
 import re
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 import attrs
-
-from purgatory.feeds._errors import Gap
 
 if TYPE_CHECKING:
     from typing import Self
@@ -154,18 +151,3 @@ class Event:
     published_ns: int = 0
     context: str | None = None
     is_repeated: bool = False
-
-
-def check_contiguous(after: LogPosition, positions: Sequence[LogPosition]) -> None:
-    """See that positions follow each other and come directly after one.
-
-    Raises:
-        Gap: they do not.
-    """
-    if not positions:
-        return
-    epoch, offset = after.epoch, after.offset
-    for position in positions:
-        offset += 1
-        if position.offset != offset or position.epoch != epoch:
-            raise Gap(f"after offset {offset - 1} of epoch {epoch} comes offset {position.offset} of {position.epoch}")

@@ -31,7 +31,7 @@ from purgatory.feeds._errors import (
     PublishUncertain,
     UnsupportedServer,
 )
-from purgatory.feeds._values import Event, LogPosition, NewEvent, Position, check_contiguous, mark_of
+from purgatory.feeds._values import Event, LogPosition, NewEvent, Position, mark_of
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -117,3 +117,18 @@ class Reader(Connection):
             Disconnected: the connection was lost.
             Gap: the server has other events next than those that come next.
         """
+
+
+def check_contiguous(after: LogPosition, positions: Sequence[LogPosition]) -> None:
+    """See that positions follow each other and come directly after one.
+
+    Raises:
+        Gap: they do not.
+    """
+    if not positions:
+        return
+    epoch, offset = after.epoch, after.offset
+    for position in positions:
+        offset += 1
+        if position.offset != offset or position.epoch != epoch:
+            raise Gap(f"after offset {offset - 1} of epoch {epoch} comes offset {position.offset} of {position.epoch}")

@@ -323,6 +323,10 @@ CIRCLES = {
         "purgatory.pipeline.tables",
         ("engine", "relations"),
     ),
+    "a feed has publishes and followings, which read its settings and counters": (
+        "purgatory.feeds",
+        ("_feed", "_following", "_outbox", "_reading", "_threads"),
+    ),
     "a group has heartbeats, and a heartbeat knows its group": (
         "examples.broker.groups",
         ("delayed_heartbeat", "state.group"),

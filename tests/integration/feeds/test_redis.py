@@ -25,6 +25,7 @@ from purgatory.testing.feeds import Faults, FeedContract
 from tests.support.loops import until
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer, need_redis
+from tests.support.served import free_port
 
 need_redis()
 
@@ -196,7 +197,7 @@ async def test_wrong_password_is_named(tmp_path, stream):
 @pytest.mark.slow
 async def test_cluster_is_rejected(tmp_path, stream):
     """A Redis cluster is named as unsupported, by a follower and by a publisher."""
-    with RedisServer(tmp_path, cluster_enabled="yes") as server:
+    with RedisServer(tmp_path, cluster_enabled="yes", cluster_port=free_port()) as server:
         async with RedisFeed(server.url, stream=stream) as feed:
             with pytest.raises(UnsupportedServer, match="cluster"):
                 async with Worker(feed):
