@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from examples.broker.protocol.errors import ErrorCode
+from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.steps import run_at_once
 from examples.broker.replication import topic_manager
 from examples.broker.storage.topics import OFFSETS_TOPIC, TopicStore
