@@ -142,8 +142,15 @@ class Applying:
     def _failed(self, event: Event, error: Exception) -> None:
         suppressed = throttle.admit("feed_apply_failed", self._name)
         if suppressed is not None:
-            fields = {"position": str(event.position), "key": event.key, "suppressed": suppressed}
-            log.error("feed_apply_failed", feed=self._name, error=repr(error), exc_info=error, **fields)
+            log.error(
+                "feed_apply_failed",
+                feed=self._name,
+                position=str(event.position),
+                key=event.key,
+                error=repr(error),
+                suppressed=suppressed,
+                exc_info=error,
+            )
 
 
 def _add_keys(keys: dict[Hashable, None], found: Any) -> None:

@@ -173,8 +173,13 @@ class Outbox:
         self._feed._counters.add("rejected", len(errors) - uncertain)
         suppressed = throttle.admit("publish_failed", self._feed.name)
         if suppressed is not None:
-            fields = {"error": str(errors[0]), "events": len(errors), "suppressed": suppressed}
-            log.warning("publish_failed", feed=self._feed.name, **fields)
+            log.warning(
+                "publish_failed",
+                feed=self._feed.name,
+                error=str(errors[0]),
+                events=len(errors),
+                suppressed=suppressed,
+            )
 
 
 def _error(

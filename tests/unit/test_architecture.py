@@ -319,10 +319,6 @@ CIRCLES = {
     ),
     "a timer knows its driver, and a driver its timer": ("timer", ("_base", "_reaper")),
     "a timer's tasks are dispatched by a part of it": ("timer", ("_dispatch", "_timer")),
-    "a table is asked of an engine, and an engine answers with tables": (
-        "purgatory.pipeline.tables",
-        ("engine", "relations"),
-    ),
     "a feed has publishes and followings, which read its settings and counters": (
         "purgatory.feeds",
         ("_feed", "_following", "_outbox", "_reading", "_threads"),
