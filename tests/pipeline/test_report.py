@@ -57,7 +57,7 @@ def tables(request, journal):
     folder = [str(journal[0])]
     engine = Local(folder) if request.param == "local" else Cluster(request.getfixturevalue("spark"), folder)
     engine.open(allow_gaps=False)
-    relations.prepare(engine, ["DelayedFetch"])
+    relations.prepare(engine, Normal(expiry=["DelayedFetch"]))
     span = engine.query(queries.SPAN).to_pylist()[0]
     widths = levels.widths_of(WINDOW_US, SLOT_US, span)
     made = queries.tables(engine, widths, malformed=False)
