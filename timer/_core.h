@@ -15,13 +15,14 @@
  *  - `before` and `after` are borrowed: both neighbours are in the same lane.
  *
  * Threads. With a global lock, each stretch of C between two calls of Python is one step. Without one
- * (Py_GIL_DISABLED), an entry and a lane have a mutex each. They are taken in this order: entry, lane. Two lanes are
- * taken in the order of their addresses. The mutex of an entry guards its times, its `bucket` and its `lane`. The mutex
- * of a lane guards its list, its count, and `before` and `after` of its entries. A bucket is closed by setting the flag
- * and then taking and releasing the mutex of each lane. A thread that reads the flag with the mutex of a lane held sees
- * it, or has already added its entry. Under a mutex nothing is allocated, freed or called. References are given up
- * after it is released. A bucket is not freed while a thread waits for the mutex of one of its lanes: that thread has a
- * reference to the bucket, or holds the mutex of an entry in it. */
+ * (Py_GIL_DISABLED), the cache of a lane, an entry and a lane have a mutex each. They are taken in this order: cache,
+ * entry, lane. Two lanes are taken in the order of their addresses. The mutex of an entry guards its times, its
+ * `bucket` and its `lane`. The mutex of a lane guards its list, its count, and `before` and `after` of its entries. A
+ * bucket is closed by setting the flag and then taking and releasing the mutex of each lane. A thread that reads the
+ * flag with the mutex of a lane held sees it, or has already added its entry. Under the mutex of an entry or a lane
+ * nothing is allocated, freed or called. References are given up after it is released. A bucket is not freed while a
+ * thread waits for the mutex of one of its lanes: that thread has a reference to the bucket, or holds the mutex of an
+ * entry in it. */
 #ifndef TIMER_CORE_H
 #define TIMER_CORE_H
 

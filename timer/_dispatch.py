@@ -1,7 +1,7 @@
 """Dispatch of due buckets to the executor, which runs each *batch* of them.
 
 Each task of a batch stays in its bucket until the executor *claims* it: removes it from the bucket, under the timer's
-lock. So either the executor runs the task, or another thread cancels or moves it.
+lock (in C, the entry's). So either the executor runs the task, or another thread cancels or moves it.
 
 **Exceptions of a task** are reported to the timer's ``on_error`` and stop no other task. ``KeyboardInterrupt`` and
 ``SystemExit`` on the main thread reach the caller. On any other thread only the task can have raised them, and they are

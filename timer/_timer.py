@@ -8,9 +8,9 @@ executor as one batch, which runs the tasks in order of deadline.
 its first tick. So a task runs up to ``tick_ms`` after its deadline, plus the time to wake the driver and to run the
 tasks before it.
 
-**Threads.** One lock guards the wheel and its buckets. No task, executor or error handler runs with the lock held. Only
-the clock and the argument of :meth:`SystemTimer.advance_until` are called with it. Signal handlers and ``__del__``
-methods must not call a timer: they may run on a thread that holds the lock.
+**Threads.** One lock guards the wheel and, in the pure implementation, its buckets. No task, executor or error handler
+runs with the lock held. Only the clock and the argument of :meth:`SystemTimer.advance_until` are called with it. Signal
+handlers and ``__del__`` methods must not call a timer: they may run on a thread that holds the lock.
 
 The executor gets one call per batch, because a wake-up of its thread costs more than a task. The driver does not run
 the tasks, because a slow task would delay all others. If your tasks are quick, pass ``executor=InlineExecutor()``.

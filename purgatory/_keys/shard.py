@@ -137,7 +137,7 @@ if not TYPE_CHECKING and CORE is not None:
         __slots__ = ()
 
         def __init__(self, *parts: Any) -> None:
-            # Re-entrant, because the native code lets a signal handler check while a key is being forgotten.
+            # Re-entrant, because a signal handler may list the keys while this thread lists them.
             super().__init__(threading.RLock(), {}, *parts)
 
         watchers = _pure.watchers

@@ -9,7 +9,7 @@ new          satisfied, forced,        any thread that completes an operation th
 arriving     immediate                 the parking thread's check, or ``force_complete`` on any thread
 arriving     cancelled                 ``cancel`` on any thread, or the parking thread if parking fails
 arriving     parked                    the parking thread, after watch, second check and timer
-arriving     new                       the parking thread, if the purgatory is full
+arriving     new                       the parking thread, if there is no place for the operation
 parked       satisfied                 ``force_complete`` during a check, on any thread
 parked       forced                    ``force_complete`` at any other time
 parked       expired                   the thread that has the turn once the operation is overdue
@@ -21,9 +21,9 @@ step runs the hooks and removes the operation from its keys, the timer and the c
 ARRIVING, the parking thread removes it, because only that thread knows which keys were added.
 
 **One lock.** The *home shard* of an operation is the shard of its first key. The lock of that shard guards the state,
-the home shard, the turn, the recheck flag and the shard's counters. Nothing inside the block calls a hook, a key's code
-or another lock. An operation that was not parked yet belongs to :data:`UNPARKED`. ``_op_home_shard`` is the last field
-that is written under the old lock. A thread that waited for that lock compares the home shard and starts again.
+the home shard, the turn, the recheck flag and the shard's counters. Inside the block no hook and no code of a key runs,
+and no other lock is taken. An operation that was not parked yet belongs to :data:`UNPARKED`. A step that changes the
+home shard writes it last. A thread that waited for the old lock sees another home shard, and starts again.
 
 **No check is lost.** A thread that checks or parks an operation has its *turn*.
 
@@ -40,10 +40,12 @@ is taken, the retrier, a background thread, repeats the check.
 ``try_complete``. So expiry and check exclude each other, and an executor thread never waits for a user's lock.
 
 **Interrupts.** A signal handler can raise ``KeyboardInterrupt`` after any call, also directly after a ``with`` block.
-Each thread stores a token in the turn and in the pending hooks, inside the block. Its exception handler compares the
-tokens. It passes an unfinished check to the retrier, and runs the pending hooks.
+So a thread stores a token in the turn, and marks its :class:`Completion`, inside the block. Its exception handler reads
+both. It passes an unfinished check to the retrier, and runs the pending hooks. It also removes the operation once more,
+which changes nothing if that was done, or if the parking thread still has it to do.
 
-**Lock order.** The user's lock comes first. After it, a thread takes a shard's lock or the timer's lock, one at a time.
+**Lock order.** The user's lock comes first. Each of the library's own locks in these steps (shard, key, idle keys,
+retrier, capacity, observers, timer) is taken alone, while none of the others is held.
 """
 
 from __future__ import annotations
@@ -118,7 +120,7 @@ class Completion:
     is_counted: bool = False
 
 
-#: What may be owed after an interrupt. Each but the last may be interrupted, too.
+#: What may be owed after an interrupt. It takes so many attempts, because each but the last may be interrupted.
 _OWED: Final = ("on_complete", "on_expiration", "finished", "count")
 
 #: The hooks to call, in order, for what ends an operation.
@@ -148,7 +150,8 @@ class DelayedOperation(TimerTask, abc.ABC):
     """
 
     # Under the home shard's lock: _op_state, _op_home_shard, _op_turn, _op_recheck, and _op_new_delay_ms, the delay of
-    # an extend() while the operation was arriving.
+    # an extend() while the operation was arriving. After an exception, the thread that has the turn gives it up without
+    # the lock, because no other thread changes it.
     # Written by the thread that has the turn: _op_checks. By the parking thread: _op_watches (of the keys) and
     # _op_context (of the hooks). By the timer or a shutdown, if it must expire: _op_overdue (TIME_IS_UP or DRAINED).
     __slots__ = (
@@ -440,7 +443,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         except BaseException:
             self._op_check_initialized()
             if completion.is_counted:  # this thread decided the outcome, and no other one runs the pending hooks
-                with ExitStack() as owed:  # each call is made, whatever the ones before it raise
+                with ExitStack() as owed:  # each call is made, the last one first, whatever the others raise
                     for _ in _OWED:
                         owed.callback(self._op_run_hooks, completion)
                     owed.callback(self._op_remove)

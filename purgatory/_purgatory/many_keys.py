@@ -32,7 +32,7 @@ class RestOfCheck:
     keys: Sequence[Hashable]
     _limit: int | None
     _op_home_shard: Shard
-    _op_state: ClassVar = NEW  # it is never overdue
+    _op_state: ClassVar = NEW  # for overdue_ms(), which reads the deadlines of parked operations only
 
     def maybe_try_complete(self) -> None:
         if self._limit is not None:

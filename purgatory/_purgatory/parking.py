@@ -113,8 +113,8 @@ class Parking:
             if lock is None:
                 completed = self._park(operation, turn, home_shard, keys)
             else:
-                parked = call_with(lock, operation, self._park, operation, turn, home_shard, keys, wait=True)
-                completed = bool(parked)
+                answer = call_with(lock, operation, self._park, operation, turn, home_shard, keys, wait=True)
+                completed = bool(answer)
             if operation._op_home_shard is UNPARKED:
                 return False  # it had completed before it was parked
             if self._observers.parked and operation._op_state != IMMEDIATE:

@@ -2,8 +2,8 @@
 
 There are three flows:
 
-- **park**, ``try_complete_else_watch`` in ``purgatory._purgatory.parking``: the operation's turn and its user's lock ->
-  ``try_complete`` -> watch under every key -> ``try_complete`` again -> timer
+- **park**, ``try_complete_else_watch`` in ``purgatory._purgatory.parking``: the user's lock -> the turn ->
+  ``try_complete`` -> a place -> watch under every key -> ``try_complete`` again -> timer
 - **satisfy**, ``check_and_complete`` in ``purgatory._purgatory.parking``: key -> shard -> watchers of the key ->
   ``maybe_try_complete`` of each -> ``force_complete`` -> removal from its keys and the timer -> ``on_complete``
 - **expire**: reaper -> timer -> due bucket -> executor -> ``run`` in ``purgatory._operations.operation`` -> removal

@@ -37,13 +37,13 @@ class Retrier(TimerTask):
         self._name = name
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._missed: dict[Any, int] = {}  # the operations, each with the number of its missed checks. Empty at the end
+        self._missed: dict[Any, int] = {}  # the operations, each with the number of its missed checks
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._timer = timer
 
     def retry(self, operation: Any) -> None:
-        """Check the operation, and repeat that until its lock can be taken."""
+        """Queue the operation. The thread checks it until its lock can be taken."""
         with self._lock:
             if self._stopped:
                 return

@@ -115,7 +115,7 @@ static PyObject *each_once(PyObject *given)
 }
 
 /* Reject an operation that cannot be parked. 0 if it can, or -1 with the error. */
-static int reject(Parking *self, PyObject *given)
+static int check_ready(Parking *self, PyObject *given)
 {
     Operation *op = (Operation *)given;
     if (is_closed(self))

@@ -1,7 +1,7 @@
 /* The native implementation of the purgatory's hot types: purgatory._core.
  *
- * The Python module of the same name defines what each type does, and tells the same steps under the same names (a test
- * compares them). The files here, in the order in which this one includes them:
+ * The Python module that each file names defines what its type does, and tells the same steps under the same names (a
+ * test compares them). The files here, in the order in which this one includes them:
  *
  *     core.h             the structs, the objects that all parts share, their locks
  *     stack.c            how much of the C stack is left
@@ -137,7 +137,7 @@ static int make_all_names(void)
                           {&core.str_cancel, "cancel"}, {&core.str_cancelled, "CANCELLED"},
                           {&core.str_cancelled_and_notified, "CANCELLED_AND_NOTIFIED"}, {&core.str_contain, "contain"},
                           {&core.str_contain_observer, "_contain_observer"}, {&core.str_done, "done"},
-                          {&core.str_error, "error"}, {&core.str_finished, "FINISHED"}, {&core.str_finished_event, "finished"},
+                          {&core.str_error, "error"}, {&core.str_state_finished, "FINISHED"}, {&core.str_finished, "finished"},
                           {&core.str_leaving, "leaving"}, {&core.str_parked, "parked"},
                           {&core.str_force_complete, "force_complete"},
                           {&core.str_maybe_try_complete, "maybe_try_complete"},

@@ -97,7 +97,7 @@ static struct {
     PyObject *own_check; /* Operation.maybe_try_complete */
     PyObject *future; /* concurrent.futures.Future */
     PyObject *str_acquire, *str_add, *str_added_ns, *str_cancel, *str_cancelled, *str_cancelled_and_notified,
-        *str_contain, *str_contain_observer, *str_done, *str_error, *str_finished, *str_finished_event, *str_leaving, *str_parked, *str_force_complete,
+        *str_contain, *str_contain_observer, *str_done, *str_error, *str_state_finished, *str_finished, *str_leaving, *str_parked, *str_force_complete,
         *str_maybe_try_complete, *str_normal_ends, *str_notify, *str_on_complete, *str_on_expiration, *str_pending, *str_pop,
         *str_put_off, *str_release, *str_retry, *str_running, *str_shard_for, *str_state, *str_taken,
         *str_try_complete, *str_value;

@@ -141,7 +141,7 @@ static int forget_oldest(IdleKeys *self)
     unlock_idle(self);
     if (oldest == NULL)
         return 0;
-    /* First the mark, then the count: a key that falls idle in between is noted again. */
+    /* The mark is cleared with the count: a key that falls idle later is noted again. */
     lock_shard(oldest->shard);
     oldest->idle = 0;
     int is_empty = oldest->count == 0;

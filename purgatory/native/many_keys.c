@@ -3,8 +3,8 @@
 
 enum { CHUNK = 2048 }; /* How many operations are taken in one step, at the most. */
 
-/* The operations of one key that a check has taken and that still waited afterwards, and then its last chunk, in order
- * of arrival. Owns a reference to each. */
+/* Operations of one key that a check took: those that still waited after their check, then the last chunk, in order of
+ * arrival. Owns a reference to each. */
 typedef struct {
     Operation *few[FEW], **all;
     Py_ssize_t room, count, begin; /* begin: of the last chunk */

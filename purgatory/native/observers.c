@@ -78,7 +78,7 @@ static int notify_finished(Operation *op, PyObject *error)
     int failed = callables == NULL ? -1 : 0;
     for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(callables); i++) {
         PyObject *finished = PyTuple_GET_ITEM(callables, i);
-        Record record = core.timer->begin(&op->entry, core.str_finished_event);
+        Record record = core.timer->begin(&op->entry, core.str_finished);
         failed = done_call(PyObject_Vectorcall(finished, given + 1, 3 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL));
         end_call(record);
         if (failed && is_contained()) {

@@ -2,7 +2,9 @@
  * what they promise. On purpose, these differ:
  *
  *  - No signal handler runs inside a step. So the turn is a flag, and the thread that has it knows that by itself. An
- *    error that a hook raises is kept in `deferred` until all that is owed has run.
+ *    interrupt that a hook raises is kept in `deferred` until all that is owed has run. It needs no second removal.
+ *  - An error of the retrier, as without memory, is reported as unraisable where Python raises it. A RecursionError
+ *    after the decision is dropped.
  *  - An operation is under a key by a link in a list, not by an entry in a dict.
  *  - The delay of an extend() for an operation that is arriving is kept in a dict, which costs no bytes per operation.
  *  - With a global lock, each stretch of C between two calls of Python is one step. Without one, the operation has a
@@ -180,7 +182,7 @@ static int op_retry(Operation *op)
     return 0;
 }
 
-/* The same as run(), for a shutdown. -1 with an error. */
+/* Take the operation out of the timer, mark it as drained, and check it, which expires it. -1 with an error. */
 static int op_expire_for_shutdown(Operation *op)
 {
     if (!flag_of(&op->overdue))
@@ -266,20 +268,20 @@ static void drop_new_delay(Operation *op)
 static PyObject *op_reset(Operation *self, PyObject *Py_UNUSED(none))
 {
     lock_operation(self);
-    int turns = self->state == ARRIVING;
+    int resets = self->state == ARRIVING;
     Shard *home_shard = self->home_shard;
-    if (turns) {
+    if (resets) {
         __atomic_store_n(&self->checks, 0, __ATOMIC_RELAXED);
         self->turn = 0;
         self->home_shard = NULL;
         __atomic_store_n(&self->state, NEW, __ATOMIC_RELEASE);
     }
     unlock_operation(self);
-    if (turns)
+    if (resets)
         Py_XDECREF(home_shard);
-    if (turns && self->has_new_delay)
+    if (resets && self->has_new_delay)
         drop_new_delay(self);
-    return PyBool_FromLong(turns);
+    return PyBool_FromLong(resets);
 }
 
 /* ---------------------------------------------------------------- completing */
@@ -341,7 +343,7 @@ static int op_decide(Operation *op, int outcome)
         outcome = before == ARRIVING ? IMMEDIATE : SATISFIED;
     __atomic_store_n(&op->state, outcome, __ATOMIC_RELEASE);
     lock_shard(home_shard);
-    home_shard->parked += !is_forced && before == ARRIVING; /* although parking has not finished */
+    home_shard->parked += !is_forced && before == ARRIVING; /* it counts as parked, although parking has not finished */
     home_shard->outcomes[outcome]++;
     home_shard->normal_ends[outcome] += is_normal;
     home_shard->checks += checks_of(op);
@@ -395,8 +397,8 @@ static void op_run_hooks(Operation *op, int outcome, PyObject **deferred)
     unlock_shard(home_shard);
 }
 
-/* Remove the operation from the timer, its keys and its place. A second call has no effect. Python runs only if a key
- * falls idle for the first time, or if places are counted. No error is set when this is called. */
+/* Remove the operation from the timer, its keys and its place. A second call has no effect. Python runs only if the
+ * keys in use are counted again, or if places are counted. No error is set when this is called. */
 static void op_remove(Operation *op, PyObject **deferred)
 {
     core.timer->withdraw(&op->entry);

@@ -96,7 +96,8 @@ static void cancel_after_error(Operation *op)
     set_again(kept);
 }
 
-/* Park the operation, and repeat a check that came meanwhile: 1 if this call completed it, 0, or -1 with an error. */
+/* Park the operation, and repeat a check that came meanwhile: 1 if a check while parking completed it, 0 if it waits or
+ * has ended otherwise, or -1 with an error. The first half of the Python method is parking_park (parking_object.c). */
 static int try_complete_else_watch(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys)
 {
     if (op->lock != NULL && take_lock(op, 1) < 0)

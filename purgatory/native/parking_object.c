@@ -97,7 +97,7 @@ static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t n
     Shard *home_shard = shard_of(self, key);
     if (home_shard == NULL)
         reject_unhashable(keys);
-    else if (!reject(self, given)) {
+    else if (!check_ready(self, given)) {
         ((Operation *)given)->is_special = (unsigned char)is_special;
         completed
             = try_complete_else_watch(self, (Operation *)given, home_shard, key, is_only_key ? NULL : keys);

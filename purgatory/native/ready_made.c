@@ -93,7 +93,7 @@ static int is_done(PyObject *future)
         Py_DECREF(state); /* only its address is compared */
         if (state == core.str_pending || state == core.str_running)
             return 0;
-        if (state == core.str_finished || state == core.str_cancelled || state == core.str_cancelled_and_notified)
+        if (state == core.str_state_finished || state == core.str_cancelled || state == core.str_cancelled_and_notified)
             return 1;
     }
     return truth_of_call(PyObject_CallMethodNoArgs(future, core.str_done));

@@ -1,13 +1,20 @@
 /* visit (_purgatory/take_snapshot.py): what a snapshot reads of each key. */
 
-/* The first operation under a key that is parked, as a new reference. NULL if none is. The operations are in order of
- * arrival, so this is usually the first one. */
+/* Whether the timer has set a deadline. A user's timer may set none. */
+static int has_deadline(Operation *op)
+{
+    return __atomic_load_n(&op->entry.deadline_ns, __ATOMIC_RELAXED) != 0
+        || __atomic_load_n(&op->entry.delay_ms, __ATOMIC_RELAXED) == TIMER_HUGE;
+}
+
+/* The first operation under a key that is parked and has a deadline, as a new reference. NULL if none is. The
+ * operations are in order of arrival, so this is usually the first one. */
 static Operation *longest_parked(Watchers *watchers)
 {
     Operation *found = NULL;
     lock_shard(watchers->shard);
     for (Link *link = watchers->head; link != NULL && found == NULL; link = link->after)
-        if (state_of(link->operation) == PARKED)
+        if (state_of(link->operation) == PARKED && has_deadline(link->operation))
             found = (Operation *)Py_NewRef(link->operation);
     unlock_shard(watchers->shard);
     return found;

@@ -1,6 +1,6 @@
 /* The native implementation of the timer's hot types: timer._core.
  *
- * The Python class of the same name defines what each type does. The files here, in the order in which this one
+ * The Python code that each line names defines what its part does. The files here, in the order in which this one
  * includes them:
  *
  *     core.h           the structs, the objects that all parts share, their locks

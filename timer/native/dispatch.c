@@ -267,7 +267,7 @@ static void requeue(Batch *self)
 }
 
 /* End a run of the batch. An error that is set stays set. 0, or -1 with an error. */
-static int end_turn(Batch *self, Tally *tally, int more, PyObject *thread_id)
+static int end_run(Batch *self, Tally *tally, int more, PyObject *thread_id)
 {
     int had_failed = PyErr_Occurred() != NULL;
     Kept kept = keep_error();
@@ -312,7 +312,7 @@ static PyObject *batch_run(Batch *self, PyObject *const *args, Py_ssize_t count,
     if (failed)
         requeue(self);
     if (tally != NULL)
-        failed |= end_turn(self, tally, more, thread_id == NULL ? Py_None : thread_id);
+        failed |= end_run(self, tally, more, thread_id == NULL ? Py_None : thread_id);
     Py_XDECREF(tally);
     Py_XDECREF(thread_id);
     return failed ? NULL : PyBool_FromLong(more);

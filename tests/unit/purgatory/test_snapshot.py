@@ -6,7 +6,7 @@ import pytest
 from purgatory import DelayedOperationPurgatory, InvalidSetting, PurgatorySnapshot, Totals
 from purgatory._purgatory import shards as _shards
 from tests.support import park
-from timer import ManualClock, SystemTimer, SystemTimerReaper
+from timer import ManualClock, MockTimer, SystemTimer, SystemTimerReaper
 
 
 def test_empty_purgatory(purgatory):
@@ -139,3 +139,15 @@ def test_age_by_a_clock_past_64_bits():
         park(purgatory, "a")
         clock.advance(3)
         assert 3 == purgatory.snapshot().oldest_age_ms
+
+
+def test_operation_whose_timer_sets_no_deadline_has_no_age():
+    """A user's timer may keep its deadlines elsewhere. Then it is not known how long an operation has waited."""
+
+    class Elsewhere(MockTimer):
+        def add(self, task):
+            pass
+
+    with DelayedOperationPurgatory("test", timer=Elsewhere(), reaper_enabled=False) as purgatory:
+        park(purgatory, "k")
+        assert None is purgatory.snapshot().oldest_age_ms
