@@ -193,7 +193,7 @@ class Timer(ShutsDown, abc.ABC):
             self.add(task)
         finally:
             task._task_delay_ms = kept_ms
-        task._task_rescheduled_by_ns = task._task_deadline_ns - kept_ms * NS_PER_MS - added_ns
+        task._task_put_off_by_ns = task._task_deadline_ns - kept_ms * NS_PER_MS - added_ns
         return True
 
     def advance_until(self, stopped: Callable[[], bool]) -> bool:

@@ -52,7 +52,7 @@ typedef struct TimerEntry {
     PyObject_HEAD
     int64_t delay_ms;
     int64_t deadline_ns; /* 0: it was never in a timer */
-    int64_t moved_ns;    /* by how much the deadline was moved since the task was added */
+    int64_t put_off_by_ns;    /* by how much the deadline was moved since the task was added */
     TimerBucket *bucket; /* borrowed, see above. NULL: it is in none */
     struct TimerEntry *before, *after;
     PyObject *weakrefs;

@@ -105,10 +105,10 @@ class Batch:
         for bucket, task in tasks:
             tally.reached += 1
             late_ns = dispatcher.clock() - task._task_deadline_ns
-            if task._task_delay_ms < 0 and not task._task_rescheduled_by_ns:
+            if task._task_delay_ms < 0 and not task._task_put_off_by_ns:
                 late_ns += task._task_delay_ms * NS_PER_MS  # a task with a negative delay is due at the time of `add`
             with bucket.lock:
-                is_ours = bucket.remove(task)  # False if it was cancelled or rescheduled meanwhile
+                is_ours = bucket.remove(task)  # False if it was cancelled or put off meanwhile
             if is_ours:
                 try:
                     call(task, "run", task.run)

@@ -94,7 +94,7 @@ class TimerTaskList(dict["TimerTask", None]):
             return False
         del source[task]
         if deadline_ns is not None:
-            task._task_rescheduled_by_ns += deadline_ns - task._task_deadline_ns
+            task._task_put_off_by_ns += deadline_ns - task._task_deadline_ns
             task._task_deadline_ns = deadline_ns
         task._task_bucket = self
         self[task] = None
@@ -120,7 +120,7 @@ class TimerTaskList(dict["TimerTask", None]):
 class TimerTaskEntry:
     """The timer's part of a task: its delay, its deadline, and the bucket that holds it."""
 
-    __slots__ = ("__weakref__", "_task_bucket", "_task_deadline_ns", "_task_delay_ms", "_task_rescheduled_by_ns")
+    __slots__ = ("__weakref__", "_task_bucket", "_task_deadline_ns", "_task_delay_ms", "_task_put_off_by_ns")
 
     #: Whether ``Timer.add`` may move a pending task of this class.
     _task_allows_readd: ClassVar[bool] = True
@@ -132,7 +132,7 @@ class TimerTaskEntry:
         self._task_bucket: TimerTaskList | None = None
         self._task_deadline_ns = 0
         self._task_delay_ms = whole_ms
-        self._task_rescheduled_by_ns = 0
+        self._task_put_off_by_ns = 0
 
     @property
     def deadline_ns(self) -> int:
@@ -154,7 +154,7 @@ class TimerTaskEntry:
         """When the task was last added to a timer, on that timer's clock. 0 before it was ever added."""
         if not self._task_deadline_ns:
             return 0
-        return self._task_deadline_ns - self._task_rescheduled_by_ns - self._task_delay_ms * NS_PER_MS
+        return self._task_deadline_ns - self._task_put_off_by_ns - self._task_delay_ms * NS_PER_MS
 
     def _task_withdraw(self) -> bool:
         """Remove the task from its timer. Returns True if it will now not run, and False if it was not pending."""
@@ -172,7 +172,7 @@ class TimerTask(TimerTaskEntry):
     """A task that runs after a delay. Subclass it and define :meth:`run`.
 
     A task with a delay of zero or less is due at once. A task may be added again, to the same timer or to another. A
-    pending task is then moved. Any thread may cancel or reschedule a task at any time, but two threads must not add
+    pending task is then moved. Any thread may cancel or put off a task at any time, but two threads must not add
     *the same task* at the same time. The default of :meth:`Timer.put_off` adds it, too.
 
     A subclass may use any names except the public names of this class and names that begin with ``_task_``.

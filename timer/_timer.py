@@ -91,7 +91,7 @@ class SystemTimer(Timer):
 
     name: str = ""
     driver: Driver | None = None
-    _quick_reschedules = 0  # the native class counts here
+    _quick_put_offs = 0  # the native class counts here
 
     def __init__(
         self,
@@ -111,13 +111,13 @@ class SystemTimer(Timer):
         self._tick_ns = tick_ms * NS_PER_MS
         self._origin_ns = self._clock()  # when tick 0 was
         self._max_pending = max_pending
-        self._lock = new_lock()  # guards the wheel, the buckets, _closed and _reschedules
+        self._lock = new_lock()  # guards the wheel, the buckets, _closed and _put_offs
         self._changed = new_condition(self._lock)  # drivers sleep on it
         self._resting: list[Callable[[Timer], object]] = []  # how to wake the drivers that rest: nothing is pending
         self._wheel = TimingWheel(wheel_size, self._lock, self._tick_ns, self._origin_ns)
         self.wheel_size = self._wheel.wheel_size
         self._closed = False
-        self._reschedules = 0  # how many tasks were rescheduled
+        self._put_offs = 0  # how often a task was put off
         self._dispatcher = Dispatcher(self, executor, on_error or (lambda _, error: report_error(error)))
         if CORE is not None:
             self._connect(self._clock, self._origin_ns, self._tick_ns, self._wheel.levels, max_pending)  # type: ignore[attr-defined]
@@ -154,7 +154,7 @@ class SystemTimer(Timer):
                     bucket = self._bucket_for(deadline_ns, now_ns)
                     if source is not None:
                         source.remove(task)
-                    task._task_rescheduled_by_ns = 0
+                    task._task_put_off_by_ns = 0
                     task._task_deadline_ns = deadline_ns
                     bucket.put(task)
                     is_due = bucket.closed
@@ -178,7 +178,7 @@ class SystemTimer(Timer):
             target = self._bucket_for(deadline_ns, now_ns)
             if not target.take(task, source, deadline_ns):
                 return False
-            self._reschedules += 1
+            self._put_offs += 1
             is_due = target.closed
         if is_due:
             self._expire_due()
@@ -295,7 +295,7 @@ class SystemTimer(Timer):
                 pending=self._pending(),
                 occupancy=tuple(map(sum, buckets)),
                 next_deadline_ms=next_deadline_ms,
-                put_off=self._reschedules + self._quick_reschedules,
+                put_off=self._put_offs + self._quick_put_offs,
                 fired=total.fired,
                 failed=total.failed,
                 late_ns=tuple(total.late_ns),

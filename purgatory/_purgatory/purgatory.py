@@ -27,7 +27,7 @@ from purgatory._limits.tenants import capacity_of
 from purgatory._operations.operation_type import OperationT
 from purgatory._purgatory.live import register
 from purgatory._purgatory.parking import Parking
-from purgatory._purgatory.shards import Shards
+from purgatory._purgatory.shards import MOST_SHARDS, Shards
 from purgatory._purgatory.shutdown import STOP_S, Drain, Shutdown, own_hooks
 from purgatory._purgatory.take_snapshot import overdue_ms, take_snapshot
 from purgatory._support.errors import InvalidSetting, checked_int
@@ -58,7 +58,8 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         reaper_enabled: drive the timer from a thread, unless it is driven already. If False, call
             :meth:`advance_clock`. The purgatory then starts no thread to detect slow callbacks, either.
         timer_enabled: if False, operations do not expire.
-        shards: how many shards the watch lists are split in. A shard is made when the first of its keys is used.
+        shards: how many shards the watch lists are split in, up to 1,048,576. A shard is made when the first of its keys
+            is used.
         max_parked: reject more parked operations than this.
         tenant: returns the tenant of an operation, for limits by tenant within ``max_parked``. Called once for each
             operation that has to wait.
@@ -120,7 +121,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
             raise InvalidSetting("name", name, "a non-empty str")
         if timer is not None and not isinstance(timer, Timer):
             raise InvalidSetting("timer", timer, "a timer.Timer, or None for the purgatory's own timer")
-        checked_int("shards", shards, 1)
+        checked_int("shards", shards, 1, MOST_SHARDS)
         interval = checked_int("purge_interval", purge_interval, 0)
         limit = None if max_parked is None else checked_int("max_parked", max_parked, 1)
         capacity = capacity_of(name, limit, tenant, tenant_share)

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 #: How many keys, or operations of one key, are read before another thread may run.
 CHUNK: Final = 2048
+#: More shards do not help: each has a place in a table from the start.
+MOST_SHARDS: Final = 1_048_576
 
 
 class Shards:

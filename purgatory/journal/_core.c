@@ -401,7 +401,7 @@ static int times_of(TimerEntry *entry, int64_t left, int64_t *created, int64_t *
 {
     int64_t delay = __atomic_load_n(&entry->delay_ms, __ATOMIC_RELAXED);
     int64_t due = __atomic_load_n(&entry->deadline_ns, __ATOMIC_RELAXED);
-    int64_t moved = __atomic_load_n(&entry->moved_ns, __ATOMIC_RELAXED);
+    int64_t moved = __atomic_load_n(&entry->put_off_by_ns, __ATOMIC_RELAXED);
     if (delay == TIMER_HUGE || delay == TIMER_UNSET)
         return 0;
     *created = left; /* an operation that was never parked ended at once */

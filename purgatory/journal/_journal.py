@@ -175,8 +175,8 @@ class Journal(Folder):
             if not getattr(operation, "_task_deadline_ns", created):  # it was never parked
                 created = left
             watches = tuple(map(_Named, operation.keys))
-            moved_ns = getattr(operation, "_task_rescheduled_by_ns", 0)  # extended: it may wait that much longer
-            delay_ms = _number(operation.delay_ms + -(-moved_ns // NS_PER_MS))
+            put_off_by_ns = getattr(operation, "_task_put_off_by_ns", 0)  # extended: it may wait that much longer
+            delay_ms = _number(operation.delay_ms + -(-put_off_by_ns // NS_PER_MS))
             times = _number(created), delay_ms, _number(left), _number(operation.checks)
             if getattr(operation, "drained", False) is True:
                 outcome = DRAINED

@@ -247,7 +247,7 @@ class Recorder:
                     error,
                     operation._task_deadline_ns,  # noqa: SLF001
                     operation._task_delay_ms,  # noqa: SLF001
-                    operation._task_rescheduled_by_ns,  # noqa: SLF001
+                    operation._task_put_off_by_ns,  # noqa: SLF001
                     now_ns(),
                     operation._op_checks,  # noqa: SLF001
                 )

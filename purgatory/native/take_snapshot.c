@@ -25,7 +25,7 @@ static int parked_since(Operation *op, int64_t *since_ns)
 {
     lock_mutex(&op->entry.mutex);
     int is_huge = op->entry.delay_ms == TIMER_HUGE;
-    *since_ns = is_huge ? 0 : op->entry.deadline_ns - op->entry.moved_ns - op->entry.delay_ms * 1000000;
+    *since_ns = is_huge ? 0 : op->entry.deadline_ns - op->entry.put_off_by_ns - op->entry.delay_ms * 1000000;
     unlock_mutex(&op->entry.mutex);
     if (!is_huge)
         return 0;

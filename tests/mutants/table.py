@@ -488,7 +488,7 @@ MUTANTS = (
     Mutant(
         "putting off keeps the time that the task was added",
         TASK,
-        "            task._task_rescheduled_by_ns += deadline_ns - task._task_deadline_ns\n",
+        "            task._task_put_off_by_ns += deadline_ns - task._task_deadline_ns\n",
         "",
         T_CONTRACT + "test_task_put_off_remembers_when_it_was_added",
     ),

@@ -183,7 +183,7 @@ static int move_entry(TimerEntry *entry, int from, TimerBucket *source, TimerBuc
                       const int64_t *deadline_ns)
 {
     int moves = 0, was_last = 0;
-    int64_t moved_ns = 0;
+    int64_t put_off_by_ns = 0;
     lock_entry(entry);
     if (from == FROM_SAME_TIMER && entry->bucket != NULL && entry->bucket->lock == target->lock)
         source = entry->bucket;
@@ -191,8 +191,8 @@ static int move_entry(TimerEntry *entry, int from, TimerBucket *source, TimerBuc
         moves = 1;
         if (deadline_ns != NULL
             && (entry->delay_ms == TIMER_HUGE
-                || __builtin_add_overflow(entry->moved_ns, *deadline_ns - entry->deadline_ns, &moved_ns)
-                || moved_ns > MOST_MOVED_NS || moved_ns < -MOST_MOVED_NS))
+                || __builtin_add_overflow(entry->put_off_by_ns, *deadline_ns - entry->deadline_ns, &put_off_by_ns)
+                || put_off_by_ns > MOST_PUT_OFF_NS || put_off_by_ns < -MOST_PUT_OFF_NS))
             moves = -1;
     }
     if (moves == 1) {
@@ -212,7 +212,7 @@ static int move_entry(TimerEntry *entry, int from, TimerBucket *source, TimerBuc
             else
                 Py_INCREF(entry);
             if (deadline_ns != NULL) {
-                poke(&entry->moved_ns, moved_ns);
+                poke(&entry->put_off_by_ns, put_off_by_ns);
                 poke(&entry->deadline_ns, *deadline_ns);
             }
             link_entry(target, lane, entry);

@@ -14,7 +14,7 @@
  * timer/_core.h says which struct owns what. Rare cases are left to Python: a new bucket, a delay that is not an int,
  * times beyond 64 bits, a full or closed timer, a task that raises.
  *
- * Adding, cancelling, rescheduling and claiming do not take the timer's lock. With a global lock, each stretch of C
+ * Adding, cancelling, putting off and claiming do not take the timer's lock. With a global lock, each stretch of C
  * between two calls of Python is one step. So no thread sees a task between two buckets, and `closed` is read in the
  * step that inserts. Only the structure of the wheel needs the timer's lock, and only Python changes it.
  *

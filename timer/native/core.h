@@ -12,7 +12,7 @@
 #define MOST_MS 1000000000000LL
 #define MOST_NOW_NS 1000000000000000000LL
 #define MOST_DEADLINE_NS 3000000000000000000LL
-#define MOST_MOVED_NS 5000000000000000000LL
+#define MOST_PUT_OFF_NS 5000000000000000000LL
 #define STRETCH 30                 /* A cache remembers one bucket per 2**30 ns of deadlines, */
 #define PLACES 64                  /* and this number of them. */
 #define MOST_LEVELS 14             /* Coarser levels of the wheel are left to Python. */
@@ -54,7 +54,7 @@ typedef struct {
 /* The buckets that the threads of one lane found last. */
 typedef struct {
     TimerBucket *known[PLACES]; /* owned, by deadline. Some may be closed */
-    Py_ssize_t reschedules;     /* how many tasks were rescheduled */
+    Py_ssize_t put_offs;     /* how often a task was put off */
     Mutex mutex;                /* guards both. Taken before the mutex of an entry */
 #ifdef Py_GIL_DISABLED
     char apart[APART];
@@ -101,7 +101,7 @@ static struct {
     PyTypeObject *run_type; /* tasks of this type are run by: */
     PyCFunction run;        /* NULL: none */
     PyObject *system_clock; /* time.monotonic_ns */
-    PyObject *huge_times;   /* {address of an entry: (delay_ms, deadline_ns, moved_ns)} */
+    PyObject *huge_times;   /* {address of an entry: (delay_ms, deadline_ns, put_off_by_ns)} */
     PyObject *partial;      /* functools.partial */
     PyObject *str_add, *str_add_slowly, *str_begin, *str_clock, *str_contain, *str_end, *str_next_slice, *str_put_off,
         *str_put_off_slowly, *str_requeue, *str_run, *str_slot, *str_slots, *str_span;

@@ -249,7 +249,7 @@ static int run(Batch *self, Tally *tally, Py_ssize_t most)
             return -1;
         Due due = self->tasks[self->next++];
         tally->reached++;
-        /* Unless it was cancelled or rescheduled meanwhile. */
+        /* Unless it was cancelled or put off meanwhile. */
         if (remove_entry(due.task, due.bucket, &deadline_ns, &delay_ms))
             failed = run_task(self, due.task, tally, lateness(now_ns, deadline_ns, delay_ms));
         Py_DECREF(due.task);

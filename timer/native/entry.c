@@ -55,8 +55,8 @@ static int remove_entry(TimerEntry *entry, TimerBucket *out_of, int64_t *deadlin
     if (deadline_ns != NULL) {
         *deadline_ns = entry->deadline_ns;
         *delay_ms = entry->delay_ms;
-        if (*delay_ms > TIMER_HUGE && entry->moved_ns != 0)
-            *delay_ms = 0; /* it was rescheduled: its deadline does not come from its delay */
+        if (*delay_ms > TIMER_HUGE && entry->put_off_by_ns != 0)
+            *delay_ms = 0; /* it was put off: its deadline does not come from its delay */
     }
     unlock_entry(entry);
     if (was_last)
@@ -81,7 +81,7 @@ static int fits(PyObject *number, int64_t most)
     return !overflow && value <= most && value >= -most && !(value == -1 && PyErr_Occurred());
 }
 
-/* The three times as ints of any size: a tuple of (delay_ms, deadline_ns, moved_ns). */
+/* The three times as ints of any size: a tuple of (delay_ms, deadline_ns, put_off_by_ns). */
 static PyObject *times_of(TimerEntry *entry)
 {
     while (peek(&entry->delay_ms) == TIMER_HUGE) {
@@ -101,25 +101,25 @@ static PyObject *times_of(TimerEntry *entry)
         return NULL;
     }
     return Py_BuildValue("(LLL)", (long long)peek(&entry->delay_ms), (long long)peek(&entry->deadline_ns),
-                         (long long)peek(&entry->moved_ns));
+                         (long long)peek(&entry->put_off_by_ns));
 }
 
-static int set_times(TimerEntry *entry, PyObject *delay_ms, PyObject *deadline_ns, PyObject *moved_ns)
+static int set_times(TimerEntry *entry, PyObject *delay_ms, PyObject *deadline_ns, PyObject *put_off_by_ns)
 {
     PyObject *address = address_of(entry);
     if (address == NULL)
         return -1;
     int failed = 0;
-    if (fits(delay_ms, MOST_MS) && fits(deadline_ns, MOST_DEADLINE_NS) && fits(moved_ns, MOST_MOVED_NS)) {
+    if (fits(delay_ms, MOST_MS) && fits(deadline_ns, MOST_DEADLINE_NS) && fits(put_off_by_ns, MOST_PUT_OFF_NS)) {
         int was_huge = peek(&entry->delay_ms) == TIMER_HUGE;
         poke(&entry->deadline_ns, PyLong_AsLongLong(deadline_ns));
-        poke(&entry->moved_ns, PyLong_AsLongLong(moved_ns));
+        poke(&entry->put_off_by_ns, PyLong_AsLongLong(put_off_by_ns));
         poke(&entry->delay_ms, PyLong_AsLongLong(delay_ms));
         if (was_huge)
             failed = PyDict_DelItem(core.huge_times, address);
     }
     else if (!PyErr_Occurred()) {
-        PyObject *times = PyTuple_Pack(3, delay_ms, deadline_ns, moved_ns);
+        PyObject *times = PyTuple_Pack(3, delay_ms, deadline_ns, put_off_by_ns);
         failed = times == NULL ? -1 : PyDict_SetItem(core.huge_times, address, times);
         Py_XDECREF(times);
         if (!failed)
@@ -176,7 +176,7 @@ static int entry_init_delay(TimerEntry *self, PyObject *delay_ms)
             return 0;
         if (peek(&self->delay_ms) != TIMER_HUGE) {
             poke(&self->deadline_ns, 0);
-            poke(&self->moved_ns, 0);
+            poke(&self->put_off_by_ns, 0);
             poke(&self->delay_ms, delay);
             return 0;
         }
@@ -297,7 +297,7 @@ static PyObject *entry_get_added(TimerEntry *self, void *closure)
     (void)closure;
     if (peek(&self->delay_ms) > TIMER_HUGE) {
         int64_t deadline_ns = peek(&self->deadline_ns);
-        int64_t before_ns = peek(&self->moved_ns) + peek(&self->delay_ms) * NS_PER_MS;
+        int64_t before_ns = peek(&self->put_off_by_ns) + peek(&self->delay_ms) * NS_PER_MS;
         return PyLong_FromLongLong(deadline_ns == 0 ? 0 : deadline_ns - before_ns);
     }
     PyObject *times = times_of(self), *added = NULL;
@@ -340,7 +340,7 @@ static PyGetSetDef entry_getset[] = {
     {"_task_bucket", (getter)entry_get_bucket, (setter)entry_set_bucket, NULL, NULL},
     {"_task_delay_ms", (getter)entry_get_time, (setter)entry_set_time, NULL, (void *)0},
     {"_task_deadline_ns", (getter)entry_get_deadline, (setter)entry_set_time, NULL, (void *)1},
-    {"_task_rescheduled_by_ns", (getter)entry_get_time, (setter)entry_set_time, NULL, (void *)2},
+    {"_task_put_off_by_ns", (getter)entry_get_time, (setter)entry_set_time, NULL, (void *)2},
     {"deadline_ns", (getter)entry_get_deadline, NULL, NULL, NULL},
     {"is_pending", (getter)entry_get_pending, NULL, NULL, NULL},
     {"delay_ms", (getter)entry_get_time, NULL, NULL, (void *)0},

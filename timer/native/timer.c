@@ -165,7 +165,7 @@ static int add(QuickTimer *self, TimerEntry *task)
             lock_lane(lane);
             if (!is_set(&bucket->closed)) {
                 poke(&task->deadline_ns, deadline_ns);
-                poke(&task->moved_ns, 0);
+                poke(&task->put_off_by_ns, 0);
                 Py_INCREF(task);
                 link_entry(bucket, lane, task);
                 added = 1;
@@ -204,7 +204,7 @@ static int move_quickly(QuickTimer *self, TimerEntry *task, int64_t deadline_ns)
     TimerBucket *target = find_bucket(self, cache, deadline_ns, &forgotten);
     int moves = target != NULL && move_entry(task, FROM_SAME_TIMER, NULL, target, 0, &deadline_ns) == 1;
     if (moves)
-        poke_size(&cache->reschedules, cache->reschedules + 1);
+        poke_size(&cache->put_offs, cache->put_offs + 1);
     unlock_cache(cache);
     Py_XDECREF(forgotten);
     return moves;
@@ -272,7 +272,7 @@ static PyObject *quick_get_reschedules(QuickTimer *self, void *closure)
     (void)closure;
     Py_ssize_t sum = 0;
     for (int index = 0; index < LANES; index++)
-        sum += __atomic_load_n(&self->caches[index].reschedules, __ATOMIC_RELAXED);
+        sum += __atomic_load_n(&self->caches[index].put_offs, __ATOMIC_RELAXED);
     return PyLong_FromSsize_t(sum);
 }
 
@@ -327,7 +327,7 @@ static PyMethodDef quick_methods[] = {
     {"_free_mutexes", (PyCFunction)quick_free_mutexes, METH_O, NULL},
     {NULL}};
 
-static PyGetSetDef quick_getset[] = {{"_quick_reschedules", (getter)quick_get_reschedules, NULL, NULL, NULL}, {NULL}};
+static PyGetSetDef quick_getset[] = {{"_quick_put_offs", (getter)quick_get_reschedules, NULL, NULL, NULL}, {NULL}};
 
 static PyType_Slot quick_slots[] = {
     {Py_tp_traverse, quick_traverse}, {Py_tp_clear, quick_clear}, {Py_tp_dealloc, quick_dealloc},

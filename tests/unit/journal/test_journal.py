@@ -453,7 +453,7 @@ def test_trace_says_which_types_it_does_not_explain(tmp_path, operation, outcome
         for how in (outcome.CANCELLED, outcome.FORCED, outcome.SATISFIED, outcome.EXPIRED):
             observer.finished(operation(1), how, None)
         extended = operation(1)
-        extended._task_rescheduled_by_ns = 5
+        extended._task_put_off_by_ns = 5
         observer.finished(extended, outcome.SATISFIED, None)
     rows = list(read(tmp_path))
     assert ["cancelled", "forced", "extended"] == [row.outcome for row in rows]

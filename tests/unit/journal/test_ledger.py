@@ -345,7 +345,7 @@ def test_parked_instant_is_exact_whatever_it_was_put_off_by(tmp_path):
             lease = Ready(100)
             timer.advance_clock(3)
             leases.try_complete_else_watch(lease, ["k"])
-            lease._task_rescheduled_by_ns, lease._task_deadline_ns = (
+            lease._task_put_off_by_ns, lease._task_deadline_ns = (
                 500_000,
                 lease._task_deadline_ns + 500_000,
             )  # half a millisecond

@@ -585,7 +585,7 @@ def test_reserved_name_of_a_mixin_is_rejected(name):
     "name",
     [
         *("_context", "_hold", "_busy", "_state", "_home", "_watches", "_checks", "_pending", "_lock", "_turn"),
-        *("_bucket", "_deadline_ns", "_delay_ms", "_rescheduled_by_ns", "_allows_readd", "_withdraw"),
+        *("_bucket", "_deadline_ns", "_delay_ms", "_put_off_by_ns", "_allows_readd", "_withdraw"),
     ],
 )
 def test_subclass_may_use_any_other_private_name(purgatory, name):

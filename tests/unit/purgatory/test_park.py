@@ -549,6 +549,7 @@ def test_parking_again_from_a_hook_is_refused(purgatory):
         ("shards", -5),
         ("shards", 1.0),
         ("shards", True),
+        ("shards", 10**12),
         ("purge_interval", -1),
         ("purge_interval", "5"),
         ("max_parked", 0),

@@ -132,7 +132,7 @@ def test_times_of_any_size(timer):
     for delay_ms in (10**30, 7, -(10**30), -7, 10**12, 10**12 + 1):
         task._task_delay_ms = delay_ms
         task._task_deadline_ns = delay_ms * 3
-        task._task_rescheduled_by_ns = delay_ms // 2
+        task._task_put_off_by_ns = delay_ms // 2
         assert (delay_ms, delay_ms * 3) == (task.delay_ms, task.deadline_ns)
         assert delay_ms * 3 - delay_ms // 2 - delay_ms * 10**6 == task.added_ns
     with pytest.raises(TypeError):

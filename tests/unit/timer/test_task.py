@@ -70,7 +70,7 @@ def test_task_with_an_equality_of_its_own_is_refused(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["_bucket", "_deadline_ns", "_delay_ms", "_rescheduled_by_ns", "_allows_readd", "_withdraw", "_entry"]
+    "name", ["_bucket", "_deadline_ns", "_delay_ms", "_put_off_by_ns", "_allows_readd", "_withdraw", "_entry"]
 )
 def test_subclass_may_use_any_other_private_name(mock_timer, name):
     """An attribute of a subclass with a plain private name does not disturb the timer."""
