@@ -58,8 +58,8 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         reaper_enabled: drive the timer from a thread, unless it is driven already. If False, call
             :meth:`advance_clock`. The purgatory then starts no thread to detect slow callbacks, either.
         timer_enabled: if False, operations do not expire.
-        shards: how many shards the watch lists are split in, up to 1,048,576. A shard is made when the first of its keys
-            is used.
+        shards: how many shards the watch lists are split in, up to 1,048,576. A shard is made when the first of its
+            keys is used.
         max_parked: reject more parked operations than this.
         tenant: returns the tenant of an operation, for limits by tenant within ``max_parked``. Called once for each
             operation that has to wait.
