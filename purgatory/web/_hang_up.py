@@ -28,11 +28,13 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
+
+from purgatory import InvalidSetting
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from starlette.requests import Request
     from starlette.types import Message, Receive
 
     from purgatory import DelayedOperation
@@ -58,6 +60,14 @@ class HungUp(HTTPException):
 
     def __init__(self) -> None:
         super().__init__(_CLIENT_CLOSED_REQUEST, "the client hung up")
+
+
+def checked_request(request: object) -> Request:
+    """``request`` if it is one. A WebSocket, for example, has messages that a listener must not take."""
+    if not isinstance(request, Request):
+        hint = "for a WebSocket, await AsyncPurgatory.park, and cancel the operation when the client goes"
+        raise InvalidSetting("request", request, "a Request of Starlette or FastAPI", hint)
+    return request
 
 
 def listen(request: Request, operation: DelayedOperation) -> asyncio.Task[bool]:
@@ -87,8 +97,10 @@ async def unless_hung_up(request: Request, waiting: Awaitable[ResultT]) -> Resul
 
     Raises:
         HungUp: the client has gone.
+        InvalidSetting: ``request`` is not an HTTP request.
         Exception: whatever ``waiting`` raises.
     """
+    checked_request(request)
     waiter = asyncio.ensure_future(waiting)
     listener = asyncio.ensure_future(_listen(_heard(request), waiter.cancel))
     try:

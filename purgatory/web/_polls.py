@@ -31,7 +31,7 @@ from purgatory._operations.operation_type import OperationT
 from purgatory._support.errors import checked_int
 from purgatory.aio import AsyncPurgatory, drain_on_signals
 from purgatory.aio._waits import result_of, taking, until
-from purgatory.web._hang_up import HungUp, is_gone, is_gone_by_now, listen
+from purgatory.web._hang_up import HungUp, checked_request, is_gone, is_gone_by_now, listen
 from timer._base import OnError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class LongPolls(Generic[OperationT]):
             Exception: what the predicate raises, and what ``AsyncPurgatory.wait_for`` raises for wrong arguments.
         """
         wait = until(predicate, self.delay_ms(timeout_ms), name, normal_ends)
-        future, listener = self._begin(wait, keys), None
+        future, listener = self._begin(request, wait, keys), None
         if future is not None:
             listener = listen(request, wait)
             try:
@@ -148,7 +148,7 @@ class LongPolls(Generic[OperationT]):
         """
         wait = taking(find, give_back, self.delay_ms(timeout_ms), name, normal_ends)
         with OnError(wait.give_back):
-            future, listener = self._begin(wait, keys), None
+            future, listener = self._begin(request, wait, keys), None
             if future is not None or give_back is not None:
                 listener = listen(request, wait)
                 try:
@@ -174,7 +174,7 @@ class LongPolls(Generic[OperationT]):
             Unavailable: the server is stopping, or the purgatory is full.
             PurgatoryError: as ``AsyncPurgatory.park``.
         """
-        future, listener = self._begin(operation, keys), None
+        future, listener = self._begin(request, operation, keys), None
         if future is not None:
             listener = listen(request, operation)
             try:
@@ -203,8 +203,11 @@ class LongPolls(Generic[OperationT]):
     # The rest is shared by the three methods above. None of it is a coroutine, and the methods await only the future.
     # The garbage collector visits each coroutine of each waiting poll, which is a large part of the cost of a poll.
 
-    def _begin(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> asyncio.Future[Any] | None:
+    def _begin(
+        self, request: Request, operation: DelayedOperation, keys: Sequence[Hashable]
+    ) -> asyncio.Future[Any] | None:
         """Park an operation. Returns the future to await, or None if the operation left at once."""
+        checked_request(request)
         if self._undo is None:
             self._undo = drain_on_signals(self.purgatory)  # by now the server has its handlers
         try:

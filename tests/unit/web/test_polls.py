@@ -7,6 +7,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
+from starlette.websockets import WebSocket
 
 from purgatory import InvalidSetting, NoKeys, Outcome, WaitCancelled, metrics
 from purgatory.aio import AsyncPurgatory
@@ -383,3 +384,21 @@ async def test_poll_that_expires_ends_normally():
         assert (2, 2) == (purgatory.totals().expired, purgatory.totals().expired_normally)
         await polls.wait_for(request, lambda: False, normal_ends=(), **options)
         assert (3, 2) == (purgatory.totals().expired, purgatory.totals().expired_normally)
+
+
+async def test_websocket_is_rejected():
+    """A WebSocket is not a request. The error says what to await instead, and nothing is parked or received."""
+    received = asyncio.Queue()
+    received.put_nowait({"type": "websocket.connect"})
+    websocket = WebSocket({"type": "websocket", "headers": []}, received.get, received.put)
+    async with AsyncPurgatory("test") as purgatory:
+        polls, options = LongPolls(purgatory), {"keys": ["k"], "timeout_ms": 60_000}
+        for wait in (
+            polls.wait_for(websocket, lambda: False, **options),
+            polls.wait_for_result(websocket, lambda: None, **options),
+            polls.park(websocket, Waiting(), ["k"]),
+            unless_hung_up(websocket, asyncio.get_running_loop().create_future()),
+        ):
+            with pytest.raises(InvalidSetting, match=r"^request must be a Request .* for a WebSocket, await"):
+                await wait
+        assert (0, 1) == (purgatory.watched, received.qsize())
