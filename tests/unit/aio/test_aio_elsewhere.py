@@ -1,5 +1,7 @@
 """Other worlds: anyio over asyncio works as it is. On trio one bridges as the documentation shows."""
 
+import asyncio
+import json
 import re
 import threading
 from pathlib import Path
@@ -10,7 +12,7 @@ import trio
 
 from purgatory import DelayedOperationPurgatory, Outcome
 from tests.support import Waiting
-from tests.support.loops import purgatory_on
+from tests.support.loops import purgatory_on, until
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "asyncio.md"
 
@@ -81,3 +83,37 @@ def test_the_page_s_bridge_to_trio(page):
             assert Outcome.SATISFIED is operation.outcome
 
     trio.run(main)
+
+
+class Player:
+    """The other end of a WebSocket of the page's lobby."""
+
+    def __init__(self, app, name):
+        self.messages, self.answers = asyncio.Queue(), asyncio.Queue()
+        self.messages.put_nowait({"type": "websocket.connect"})
+        scope = {"type": "websocket", "path": f"/lobby/{name}", "headers": [], "query_string": b""}
+        self.endpoint = asyncio.ensure_future(app(scope, self.messages.get, self.answers.put))
+
+    async def answer(self):
+        """What the lobby has sent, when the endpoint has ended."""
+        await self.endpoint
+        accept, answer, close = [self.answers.get_nowait() for _ in range(self.answers.qsize())]
+        assert ("websocket.accept", "websocket.close") == (accept["type"], close["type"])
+        return json.loads(answer["text"])
+
+
+async def test_the_page_s_websocket_ends_a_wait(page):
+    """A match answers both players of the page's lobby. A message, or a client that goes, ends the player's wait."""
+    lobby = page["lobby"]
+    ann, bob, cid, dan = players = [Player(page["app"], name) for name in ("ann", "bob", "cid", "dan")]
+    await until(lambda: len(players) == lobby.parked)
+    page["pair"](*lobby.operations_for_key("ann"), *lobby.operations_for_key("bob"), "m1")
+    matched = {"outcome": "satisfied", "match": "m1", "stopping": False}
+    assert [matched, matched] == [await ann.answer(), await bob.answer()]
+
+    cid.messages.put_nowait({"type": "websocket.receive", "text": "leave"})
+    dan.messages.put_nowait({"type": "websocket.disconnect", "code": 1006})
+    left = {"outcome": "cancelled", "match": None, "stopping": False}
+    assert [left, left] == [await cid.answer(), await dan.answer()]
+    await lobby.shutdown()
+    assert 0 == lobby.parked
