@@ -15,6 +15,9 @@ another. A feed carries it there::
         position = await feed.publish("ann", b"hello")  # from any worker
         await following.applied(position)  # this worker has applied it
 
+A feed carries events, and keeps no state. A worker that starts gets its state from ``reload``. Without ``reload`` it
+applies only what is published after its start.
+
 Read in this order: ``engine`` (the interface to a system), ``_values``, ``_reading`` (the flow), ``_applying``,
 ``_following`` (the block), ``_outbox`` (publishing), ``_threads``, and one of ``engines``.
 """

@@ -127,7 +127,8 @@ class Feed(abc.ABC):
                 and after each gap. It may be a coroutine function, except under ``with``. It may return the position
                 that its state includes. If it returns None, events that were published just before and during it are
                 applied after it, so ``apply`` must then bear an event that the state already includes. Without
-                ``reload``, a gap ends the following with :class:`~purgatory.feeds.FeedGap`.
+                ``reload``, a worker begins with the next event, also after a restart: it does not apply what was
+                published before. A gap then ends the following with :class:`~purgatory.feeds.FeedGap`.
             on_error: what happens if ``apply`` raises. ``"skip"`` logs and counts it and goes on with the next event.
                 ``"stop"`` ends the following with that exception.
             start_timeout_ms: how long to wait for the server at the start. 0 makes one attempt.
