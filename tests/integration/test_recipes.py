@@ -56,14 +56,19 @@ def server(request, tmp_path):
         yield server
 
 
-def parked(server):
+def measured(server, metric, label=""):
+    """The value of a metric of the service, of which one series has this label. None if nothing answers."""
     try:
         with urllib.request.urlopen(server.metrics, timeout=PATIENCE_S) as answer:
             page = answer.read().decode()
     except OSError:
         return None
-    (line,) = [line for line in page.splitlines() if line.startswith("purgatory_parked_operations{")]
+    (line,) = [line for line in page.splitlines() if line.startswith(f"{metric}{{") and label in line]
     return float(line.split()[-1])
+
+
+def parked(server):
+    return measured(server, "purgatory_parked_operations")
 
 
 async def wait_until_parked(server, number):
@@ -108,6 +113,19 @@ def test_event_answers_its_poll(server):
             bob.cancel()
 
     bounded(main)
+
+
+def test_poll_whose_time_is_up_is_no_failure(server):
+    """A poll that ends by its deadline is counted as expired, and not as failed."""
+
+    async def main():
+        async with clients(server) as client:
+            assert [] == (await poll(client, "ann", timeout_ms=10)).json()
+
+    bounded(main)
+    expired = 'outcome="expired"'
+    assert 1 == measured(server, "purgatory_operations_completed_total", expired)
+    assert 0 == measured(server, "purgatory_operations_failed_total", expired)
 
 
 def test_server_that_is_told_to_stop_answers_everybody_first(server):
