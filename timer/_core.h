@@ -44,6 +44,23 @@ static inline void lock_mutex(Mutex *mutex) { (void)mutex; }
 static inline void unlock_mutex(Mutex *mutex) { (void)mutex; }
 #endif
 
+#ifdef __GLIBC__ /* its loader keeps room for such a variable, which is then read without a call */
+#define THREAD_LOCAL static _Thread_local __attribute__((tls_model("initial-exec")))
+#else
+#define THREAD_LOCAL static _Thread_local
+#endif
+
+/* The end of every tp_dealloc: frees the object, and gives up its reference to its type. */
+static inline void free_object(void *self)
+{
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    type->tp_free(self);
+    Py_DECREF(type);
+}
+
+/* The slots of a type whose objects the garbage collector looks into. */
+#define COLLECTED(name) {Py_tp_dealloc, name##_dealloc}, {Py_tp_traverse, name##_traverse}, {Py_tp_clear, name##_clear}
+
 typedef struct TimerBucket TimerBucket;
 
 /* A task, or the head of a larger struct that is one. If its times do not fit into 64 bits, they are kept elsewhere.

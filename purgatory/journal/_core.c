@@ -341,12 +341,10 @@ static int ledger_clear(Ledger *self)
 
 static void ledger_dealloc(Ledger *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     ledger_clear(self);
     PyMem_Free(self->lines);
-    type->tp_free(self);
-    Py_DECREF(type);
+    free_object(self);
 }
 
 static PyMethodDef ledger_methods[] = {
@@ -356,14 +354,9 @@ static PyMethodDef ledger_methods[] = {
     {"after_fork", (PyCFunction)ledger_after_fork, METH_NOARGS, NULL},
     {NULL}};
 
-static PyType_Slot ledger_slots[] = {{Py_tp_new, PyType_GenericNew},
-                                     {Py_tp_init, ledger_init},
-                                     {Py_tp_dealloc, ledger_dealloc},
-                                     {Py_tp_traverse, ledger_traverse},
-                                     {Py_tp_clear, ledger_clear},
-                                     {Py_tp_methods, ledger_methods},
-                                     {Py_sq_length, ledger_length},
-                                     {0, NULL}};
+static PyType_Slot ledger_slots[] = {
+    {Py_tp_new, PyType_GenericNew}, {Py_tp_init, ledger_init}, COLLECTED(ledger), {Py_tp_methods, ledger_methods},
+    {Py_sq_length, ledger_length}, {0, NULL}};
 
 static PyType_Spec ledger_spec = {"purgatory.journal._core.Ledger", sizeof(Ledger), 0,
                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, ledger_slots};
@@ -516,11 +509,9 @@ static int recorder_clear(Recorder *self)
 
 static void recorder_dealloc(Recorder *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     recorder_clear(self);
-    type->tp_free(self);
-    Py_DECREF(type);
+    free_object(self);
 }
 
 static PyMethodDef recorder_methods[] = {
@@ -528,13 +519,9 @@ static PyMethodDef recorder_methods[] = {
      "finished($self, operation, outcome, error, /)\n--\n\n"},
     {NULL}};
 
-static PyType_Slot recorder_slots[] = {{Py_tp_new, PyType_GenericNew},
-                                       {Py_tp_init, recorder_init},
-                                       {Py_tp_dealloc, recorder_dealloc},
-                                       {Py_tp_traverse, recorder_traverse},
-                                       {Py_tp_clear, recorder_clear},
-                                       {Py_tp_methods, recorder_methods},
-                                       {0, NULL}};
+static PyType_Slot recorder_slots[] = {
+    {Py_tp_new, PyType_GenericNew}, {Py_tp_init, recorder_init}, COLLECTED(recorder),
+    {Py_tp_methods, recorder_methods}, {0, NULL}};
 
 static PyType_Spec recorder_spec = {"purgatory.journal._core.Recorder", sizeof(Recorder), 0,
                                     Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, recorder_slots};

@@ -219,12 +219,10 @@ static int idle_clear(IdleKeys *self)
 
 static void idle_dealloc(IdleKeys *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     idle_clear(self);
     Py_CLEAR(self->known);
-    type->tp_free(self);
-    Py_DECREF(type);
+    free_object(self);
 }
 
 static PyMethodDef idle_methods[] = {
@@ -238,13 +236,9 @@ static PyGetSetDef idle_attributes[] = {
     {"forgotten", (getter)idle_get, NULL, NULL, (void *)1},
     {NULL}};
 
-static PyType_Slot idle_slots[] = {{Py_tp_new, idle_new},
-                                   {Py_tp_dealloc, idle_dealloc},
-                                   {Py_tp_traverse, idle_traverse},
-                                   {Py_tp_clear, idle_clear},
-                                   {Py_tp_methods, idle_methods},
-                                   {Py_tp_getset, idle_attributes},
-                                   {0, NULL}};
+static PyType_Slot idle_slots[] = {
+    {Py_tp_new, idle_new}, COLLECTED(idle), {Py_tp_methods, idle_methods}, {Py_tp_getset, idle_attributes},
+    {0, NULL}};
 
 static PyType_Spec idle_spec = {"purgatory._core.IdleKeys", sizeof(IdleKeys), 0,
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, idle_slots};

@@ -21,11 +21,9 @@ static int methods_clear(ObserverMethods *self)
 
 static void methods_dealloc(ObserverMethods *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     methods_clear(self);
-    type->tp_free(self);
-    Py_DECREF(type);
+    free_object(self);
 }
 
 static PyObject *methods_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
@@ -115,12 +113,8 @@ static PyGetSetDef methods_attributes[] = {
     {"finished", methods_get, methods_set, NULL, (void *)2},
     {NULL}};
 
-static PyType_Slot methods_slots[] = {{Py_tp_new, methods_new},
-                                   {Py_tp_dealloc, methods_dealloc},
-                                   {Py_tp_traverse, methods_traverse},
-                                   {Py_tp_clear, methods_clear},
-                                   {Py_tp_getset, methods_attributes},
-                                   {0, NULL}};
+static PyType_Slot methods_slots[] = {
+    {Py_tp_new, methods_new}, COLLECTED(methods), {Py_tp_getset, methods_attributes}, {0, NULL}};
 
 static PyType_Spec methods_spec = {"purgatory._core.ObserverMethods", sizeof(ObserverMethods), 0,
                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, methods_slots};

@@ -273,14 +273,9 @@ static PyGetSetDef operation_attributes[] = {
     {"created_ns", get_created, NULL, NULL, NULL},
     {NULL}};
 
-static PyType_Slot operation_slots[] = {{Py_tp_doc, "Operation(delay_ms, *, lock=None)\n--\n\n"},
-                                        {Py_tp_init, operation_init},
-                                        {Py_tp_dealloc, operation_dealloc},
-                                        {Py_tp_traverse, operation_traverse},
-                                        {Py_tp_clear, operation_clear},
-                                        {Py_tp_methods, operation_methods},
-                                        {Py_tp_getset, operation_attributes},
-                                        {0, NULL}};
+static PyType_Slot operation_slots[] = {
+    {Py_tp_doc, "Operation(delay_ms, *, lock=None)\n--\n\n"}, {Py_tp_init, operation_init}, COLLECTED(operation),
+    {Py_tp_methods, operation_methods}, {Py_tp_getset, operation_attributes}, {0, NULL}};
 
 static PyType_Spec operation_spec = {"purgatory._core.Operation", sizeof(Operation), 0,
                                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, operation_slots};

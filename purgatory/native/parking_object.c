@@ -62,12 +62,10 @@ static int parking_clear(Parking *self)
 
 static void parking_dealloc(Parking *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     parking_clear(self);
     Py_CLEAR(self->name);
-    type->tp_free(self);
-    Py_DECREF(type);
+    free_object(self);
 }
 
 /* try_complete_else_watch(operation, watch_keys) */
@@ -128,14 +126,9 @@ static PyMethodDef parking_methods[] = {
      "check_and_complete_all($self, /, keys, limit=None)\n--\n\n"},
     {NULL}};
 
-static PyType_Slot parking_slots[] = {{Py_tp_new, PyType_GenericNew},
-                                      {Py_tp_init, parking_init},
-                                      {Py_tp_dealloc, parking_dealloc},
-                                      {Py_tp_traverse, parking_traverse},
-                                      {Py_tp_clear, parking_clear},
-                                      {Py_tp_members, parking_members},
-                                      {Py_tp_methods, parking_methods},
-                                      {0, NULL}};
+static PyType_Slot parking_slots[] = {
+    {Py_tp_new, PyType_GenericNew}, {Py_tp_init, parking_init}, COLLECTED(parking),
+    {Py_tp_members, parking_members}, {Py_tp_methods, parking_methods}, {0, NULL}};
 
 static PyType_Spec parking_spec = {"purgatory._core.Parking", sizeof(Parking), 0,
                                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, parking_slots};

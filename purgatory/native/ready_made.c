@@ -178,14 +178,8 @@ static PyMethodDef futures_methods[] = {
     {NULL}};
 
 static PyType_Slot futures_slots[] = {
-    {Py_tp_doc, "FuturesWait(delay_ms, futures, callback)\n--\n\n"},
-    {Py_tp_init, futures_init},
-    {Py_tp_dealloc, futures_dealloc},
-    {Py_tp_traverse, futures_traverse},
-    {Py_tp_clear, futures_clear},
-    {Py_tp_methods, futures_methods},
-    {Py_tp_members, futures_members},
-    {Py_tp_getset, futures_attributes},
+    {Py_tp_doc, "FuturesWait(delay_ms, futures, callback)\n--\n\n"}, {Py_tp_init, futures_init}, COLLECTED(futures),
+    {Py_tp_methods, futures_methods}, {Py_tp_members, futures_members}, {Py_tp_getset, futures_attributes},
     {0, NULL}};
 
 static PyType_Spec futures_spec = {"purgatory._core.FuturesWait", sizeof(FuturesWait), 0,
@@ -293,14 +287,8 @@ static PyMethodDef threshold_methods[] = {{"try_complete", (PyCFunction)threshol
                                           {NULL}};
 
 static PyType_Slot threshold_slots[] = {
-    {Py_tp_doc, "ThresholdWait(threshold, delay_ms, number)\n--\n\n"},
-    {Py_tp_init, threshold_init},
-    {Py_tp_dealloc, threshold_dealloc},
-    {Py_tp_traverse, threshold_traverse},
-    {Py_tp_clear, threshold_clear},
-    {Py_tp_methods, threshold_methods},
-    {Py_tp_members, threshold_members},
-    {0, NULL}};
+    {Py_tp_doc, "ThresholdWait(threshold, delay_ms, number)\n--\n\n"}, {Py_tp_init, threshold_init},
+    COLLECTED(threshold), {Py_tp_methods, threshold_methods}, {Py_tp_members, threshold_members}, {0, NULL}};
 
 static PyType_Spec threshold_spec = {"purgatory._core.ThresholdWait", sizeof(ThresholdWait), 0,
                                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, threshold_slots};

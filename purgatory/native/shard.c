@@ -143,7 +143,6 @@ static int shard_clear(Shard *self)
 
 static void shard_dealloc(Shard *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     if (self->weakrefs != NULL)
         PyObject_ClearWeakRefs((PyObject *)self);
@@ -152,8 +151,7 @@ static void shard_dealloc(Shard *self)
     Py_CLEAR(self->key_lock);
     Py_CLEAR(self->observers);
     Py_CLEAR(self->capacity);
-    type->tp_free(self);
-    Py_DECREF(type);
+    free_object(self);
 }
 
 static PyObject *shard_stop_completing(Shard *self, PyObject *but)
@@ -190,14 +188,9 @@ static PyMethodDef shard_methods[] = {
     {"entries", (PyCFunction)shard_entries, METH_NOARGS, NULL},
     {NULL}};
 
-static PyType_Slot shard_slots[] = {{Py_tp_init, shard_init},
-                                    {Py_tp_new, PyType_GenericNew},
-                                    {Py_tp_dealloc, shard_dealloc},
-                                    {Py_tp_traverse, shard_traverse},
-                                    {Py_tp_clear, shard_clear},
-                                    {Py_tp_members, shard_members},
-                                    {Py_tp_methods, shard_methods},
-                                    {0, NULL}};
+static PyType_Slot shard_slots[] = {
+    {Py_tp_init, shard_init}, {Py_tp_new, PyType_GenericNew}, COLLECTED(shard), {Py_tp_members, shard_members},
+    {Py_tp_methods, shard_methods}, {0, NULL}};
 
 static PyType_Spec shard_spec = {"purgatory._core.Shard", sizeof(Shard), 0,
                                  Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, shard_slots};

@@ -9,12 +9,6 @@
 #include <pthread.h>
 #endif
 
-#ifdef __GLIBC__ /* its loader keeps room for such a variable, which is then read without a call */
-#define THREAD_LOCAL static _Thread_local __attribute__((tls_model("initial-exec")))
-#else
-#define THREAD_LOCAL static _Thread_local
-#endif
-
 enum { LEAST_MARGIN = 64 * 1024, MOST_MARGIN = 256 * 1024, FRAMES = 8 };
 
 /* Of this thread: no outcome is taken below the first address, and no hook is called below the second. 0: not known

@@ -212,14 +212,12 @@ static int watchers_clear(Watchers *self)
 
 static void watchers_dealloc(Watchers *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     watchers_clear(self);
     Py_CLEAR(self->key);
     Py_CLEAR(self->noted_after);
     Py_CLEAR(self->shard);
-    type->tp_free(self);
-    Py_DECREF(type);
+    free_object(self);
 }
 
 static PyMemberDef watchers_members[] = {
@@ -236,9 +234,7 @@ static PyMethodDef watchers_methods[] = {
     {"head", (PyCFunction)watchers_head, METH_O, NULL},
     {NULL}};
 
-static PyType_Slot watchers_slots[] = {{Py_tp_dealloc, watchers_dealloc},
-                                       {Py_tp_traverse, watchers_traverse},
-                                       {Py_tp_clear, watchers_clear},
+static PyType_Slot watchers_slots[] = {COLLECTED(watchers),
                                        {Py_tp_members, watchers_members},
                                        {Py_tp_methods, watchers_methods},
                                        {Py_tp_iter, watchers_iter},

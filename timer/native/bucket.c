@@ -98,13 +98,11 @@ static int bucket_empty(TimerBucket *self)
 
 static void bucket_dealloc(TimerBucket *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     Py_DECREF(self->first);
     Py_DECREF(self->end);
     Py_DECREF(self->lock);
-    type->tp_free(self);
-    Py_DECREF(type);
+    free_object(self);
 }
 
 /* A list of the first tasks, up to `most`. If another thread adds some meanwhile, the list is made again. */

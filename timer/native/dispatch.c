@@ -38,13 +38,6 @@ static PyObject *tally_get_late(Tally *self, void *closure)
     return late;
 }
 
-static void plain_dealloc(PyObject *self)
-{
-    PyTypeObject *type = Py_TYPE(self);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
 static PyMethodDef tally_methods[] = {
     {"add", (PyCFunction)tally_add, METH_O, "add($self, other, /)\n--\n\n"},
     {NULL}};
@@ -57,7 +50,7 @@ static PyMemberDef tally_members[] = {
     {NULL}};
 static PyGetSetDef tally_getset[] = {{"late_ns", (getter)tally_get_late, NULL, NULL, NULL}, {NULL}};
 static PyType_Slot tally_slots[] = {
-    {Py_tp_dealloc, plain_dealloc}, {Py_tp_methods, tally_methods}, {Py_tp_members, tally_members},
+    {Py_tp_dealloc, free_object}, {Py_tp_methods, tally_methods}, {Py_tp_members, tally_members},
     {Py_tp_getset, tally_getset}, {0, NULL}};
 static PyType_Spec tally_spec = {
     .name = "timer._core.Tally", .basicsize = sizeof(Tally), .flags = Py_TPFLAGS_DEFAULT, .slots = tally_slots};
@@ -339,15 +332,13 @@ static int batch_clear(Batch *self)
 
 static void batch_dealloc(Batch *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     batch_clear(self);
     PyMem_Free(self->tasks);
     Py_XDECREF(self->dispatcher);
     Py_XDECREF(self->buckets);
     Py_XDECREF(self->clock);
-    type->tp_free(self);
-    Py_DECREF(type);
+    free_object(self);
 }
 
 static PyMethodDef batch_methods[] = {

@@ -239,7 +239,6 @@ static int entry_clear(TimerEntry *self)
 
 static void entry_dealloc(TimerEntry *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     if (self->weakrefs != NULL)
         PyObject_ClearWeakRefs((PyObject *)self);
@@ -251,8 +250,7 @@ static void entry_dealloc(TimerEntry *self)
         Py_XDECREF(address);
         set_again(kept);
     }
-    type->tp_free(self);
-    Py_DECREF(type);
+    free_object(self);
 }
 
 static PyObject *entry_get_bucket(TimerEntry *self, void *closure)

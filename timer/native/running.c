@@ -13,12 +13,6 @@
 #include <pthread.h>
 #endif
 
-#ifdef __GLIBC__ /* its loader keeps room for such a variable, which is then read without a call */
-#define THREAD_LOCAL static _Thread_local __attribute__((tls_model("initial-exec")))
-#else
-#define THREAD_LOCAL static _Thread_local
-#endif
-
 typedef RunningCalls Slot;
 
 #define CALLS_PER_SLOT ((int64_t)1 << 40) /* the numbers of a slot begin at another multiple of this */

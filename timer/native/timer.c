@@ -308,15 +308,13 @@ static int quick_clear(QuickTimer *self)
 
 static void quick_dealloc(QuickTimer *self)
 {
-    PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
     quick_clear(self);
     Py_XDECREF(self->clock);
     Py_XDECREF(self->levels);
     for (int index = 0; index < self->level_count; index++)
         Py_DECREF(self->level[index].slots);
-    type->tp_free(self);
-    Py_DECREF(type);
+    free_object(self);
 }
 
 static PyMethodDef quick_methods[] = {
