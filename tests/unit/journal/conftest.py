@@ -1,17 +1,11 @@
-import enum
 import time
 
 import pytest
 
+from purgatory import Outcome
 from purgatory.journal import Journal
-
-
-class Outcome(enum.Enum):
-    IMMEDIATE = "immediate"
-    SATISFIED = "satisfied"
-    EXPIRED = "expired"
-    CANCELLED = "cancelled"
-    FORCED = "forced"
+from purgatory.journal.cli import main
+from purgatory.journal.records.folder import open_name
 
 
 class DelayedFetch:
@@ -35,15 +29,48 @@ def operation():
 
 
 @pytest.fixture
-def write():
+def finish():
+    """Let so many satisfied operations leave with this observer, or with one of this journal."""
+
+    def finish(to, count=1, **settings):
+        observer = to.observer("fetch") if isinstance(to, Journal) else to
+        for number in range(count):
+            observer.finished(DelayedFetch(number, **{"checks": number, **settings}), Outcome.SATISFIED, None)
+
+    return finish
+
+
+@pytest.fixture
+def write(finish):
     """Write that many records to a folder and close the journal."""
 
     def write(folder, count, **options):
         with Journal(folder, **{"when_full": "wait", "patience_ms": 5_000, **options}) as journal:
-            observer = journal.observer("fetch")
-            for number in range(count):
-                observer.finished(DelayedFetch(number, checks=number), Outcome.SATISFIED, None)
+            finish(journal, count)
             assert journal.flush()
         return journal.stats()
 
     return write
+
+
+@pytest.fixture
+def reopen():
+    """Turn the one segment of frames back into an open one, as a killed writer leaves it. Returns its path."""
+
+    def reopen(folder):
+        (sealed,) = folder.glob("_journal-*")
+        return sealed.rename(folder / open_name(0))
+
+    return reopen
+
+
+@pytest.fixture
+def said(capsys):
+    """What a command of the journal prints, once it has ended with this status."""
+
+    def said(status, *arguments):
+        assert status == main([str(each) for each in arguments])
+        printed = capsys.readouterr()
+        return printed.out + printed.err
+
+    return said

@@ -8,45 +8,39 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from purgatory.journal import JournalCollector, JournalStats, serve
-from purgatory.journal.cli import main
 from purgatory.journal.records.frames import decode, scan
 
 
-def test_verify_says_sound(tmp_path, write, capsys):
+def test_verify_says_sound(tmp_path, write, said):
     """`verify` on a good folder prints the counts and exits with 0."""
     write(tmp_path, 20)
-    assert 0 == main(["verify", str(tmp_path)])
-    assert "20 records, sequence 0 to 19" in capsys.readouterr().out
+    assert "20 records, sequence 0 to 19" in said(0, "verify", tmp_path)
 
 
-def test_verify_says_not_sound(tmp_path, write, capsys):
+def test_verify_says_not_sound(tmp_path, write, said):
     """`verify` on a folder with a hole exits with 1."""
     write(tmp_path, 20)
     write(tmp_path, 20)
     write(tmp_path, 20)
     (tmp_path / "journal-00000000000000000020-00000000000000000039.parquet").unlink()
-    assert 1 == main(["verify", str(tmp_path)])
-    assert "20 missing" in capsys.readouterr().out
+    assert "20 missing" in said(1, "verify", tmp_path)
 
 
-def test_a_folder_without_a_journal_is_named(tmp_path, capsys):
+def test_a_folder_without_a_journal_is_named(tmp_path, said):
     """A wrong folder gives a message and exit status 2, not a traceback."""
-    assert 2 == main(["verify", str(tmp_path / "nowhere")])
-    assert "nowhere" in capsys.readouterr().err
+    assert "nowhere" in said(2, "verify", tmp_path / "nowhere")
 
 
-def test_tail_prints_the_last_records_as_json_lines(tmp_path, write, capsys):
+def test_tail_prints_the_last_records_as_json_lines(tmp_path, write, said):
     """`tail -n 2` prints the two last records, one JSON object a line."""
     write(tmp_path, 20)
-    assert 0 == main(["tail", "-n", "2", str(tmp_path)])
-    assert [18, 19] == [json.loads(line)["seq"] for line in capsys.readouterr().out.splitlines()]
+    assert [18, 19] == [json.loads(line)["seq"] for line in said(0, "tail", "-n", "2", tmp_path).splitlines()]
 
 
-def test_seal_turns_frames_into_parquet(tmp_path, write, capsys):
+def test_seal_turns_frames_into_parquet(tmp_path, write, said):
     """`seal` makes Parquet of segments that were sealed without pyarrow."""
     write(tmp_path, 20, parquet=False)
-    assert 0 == main(["seal", str(tmp_path)])
-    assert "journal-00000000000000000000-00000000000000000019.parquet\n" == capsys.readouterr().out
+    assert "journal-00000000000000000000-00000000000000000019.parquet\n" == said(0, "seal", tmp_path)
 
 
 def test_http_gives_frames_after_a_sequence_number(tmp_path, write):

@@ -70,14 +70,12 @@ def test_kill_9_at_random_points_loses_and_doubles_nothing_acknowledged(tmp_path
     assert acknowledged <= verify(tmp_path).rows
 
 
-def test_torn_tail_is_cut_and_the_sequence_goes_on(tmp_path, write):
+def test_torn_tail_is_cut_and_the_sequence_goes_on(tmp_path, write, reopen):
     """After a crash in mid-write, the whole frames are sealed and new records follow them directly."""
     write(tmp_path, 100, parquet=False, chunk=10)
-    (sealed,) = tmp_path.glob("_journal*")
-    data = sealed.read_bytes()
-    sealed.unlink()
+    opened = reopen(tmp_path)
     (tmp_path / END).unlink()
-    (tmp_path / open_name(0)).write_bytes(data[:-7])
+    opened.write_bytes(opened.read_bytes()[:-7])
     verdict = verify(tmp_path)
     assert verdict.sound
     assert 0 < verdict.torn_bytes
@@ -97,14 +95,11 @@ def test_crash_between_rename_and_unlink_doubles_nothing(tmp_path, write):
     assert [False] == [segment.is_open for segment in list_segments(tmp_path)]
 
 
-def test_crash_while_sealing_is_begun_again(tmp_path, write):
+def test_crash_while_sealing_is_begun_again(tmp_path, write, reopen):
     """A half-written sealed file is no segment, and sealing twice gives the same file."""
     write(tmp_path, 50, parquet=False)
-    (sealed,) = tmp_path.glob("_journal*")
-    data = sealed.read_bytes()
-    sealed.unlink()
-    opened = tmp_path / open_name(0)
-    opened.write_bytes(data)
+    opened = reopen(tmp_path)
+    data = opened.read_bytes()
     (tmp_path / ".tmp-journal-x.parquet").write_bytes(b"PAR1 half")
     first = seal(opened)
     opened.write_bytes(data)
@@ -147,14 +142,12 @@ class FullDisk:
         return getattr(self._file, name)
 
 
-def test_full_disk_drops_and_counts_and_the_service_goes_on(tmp_path, operation, outcome):
+def test_full_disk_drops_and_counts_and_the_service_goes_on(tmp_path, finish):
     """On a full disk calls return at once, memory is bounded, losses are counted. Then writing resumes."""
     FullDisk.room = 300
     with Journal(tmp_path, open_file=FullDisk, capacity=100, chunk=10, interval_ms=1) as journal:
-        observer = journal.observer("fetch")
         started = time.monotonic()
-        for _ in range(5_000):
-            observer.finished(operation(), outcome.SATISFIED, None)
+        finish(journal, 5_000)
         assert time.monotonic() - started < 30
         assert eventually(lambda: journal.stats().write_errors)
         assert not journal.flush(0.05)
@@ -170,23 +163,20 @@ def test_full_disk_drops_and_counts_and_the_service_goes_on(tmp_path, operation,
     assert verify(tmp_path).sound
 
 
-def test_disk_that_stays_full_does_not_hold_up_close(tmp_path, operation, outcome):
+def test_disk_that_stays_full_does_not_hold_up_close(tmp_path, finish):
     """Closing on a full disk returns, and every record is counted as dropped."""
     FullDisk.room = 0
     journal = Journal(tmp_path, open_file=FullDisk)
-    for _ in range(100):
-        journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+    finish(journal, 100)
     assert (0, 100) == (journal.close().written, journal.stats().dropped)
 
 
-def test_slow_disk_slows_the_caller_down_by_no_more_than_its_patience(tmp_path, operation, outcome):
+def test_slow_disk_slows_the_caller_down_by_no_more_than_its_patience(tmp_path, finish):
     """With the policy to wait, a full buffer holds a caller for the patience and then drops."""
     FullDisk.room = 0
     with Journal(tmp_path, open_file=FullDisk, capacity=1, when_full="wait", patience_ms=50) as journal:
-        observer = journal.observer("fetch")
         started = time.monotonic()
-        for _ in range(3):
-            observer.finished(operation(), outcome.SATISFIED, None)
+        finish(journal, 3)
         assert time.monotonic() - started < 30
         FullDisk.room = 10**9
         assert journal.flush(30)
@@ -205,19 +195,16 @@ class Unsynced(FullDisk):
 
 
 @pytest.mark.parametrize("segment_bytes", [1, 1 << 20], ids=["full segment", "open segment"])
-def test_a_row_whose_sync_failed_is_acknowledged_once_its_segment_is_sealed(
-    tmp_path, operation, outcome, no_room, segment_bytes
-):
+def test_a_row_whose_sync_failed_is_acknowledged_once_its_segment_is_sealed(tmp_path, no_room, segment_bytes, finish):
     """A later sync may succeed although the kernel has dropped the data. Only another file is proof."""
     FullDisk.room, Unsynced.broken = 10**9, True
     options = {"open_file": Unsynced, "sync": "flush", "segment_bytes": segment_bytes, "interval_ms": 1}
     with Journal(tmp_path, **options) as journal:
-        observer = journal.observer("fetch")
-        observer.finished(operation(), outcome.SATISFIED, None)
+        finish(journal)
         assert not journal.flush(0.3)
         assert eventually(lambda: journal.stats().write_errors)
         Unsynced.broken = False
-        observer.finished(operation(), outcome.SATISFIED, None)
+        finish(journal)
         assert not journal.flush(0.3)  # this row is on the disk, the one before it is not
         no_room.room = True
         assert journal._writer._sealer.submit(journal._writer._sealer.seal).result(30) is None
@@ -226,12 +213,12 @@ def test_a_row_whose_sync_failed_is_acknowledged_once_its_segment_is_sealed(
     assert [0, 1] == [row.seq for row in read(tmp_path)]
 
 
-def test_a_disk_that_syncs_nothing_does_not_fill_with_segments(tmp_path, operation, outcome, no_room):
+def test_a_disk_that_syncs_nothing_does_not_fill_with_segments(tmp_path, no_room, finish):
     """Each flush would close another segment, and none of them could be sealed."""
     FullDisk.room, Unsynced.broken = 10**9, True
     with Journal(tmp_path, open_file=Unsynced, sync="flush", interval_ms=1) as journal:
         for _ in range(10):
-            journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+            finish(journal)
             assert not journal.flush(0.02)
         assert len(list_segments(tmp_path)) <= 2
         Unsynced.broken, no_room.room = False, True
@@ -240,14 +227,14 @@ def test_a_disk_that_syncs_nothing_does_not_fill_with_segments(tmp_path, operati
 
 
 @pytest.mark.parametrize("sync", ["segment", "flush", "always"])
-def test_a_sync_that_fails_as_a_segment_closes_is_counted_and_logged(tmp_path, operation, outcome, sync, monkeypatch):
+def test_a_sync_that_fails_as_a_segment_closes_is_counted_and_logged(tmp_path, sync, monkeypatch, finish):
     """The rows were written, and a kill would not lose them. But a power cut might."""
     FullDisk.room, Unsynced.broken = 10**9, False
     logged = []
     log = SimpleNamespace(warning=lambda event, **_: logged.append(event))
     monkeypatch.setattr("purgatory.journal._writer._log", log)
     journal = Journal(tmp_path, open_file=Unsynced, sync=sync, interval_ms=1)
-    journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+    finish(journal)
     assert journal.flush(30)
     Unsynced.broken = True
     stats = journal.close()
@@ -271,36 +258,33 @@ def no_room(monkeypatch):
     return write
 
 
-def test_segment_that_found_no_room_to_be_sealed_is_sealed_later(tmp_path, operation, outcome, no_room):
+def test_segment_that_found_no_room_to_be_sealed_is_sealed_later(tmp_path, no_room, finish):
     """On a full disk a segment stays open and takes no further room. With the next one it is tried again."""
     with Journal(tmp_path, segment_bytes=1_000, chunk=10, interval_ms=1) as journal:
-        observer = journal.observer("fetch")
-        for _ in range(100):
-            observer.finished(operation(), outcome.SATISFIED, None)
+        finish(journal, 100)
         assert journal.flush(30)
         while not journal.stats().seal_errors:
             time.sleep(0.01)
         assert 1 < verify(tmp_path).open_segments
         no_room.room = True
-        observer.finished(operation(), outcome.SATISFIED, None)
+        finish(journal)
     assert [False] * journal.stats().segments_sealed == [segment.is_open for segment in list_segments(tmp_path)]
     assert list(range(101)) == [row.seq for row in read(tmp_path)]
     assert not list(tmp_path.glob(".tmp*"))
 
 
-def test_room_that_a_failed_seal_took_is_given_back(tmp_path, write, no_room):
+def test_room_that_a_failed_seal_took_is_given_back(tmp_path, write, no_room, reopen):
     """A half written frame on a full disk is removed at once, not at the next start."""
     no_room.room = True
     write(tmp_path, 50, parquet=False)
-    (sealed,) = tmp_path.glob("_journal*")
-    opened = sealed.rename(tmp_path / open_name(0))
+    opened = reopen(tmp_path)
     no_room.room = False
     with pytest.raises(OSError, match="No space"):
         seal(opened, parquet=True)
     assert {opened.name, ".lock", END} == {path.name for path in tmp_path.iterdir()}
 
 
-def test_where_the_end_cannot_be_left_the_one_of_before_stands(tmp_path, write, operation, outcome, monkeypatch):
+def test_where_the_end_cannot_be_left_the_one_of_before_stands(tmp_path, write, monkeypatch, finish):
     """A full disk at that moment loses no row, and the start succeeds: the earlier count is still true."""
     write(tmp_path, 50)
 
@@ -309,28 +293,25 @@ def test_where_the_end_cannot_be_left_the_one_of_before_stands(tmp_path, write, 
 
     monkeypatch.setattr("purgatory.journal.segments.sealer.leave_end", refused)
     with Journal(tmp_path) as journal:
-        journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+        finish(journal)
     assert (51, 51, True) == (len(list(read(tmp_path))), verify(tmp_path).rows, verify(tmp_path).sound)
     assert 50 == end(tmp_path).next
 
 
-def test_what_a_frame_told_that_was_never_written_is_told_at_the_end(tmp_path, operation, outcome):
+def test_what_a_frame_told_that_was_never_written_is_told_at_the_end(tmp_path, finish):
     """A frame that the disk rejects until the end is lost with its count of dropped rows, so that count is also kept
     elsewhere.
     """
     FullDisk.room = 10**9
     with Journal(tmp_path, open_file=FullDisk) as journal:
-        observer = journal.observer("fetch")
-        observer.finished(operation(), outcome.SATISFIED, None)
+        finish(journal)
         assert journal.flush()
-        for _ in range(6):
-            observer.finished(operation(checks="none"), outcome.SATISFIED, None)
+        finish(journal, 6, checks="none")
     assert End(1, 6) == end(tmp_path)
     FullDisk.room = 0
     with Journal(tmp_path, open_file=FullDisk, interval_ms=1) as journal:
-        observer = journal.observer("fetch")
-        observer.finished(operation(checks="none"), outcome.SATISFIED, None)
-        observer.finished(operation(), outcome.SATISFIED, None)
+        finish(journal, checks="none")
+        finish(journal)
         assert not journal.flush(0.1)
     assert 2 == journal.stats().dropped
     assert (8, End(1, 8)) == (dropped(tmp_path), end(tmp_path))
@@ -338,12 +319,12 @@ def test_what_a_frame_told_that_was_never_written_is_told_at_the_end(tmp_path, o
     assert verify(tmp_path).sound
 
 
-def test_a_flush_without_a_limit_ends_with_the_journal(tmp_path, operation, outcome):
+def test_a_flush_without_a_limit_ends_with_the_journal(tmp_path, finish):
     """A flush that waits for a full disk returns False once the journal is closed, and not never."""
     FullDisk.room = 0
     found = []
     journal = Journal(tmp_path, open_file=FullDisk, interval_ms=1)
-    journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+    finish(journal)
     thread = threading.Thread(target=lambda: found.append(journal.flush(None)), daemon=True)
     thread.start()
     while not journal._writer._flushes:
@@ -367,7 +348,7 @@ def test_a_half_written_end_is_taken_away(tmp_path, write, monkeypatch):
     assert [".end", ".lock"] == sorted(path.name for path in tmp_path.glob(".*"))
 
 
-def test_a_writer_that_was_given_up_keeps_its_folder_until_its_rows_are_written(tmp_path, operation, outcome, write):
+def test_a_writer_that_was_given_up_keeps_its_folder_until_its_rows_are_written(tmp_path, write, finish):
     """Closing a journal whose disk hangs returns. A second writer would lose rows while the first may still write."""
     hang, hangs = threading.Event(), threading.Event()
 
@@ -379,8 +360,7 @@ def test_a_writer_that_was_given_up_keeps_its_folder_until_its_rows_are_written(
 
     FullDisk.room = 10**9
     journal = Journal(tmp_path, open_file=Hanging, interval_ms=1)
-    for _ in range(50):
-        journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+    finish(journal, 50)
     assert hangs.wait(30)
     journal._writer.close(0.05)
     with pytest.raises(JournalLocked):
@@ -392,7 +372,7 @@ def test_a_writer_that_was_given_up_keeps_its_folder_until_its_rows_are_written(
     assert (End(60), 60, True) == (end(tmp_path), verify(tmp_path).rows, verify(tmp_path).sound)
 
 
-def test_a_first_frame_that_cannot_be_cut_off_costs_none_of_those_that_follow(tmp_path, operation, outcome):
+def test_a_first_frame_that_cannot_be_cut_off_costs_none_of_those_that_follow(tmp_path, finish):
     """Half of a segment's first frame stays where the disk rejects to cut it off. The next try begins the file again.
 
     A file in which nothing was acknowledged yet is neither sealed nor removed: the writer has it again before.
@@ -406,24 +386,23 @@ def test_a_first_frame_that_cannot_be_cut_off_costs_none_of_those_that_follow(tm
     journal = Journal(tmp_path, open_file=Torn, interval_ms=1, parquet=False)
     late = threading.Event()
     journal._writer._sealer.submit(late.wait, 30)
-    observer = journal.observer("fetch")
-    observer.finished(operation(), outcome.SATISFIED, None)
+    finish(journal)
     assert not journal.flush(0.2)
     FullDisk.room = 10**9
     assert journal.flush(30)
     late.set()
     journal._writer._sealer.submit(int).result(30)
-    observer.finished(operation(), outcome.SATISFIED, None)
+    finish(journal)
     assert journal.flush(30)
     journal.close()
     assert [0, 1] == [row.seq for row in read(tmp_path)]
     assert verify(tmp_path).sound
 
 
-def test_a_folder_that_vanished_is_told(tmp_path, operation, outcome, logs):
+def test_a_folder_that_vanished_is_told(tmp_path, logs, finish):
     """A segment that is gone with its folder counts as one that could not be sealed, and is tried again."""
     journal = Journal(tmp_path / "gone")
-    journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+    finish(journal)
     assert journal.flush(30)
     shutil.rmtree(tmp_path / "gone")
     journal.close()
@@ -432,35 +411,34 @@ def test_a_folder_that_vanished_is_told(tmp_path, operation, outcome, logs):
     assert [open_name(0)] == [path.name for path in journal._writer._sealer.unsealed]
 
 
-def test_closing_tries_to_seal_once_however_quick_the_sealer_is(tmp_path, operation, outcome, monkeypatch):
+def test_closing_tries_to_seal_once_however_quick_the_sealer_is(tmp_path, monkeypatch, finish):
     """A last segment that could not be sealed before the writer looks again is not tried a second time: one error."""
     journal = Journal(tmp_path / "gone")
-    journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+    finish(journal)
     assert journal.flush(30)
     shutil.rmtree(tmp_path / "gone")
     monkeypatch.setattr(journal._writer._sealer, "submit", lambda seal, *paths: seal(*paths))
     assert 1 == journal.close().seal_errors
 
 
-def test_a_segment_that_somebody_else_has_sealed_is_no_error(tmp_path, operation, outcome):
+def test_a_segment_that_somebody_else_has_sealed_is_no_error(tmp_path, finish):
     """Where a sealed segment stands in the place of the open one there is nothing left to do."""
     journal = Journal(tmp_path)
-    journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+    finish(journal)
     assert journal.flush(30)
     seal(tmp_path / open_name(0))
     assert 0 == journal.close().seal_errors
     assert 1 == len(list(read(tmp_path)))
 
 
-def test_journal_starts_on_a_full_disk(tmp_path, write, operation, outcome, no_room):
+def test_journal_starts_on_a_full_disk(tmp_path, write, no_room, finish, reopen):
     """A killed writer's segment stays open if there is no room to seal it, and the sequence goes on behind it."""
     no_room.room = True
     write(tmp_path, 50, parquet=False)
-    (sealed,) = tmp_path.glob("_journal*")
-    sealed.rename(tmp_path / open_name(0))
+    reopen(tmp_path)
     no_room.room = False
     with Journal(tmp_path, interval_ms=1) as journal:
-        journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+        finish(journal)
         assert journal.flush(30)
         assert list(range(51)) == [row.seq for row in read(tmp_path)]
         no_room.room = True
@@ -469,11 +447,10 @@ def test_journal_starts_on_a_full_disk(tmp_path, write, operation, outcome, no_r
     assert verify(tmp_path).sound
 
 
-def test_journal_starts_beside_a_segment_that_cannot_be_sealed(tmp_path, operation, outcome, write, monkeypatch):
+def test_journal_starts_beside_a_segment_that_cannot_be_sealed(tmp_path, write, monkeypatch, finish, reopen):
     """Whatever hinders the sealing of an earlier writer's segment, the service starts and its numbers go on."""
     write(tmp_path, 10, parquet=False)
-    (sealed,) = tmp_path.glob("_journal-*")
-    sealed.rename(tmp_path / open_name(0))
+    reopen(tmp_path)
     (tmp_path / END).unlink()
 
     def too_large(*_, **__):
@@ -481,22 +458,21 @@ def test_journal_starts_beside_a_segment_that_cannot_be_sealed(tmp_path, operati
 
     monkeypatch.setattr(segments, "seal", too_large)
     with Journal(tmp_path) as journal:
-        journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+        finish(journal)
         assert journal.flush()
     assert list(range(11)) == [row.seq for row in read(tmp_path)]
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="needs root, to mount a small file system")
-def test_real_full_file_system(tmp_path, operation, outcome):
+def test_real_full_file_system(tmp_path, finish):
     """On a file system of 64 KiB the journal fills it, counts the rest, and what is there is sound."""
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], check=False).returncode:
         pytest.skip("mounting is not allowed here")
     try:
         journal = Journal(tmp_path, capacity=100, chunk=50, interval_ms=1, parquet=False)
-        observer = journal.observer("fetch")
         deadline = time.monotonic() + PATIENCE_S
         while not journal.stats().write_errors and time.monotonic() < deadline:
-            observer.finished(operation(), outcome.SATISFIED, None)
+            finish(journal)
         stats = journal.close()
         assert 0 < stats.write_errors
         assert stats.written == verify(tmp_path).rows

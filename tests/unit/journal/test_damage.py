@@ -18,6 +18,13 @@ from purgatory.journal.segments import seal
 from purgatory.journal.summary import records_of
 
 
+def spoil(path):
+    """Flip one bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
 @pytest.fixture
 def sealed(tmp_path, write):
     """A sealed segment among three."""
@@ -41,12 +48,10 @@ def test_random_bytes_in_a_sealed_segment_are_found(tmp_path, sealed, seed):
 
 
 @pytest.fixture
-def small(tmp_path, operation, outcome):
+def small(tmp_path, finish):
     """A sealed segment of twelve rows in Parquet."""
     with Journal(tmp_path, instance="broker-1") as journal:
-        observer = journal.observer("fetch")
-        for number in range(12):
-            observer.finished(operation(number), outcome.SATISFIED, None)
+        finish(journal, 12)
     (path,) = tmp_path.glob("journal-*.parquet")
     return path
 
@@ -119,13 +124,11 @@ def test_other_tools_read_a_segment_with_a_checksum(small):
 
 
 @pytest.fixture
-def frames(tmp_path, operation, outcome):
+def frames(tmp_path, finish):
     """A sealed segment of three frames, of four rows each, as the base install leaves it."""
     with Journal(tmp_path / "open") as journal:
-        observer = journal.observer("fetch")
         for _ in range(3):
-            for number in range(4):
-                observer.finished(operation(number), outcome.SATISFIED, None)
+            finish(journal, 4)
             assert journal.flush()
         (path,) = (tmp_path / "open").glob(".open-*")
         (tmp_path / "sealed").mkdir()
@@ -160,34 +163,29 @@ def test_no_byte_of_a_sealed_segment_can_change_unseen(frames):
         assert not verify(frames.parent).sound
 
 
-def test_a_damaged_journal_is_refused_in_a_line_by_every_command(frames, capsys):
+def test_a_damaged_journal_is_refused_in_a_line_by_every_command(frames, capsys, said):
     """`summary` and `tail` give 2 and name the segment. With --allow-gaps they go on without."""
-    data = bytearray(frames.read_bytes())
-    data[len(data) // 2] ^= 1
-    frames.write_bytes(data)
+    spoil(frames)
     folder = str(frames.parent)
     for command in (["summary", folder], ["summary", str(frames)], ["tail", "-n", "-1", folder]):
         assert 2 == main(command)
         (line,) = capsys.readouterr().err.splitlines()
         assert f"{frames.name} is damaged or cut short" in line
         assert "row 4 is not in it" in line
-    assert 0 == main(["summary", "--allow-gaps", folder])
-    assert ": 8 records of" in capsys.readouterr().out
-    assert 0 == main(["tail", "-n", "-1", "--allow-gaps", folder])
-    assert 8 == len(capsys.readouterr().out.splitlines())
+    assert ": 8 records of" in said(0, "summary", "--allow-gaps", folder)
+    assert 8 == len(said(0, "tail", "-n", "-1", "--allow-gaps", folder).splitlines())
 
 
-def test_a_segment_that_is_gone_between_two_others_is_missed(tmp_path, sealed, capsys):
+def test_a_segment_that_is_gone_between_two_others_is_missed(tmp_path, sealed, said):
     """Rows that no file holds, with later ones there, are named. The oldest segments may have been deleted."""
     sealed.unlink()
-    assert 2 == main(["summary", str(tmp_path)])
-    assert "rows 4000 to 7999 are missing" in capsys.readouterr().err
+    assert "rows 4000 to 7999 are missing" in said(2, "summary", tmp_path)
     assert (4_000, 8_000) == (len(list(read(tmp_path, 7_999))), len(list(read(tmp_path, allow_gaps=True))))
     min(tmp_path.glob("journal-*")).unlink()
     assert 8_000 == next(read(tmp_path)).seq
 
 
-def test_the_newest_segments_are_missed_by_what_the_writer_left(tmp_path, sealed, capsys, write):
+def test_the_newest_segments_are_missed_by_what_the_writer_left(tmp_path, sealed, write, said):
     """A closed journal says how far it goes: its last segments are missed like any, and no number is given again."""
     assert End(12_000) == end(tmp_path)
     max(tmp_path.glob("journal-*")).unlink()
@@ -196,8 +194,7 @@ def test_the_newest_segments_are_missed_by_what_the_writer_left(tmp_path, sealed
     with pytest.raises(JournalFormat, match="rows 8000 to 11999 are missing"):
         list(read(tmp_path))
     assert 8_000 == len(list(read(tmp_path, allow_gaps=True)))
-    assert 2 == main(["summary", str(tmp_path)])
-    assert "rows 8000 to 11999 are missing" in capsys.readouterr().err
+    assert "rows 8000 to 11999 are missing" in said(2, "summary", tmp_path)
     write(tmp_path, 10)
     assert [*range(8_000), *range(12_000, 12_010)] == [row.seq for row in read(tmp_path, allow_gaps=True)]
 
@@ -304,20 +301,19 @@ def test_what_is_deleted_as_it_is_verified_is_not_missed(tmp_path, write, monkey
     assert files == seen
 
 
-def test_the_last_that_are_left_are_told_where_the_end_is_missing(tmp_path, sealed, capsys):
+def test_the_last_that_are_left_are_told_where_the_end_is_missing(tmp_path, sealed, said):
     """`tail` counts back from what is there, where gaps are allowed. Where not, it names all that is missing."""
     max(tmp_path.glob("journal-*")).unlink()
-    assert 0 == main(["tail", "-n", "3", "--allow-gaps", str(tmp_path)])
-    assert [7_997, 7_998, 7_999] == [json.loads(line)["seq"] for line in capsys.readouterr().out.splitlines()]
-    assert 2 == main(["tail", "-n", "3", str(tmp_path)])
-    assert "rows 8000 to 11999 are missing" in capsys.readouterr().err
+    assert [7_997, 7_998, 7_999] == [
+        json.loads(line)["seq"] for line in said(0, "tail", "-n", "3", "--allow-gaps", tmp_path).splitlines()
+    ]
+    assert "rows 8000 to 11999 are missing" in said(2, "tail", "-n", "3", tmp_path)
 
 
-def test_no_number_is_given_twice_after_a_kill_either(tmp_path, write):
+def test_no_number_is_given_twice_after_a_kill_either(tmp_path, write, reopen):
     """Sealing a killed writer's segment records in the folder how far it goes."""
     write(tmp_path, 10, parquet=False)
-    (path,) = tmp_path.glob("_journal-*")
-    path.rename(tmp_path / open_name(0))
+    reopen(tmp_path)
     (tmp_path / END).unlink()
     assert 0 == main(["seal", str(tmp_path)])
     assert End(10) == end(tmp_path)
@@ -328,27 +324,23 @@ def test_no_number_is_given_twice_after_a_kill_either(tmp_path, write):
 
 
 @pytest.fixture
-def run(tmp_path, operation, outcome):
+def run(tmp_path, finish):
     """A writer's life: rows that are written, and then as many as said that can't be."""
 
     def run(written, dropped):
         with Journal(tmp_path) as journal:
-            observer = journal.observer("fetch")
-            for number in range(written):
-                observer.finished(operation(number), outcome.SATISFIED, None)
+            finish(journal, written)
             assert journal.flush()
-            for _ in range(dropped):
-                observer.finished(operation(checks="none"), outcome.SATISFIED, None)
+            finish(journal, dropped, checks="none")
 
     return run
 
 
-def test_what_was_dropped_after_the_last_row_is_in_the_folder(tmp_path, run, capsys):
+def test_what_was_dropped_after_the_last_row_is_in_the_folder(tmp_path, run, said):
     """A journal that is closed says it all, and the next one's first frame takes it over: it counts once."""
     run(4, 6)
     assert (6, End(4, 6)) == (dropped(tmp_path), end(tmp_path))
-    assert 0 == main(["verify", str(tmp_path)])
-    assert "6 more were dropped by the writer" in capsys.readouterr().out
+    assert "6 more were dropped by the writer" in said(0, "verify", tmp_path)
     run(0, 0)
     assert (6, End(4, 6)) == (dropped(tmp_path), end(tmp_path))
     run(0, 2)
@@ -368,7 +360,7 @@ def test_an_end_that_rows_follow_says_nothing_of_what_was_dropped(tmp_path, run)
     assert (6, End(4, 6)) == (dropped(tmp_path), end(tmp_path))
 
 
-def test_the_newest_segments_are_missed_where_a_later_one_was_begun(tmp_path, sealed, capsys):
+def test_the_newest_segments_are_missed_where_a_later_one_was_begun(tmp_path, sealed, said):
     """An open segment is begun once all rows before its number are in others: it proves them, though it is empty."""
     (tmp_path / END).unlink()
     max(tmp_path.glob("journal-*")).unlink()
@@ -376,10 +368,8 @@ def test_the_newest_segments_are_missed_where_a_later_one_was_begun(tmp_path, se
     (tmp_path / open_name(12_000)).touch()
     assert {"first": 0, "last": 11_999} == tip(tmp_path)
     assert (8_000, 4_000, 11_999) == (verify(tmp_path).rows, verify(tmp_path).missing, verify(tmp_path).last)
-    assert 1 == main(["verify", str(tmp_path)])
-    assert "4000 missing" in capsys.readouterr().out
-    assert 2 == main(["summary", str(tmp_path)])
-    assert "rows 8000 to 11999 are missing" in capsys.readouterr().err
+    assert "4000 missing" in said(1, "verify", tmp_path)
+    assert "rows 8000 to 11999 are missing" in said(2, "summary", tmp_path)
 
 
 def test_a_journal_that_is_just_begun_misses_nothing(tmp_path):
@@ -405,9 +395,7 @@ def test_a_torn_tail_is_no_damage(frames):
 
 def test_a_damaged_journal_is_not_served(frames):
     """Over HTTP a damaged journal is an error that says so: frames made of the rest would number it again."""
-    data = bytearray(frames.read_bytes())
-    data[len(data) // 2] ^= 1
-    frames.write_bytes(data)
+    spoil(frames)
     with serve(frames.parent, 0) as server, pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(server.url)
     with refused.value as answer:
@@ -416,18 +404,17 @@ def test_a_damaged_journal_is_not_served(frames):
 
 
 @pytest.mark.parametrize("keep", [0, 3, 500, -1])
-def test_a_segment_that_is_empty_or_cut_short_is_named_in_one_line(tmp_path, sealed, keep, capsys):
+def test_a_segment_that_is_empty_or_cut_short_is_named_in_one_line(tmp_path, sealed, keep, said):
     """`verify` says which file it is, goes on with the others, and gives 1."""
     sealed.write_bytes(sealed.read_bytes()[:keep])
-    assert 1 == main(["verify", str(tmp_path)])
-    out = capsys.readouterr().out
+    out = said(1, "verify", tmp_path)
     (line,) = [line for line in out.splitlines() if sealed.name in line]
     assert "damaged or cut short" in line
     assert "8000 records" in out
 
 
 @pytest.mark.parametrize(("version", "hint"), [(VERSION + 1, "upgrade the reader"), (1, "it was never released")])
-def test_a_segment_of_another_version_is_refused(tmp_path, sealed, capsys, version, hint):
+def test_a_segment_of_another_version_is_refused(tmp_path, sealed, version, hint, said):
     """Another version's records are rejected with a hint, also in Parquet, and not misread."""
     table = pq.read_table(sealed)
     other = table.replace_schema_metadata({"purgatory.version": str(version)})
@@ -435,5 +422,4 @@ def test_a_segment_of_another_version_is_refused(tmp_path, sealed, capsys, versi
         write_groups([other], other.schema, file)
     with pytest.raises(JournalFormat, match=f"{sealed.name}.*version {version}.*{hint}"):
         list(read(tmp_path))
-    assert 2 == main(["verify", str(tmp_path)])
-    assert hint in capsys.readouterr().err
+    assert hint in said(2, "verify", tmp_path)

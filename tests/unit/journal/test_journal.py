@@ -99,10 +99,10 @@ def test_segments_roll_by_size(tmp_path, write):
     assert list(range(5_000)) == [row.seq for row in read(tmp_path)]
 
 
-def test_open_segment_can_be_read(tmp_path, operation, outcome):
+def test_open_segment_can_be_read(tmp_path, finish):
     """What flush() has acknowledged is seen by a reader before the segment is sealed."""
     with Journal(tmp_path) as journal:
-        journal.observer("fetch").finished(operation(), outcome.SATISFIED, None)
+        finish(journal)
         assert journal.flush()
         assert 1 == len(list(read(tmp_path)))
         assert 1 == verify(tmp_path).open_segments
@@ -144,25 +144,24 @@ def test_a_folder_without_locks_is_an_error_of_its_own(tmp_path, monkeypatch):
         Journal(tmp_path)
 
 
-def test_closed_journal_refuses_a_flush_and_a_late_observer_harms_nobody(tmp_path, operation, outcome):
+def test_closed_journal_refuses_a_flush_and_a_late_observer_harms_nobody(tmp_path, finish):
     """After close() an observer's call is harmless and counted, flush() raises, and close() may be called again."""
     journal = Journal(tmp_path)
     observer = journal.observer("fetch")
     journal.close()
-    observer.finished(operation(), outcome.SATISFIED, None)
+    finish(observer)
     with pytest.raises(JournalClosed):
         journal.flush()
     stats = journal.close()
     assert (0, 1, 0) == (stats.written, stats.dropped, stats.buffered)
 
 
-def test_operation_without_numbers_is_counted_and_the_next_is_written(tmp_path, operation, outcome):
+def test_operation_without_numbers_is_counted_and_the_next_is_written(tmp_path, finish):
     """A row that holds no number where one belongs is counted as dropped, and the next ones are written."""
     with Journal(tmp_path) as journal:
-        observer = journal.observer("fetch")
-        observer.finished(operation(checks="seven"), outcome.SATISFIED, None)
+        finish(journal, checks="seven")
         assert journal.flush()
-        observer.finished(operation(), outcome.SATISFIED, None)
+        finish(journal)
     assert (1, 1) == (journal.stats().written, journal.stats().dropped)
 
 
@@ -187,12 +186,11 @@ class Nameless:
 
 
 @pytest.mark.parametrize("bad", [[0], [19], [3], [3, 4, 11], list(range(1, 20))], ids=repr)
-def test_row_that_cannot_be_written_costs_itself_alone(tmp_path, operation, outcome, logs, bad):
+def test_row_that_cannot_be_written_costs_itself_alone(tmp_path, operation, logs, bad, finish):
     """Of a batch only the rows at fault are left out, wherever they stand: counted, and logged in one line."""
     with Journal(tmp_path, interval_ms=60_000) as journal:
         observer = journal.observer("fetch", identify=lambda op: Nameless() if op.checks in bad else op.checks)
-        for number in range(20):
-            observer.finished(operation(number, checks=number), outcome.SATISFIED, None)
+        finish(observer, 20)
     kept = [number for number in range(20) if number not in bad]
     assert kept == [row.checks for row in read(tmp_path)]
     assert [str(number) for number in kept] == [row.operation for row in read(tmp_path)]
@@ -211,7 +209,7 @@ def test_row_of_a_trace_that_cannot_be_written_costs_itself_alone(tmp_path):
     assert (19, 1) == (trace.stats().written, trace.stats().dropped)
 
 
-def test_rows_apart_are_kept_while_the_disk_refuses(tmp_path, operation, outcome):
+def test_rows_apart_are_kept_while_the_disk_refuses(tmp_path, finish):
     """The rest of a batch with a faulty row waits for the disk as any other row does, in its order."""
     refuse = threading.Event()
 
@@ -229,8 +227,7 @@ def test_rows_apart_are_kept_while_the_disk_refuses(tmp_path, operation, outcome
     with Journal(tmp_path, interval_ms=5, open_file=Disk) as journal:
         observer = journal.observer("fetch", identify=lambda op: Nameless() if op.checks == 7 else None)
         refuse.set()
-        for number in range(20):
-            observer.finished(operation(number, checks=number), outcome.SATISFIED, None)
+        finish(observer, 20)
         assert eventually(lambda: journal.stats().dropped == 1)
         assert not journal.flush(0.2)
         assert 19 == journal.stats().buffered
@@ -241,15 +238,14 @@ def test_rows_apart_are_kept_while_the_disk_refuses(tmp_path, operation, outcome
 
 
 @pytest.mark.parametrize("parquet", [True, False])
-def test_how_many_rows_were_dropped_is_in_the_journal(tmp_path, operation, outcome, parquet, capsys):
+def test_how_many_rows_were_dropped_is_in_the_journal(tmp_path, parquet, finish, said):
     """The next frame counts the dropped rows, and so does its sealed segment."""
     for told in (7, 14):
         with Journal(tmp_path, interval_ms=60_000, capacity=4, parquet=parquet) as journal:
             observer = journal.observer("fetch", identify=lambda op: Nameless() if op.checks == 1 else None)
-            for number in range(10):
-                observer.finished(operation(checks=number), outcome.SATISFIED, None)
+            finish(observer, 10)
             assert journal.flush()
-            observer.finished(operation(checks=10), outcome.SATISFIED, None)
+            finish(observer, checks=10)
             assert journal.flush()
             assert (4, 7) == (journal.stats().written, journal.stats().dropped)
             assert told == dropped(tmp_path)
@@ -257,8 +253,7 @@ def test_how_many_rows_were_dropped_is_in_the_journal(tmp_path, operation, outco
     assert (8, 14, True) == (verify(tmp_path).rows, verify(tmp_path).dropped, verify(tmp_path).sound)
     assert [0, 2, 3, 10] * 2 == [row.checks for row in read(tmp_path)]
     assert list(range(8)) == [row.seq for row in read(tmp_path)]
-    assert 0 == main(["verify", str(tmp_path)])
-    assert "14 more were dropped by the writer" in capsys.readouterr().out
+    assert "14 more were dropped by the writer" in said(0, "verify", tmp_path)
     min(tmp_path.glob("*journal-*")).unlink()
     assert 7 == dropped(tmp_path)
 
@@ -270,11 +265,10 @@ def test_a_journal_that_dropped_nothing_says_nothing(tmp_path, write, capsys):
     assert "dropped" not in capsys.readouterr().out
 
 
-def test_what_a_sealed_double_dropped_counts_once(tmp_path, operation, outcome):
+def test_what_a_sealed_double_dropped_counts_once(tmp_path, finish):
     """Killed between a segment's sealing and its removal, a writer leaves both. Their reports agree."""
     with Journal(tmp_path, interval_ms=60_000, capacity=4) as journal:
-        for number in range(10):
-            journal.observer("fetch").finished(operation(number), outcome.SATISFIED, None)
+        finish(journal, 10)
         assert journal.flush()
         (path,) = tmp_path.glob(".open-*")
         data = path.read_bytes()
@@ -331,12 +325,12 @@ def test_an_operation_of_which_nothing_can_be_told_is_counted(tmp_path, logs, wr
         assert (1, 3) == (trace.stats().written, trace.stats().dropped)
 
 
-def test_a_name_that_its_service_does_not_find_is_counted(tmp_path, operation, outcome):
+def test_a_name_that_its_service_does_not_find_is_counted(tmp_path, finish):
     """A journal's `identify` that raises costs the record, which is counted. The purgatory logs it."""
     with Journal(tmp_path) as journal:
         observer = journal.observer("fetch", identify=lambda _: {}["name"])
         with pytest.raises(KeyError):
-            observer.finished(operation(), outcome.SATISFIED, None)
+            finish(observer)
     assert (0, 1) == (journal.stats().written, journal.stats().dropped)
 
 
@@ -347,7 +341,7 @@ def test_a_name_that_is_a_list_is_written_as_text(tmp_path, operation):
     assert ["['a', 1]"] == [row.operation for row in read(tmp_path)]
 
 
-def test_rows_that_cannot_be_taken_out_are_counted_and_the_next_are_written(tmp_path, operation, outcome):
+def test_rows_that_cannot_be_taken_out_are_counted_and_the_next_are_written(tmp_path, finish):
     """The writer's thread outlives whatever the buffer raises. Only a sequence number is lost by that."""
 
     class Failing:
@@ -363,15 +357,14 @@ def test_rows_that_cannot_be_taken_out_are_counted_and_the_next_are_written(tmp_
     with Journal(tmp_path, interval_ms=60_000) as journal:
         observer, buffer = journal.observer("fetch"), journal._writer._buffer
         journal._writer._buffer = Failing(buffer)
-        for _ in range(3):
-            observer.finished(operation(), outcome.SATISFIED, None)
+        finish(observer, 3)
         assert journal.flush()
         journal._writer._buffer = buffer
-        observer.finished(operation(), outcome.SATISFIED, None)
+        finish(observer)
     assert (1, 3, 0) == (journal.stats().written, journal.stats().dropped, journal.stats().buffered)
 
 
-def test_a_wall_clock_that_is_set_dates_the_records_from_then_on(tmp_path, operation, outcome, monkeypatch):
+def test_a_wall_clock_that_is_set_dates_the_records_from_then_on(tmp_path, monkeypatch, finish):
     """A machine that boots with a wrong clock does not date all records by it. Other clocks stay as given."""
     day_ns, time_ns = 86_400 * 10**9, time.time_ns
     start = time_ns()
@@ -381,7 +374,7 @@ def test_a_wall_clock_that_is_set_dates_the_records_from_then_on(tmp_path, opera
         for set_by in (0, day_ns, day_ns, -day_ns):
             monkeypatch.setattr(time, "time_ns", lambda set_by=set_by: time_ns() + set_by)
             for observer in (system, other):
-                observer.finished(operation(), outcome.SATISFIED, None)
+                finish(observer)
             assert journal.flush()
     found = list(read(tmp_path))
     assert [0, 1, 1, -1] == [

@@ -68,13 +68,11 @@ def test_both_forms_of_a_segment_go_together(tmp_path, write):
     assert [10] == firsts(tmp_path)
 
 
-def test_a_journal_keeps_to_its_bounds_while_it_writes(tmp_path, operation, outcome):
+def test_a_journal_keeps_to_its_bounds_while_it_writes(tmp_path, finish):
     """Segments are deleted as new ones are sealed, never the open one. The counters say so."""
     bounds = {"segment_bytes": 2_000, "retain_bytes": 30_000, "chunk": 50}
     with Journal(tmp_path, when_full="wait", patience_ms=5_000, **bounds) as journal:
-        observer = journal.observer("fetch")
-        for number in range(5_000):
-            observer.finished(operation(number), outcome.SATISFIED, None)
+        finish(journal, 5_000)
         assert journal.flush()
         assert any(segment.is_open for segment in list_segments(tmp_path)) or journal.stats().segments_sealed
     stats = journal.stats()
@@ -112,10 +110,9 @@ def test_ranges_go_on_when_segments_vanish(folder):
     assert [*range(10), *range(20, 50)] == found
 
 
-def test_the_command_deletes_and_says_what(folder, capsys):
+def test_the_command_deletes_and_says_what(folder, said):
     """`retain` takes sizes and ages as people write them, and counts what it deleted."""
-    assert main(["retain", str(folder), "--age", "2.5d", "--bytes", "1G"]) == 0
-    assert "2 segments" in capsys.readouterr().out
+    assert "2 segments" in said(0, "retain", folder, "--age", "2.5d", "--bytes", "1G")
     assert [20, 30, 40] == firsts(folder)
 
 
@@ -134,10 +131,9 @@ def test_wrong_bounds_are_refused(folder, words, example, capsys):
     assert example in capsys.readouterr().err
 
 
-def test_without_a_bound_nothing_is_done(folder, capsys):
+def test_without_a_bound_nothing_is_done(folder, said):
     """Neither bound given is a mistake, not a wish to delete everything."""
-    assert main(["retain", str(folder)]) == 2
-    assert "say what may stay" in capsys.readouterr().err
+    assert "say what may stay" in said(2, "retain", folder)
     assert 5 == len(firsts(folder))
 
 

@@ -97,7 +97,7 @@ def test_a_key_of_two_purgatories_is_two_keys():
     assert ["produce", "a", "4", "100.0", "%"] == as_text(summary, "journal").splitlines()[-3].split()
 
 
-def test_records_that_can_not_be_true_are_left_out_and_counted(tmp_path, capsys):
+def test_records_that_can_not_be_true_are_left_out_and_counted(tmp_path, said):
     """What lacks a figure, or ends before it began, is in no figure but the count of such. A null key is no key."""
     whole = {"seq": 0, "purgatory": "p", "type": "T", "keys": ["k", None], "instance": "", "created": 0, "finished": 5}
     whole |= {"delay_ms": 1, "outcome": "expired", "checks": 1}
@@ -109,11 +109,9 @@ def test_records_that_can_not_be_true_are_left_out_and_counted(tmp_path, capsys)
     summary = summarize(records_of(tmp_path / "lines.jsonl"))
     assert (2, len(wrong)) == (summary.records, summary.aside)
     assert [("p", "k", 1, 0.5)] == [attrs.astuple(each) for each in summary.keys]
-    assert 0 == main(["summary", str(tmp_path / "lines.jsonl")])
-    assert "12 more can't be true, and are left out" in capsys.readouterr().out
+    assert "12 more can't be true, and are left out" in said(0, "summary", tmp_path / "lines.jsonl")
     (tmp_path / "lines.jsonl").write_text(json.dumps({**whole, "checks": None}))
-    assert 2 == main(["summary", str(tmp_path / "lines.jsonl")])
-    assert "holds no record that can be true" in capsys.readouterr().err
+    assert "holds no record that can be true" in said(2, "summary", tmp_path / "lines.jsonl")
 
 
 def test_more_keys_than_can_be_counted_are_said_to_be_inexact():
@@ -124,11 +122,10 @@ def test_more_keys_than_can_be_counted_are_said_to_be_inexact():
     assert not summary.keys_exact
 
 
-def test_folder_is_summarised_for_people(tmp_path, write, capsys):
+def test_folder_is_summarised_for_people(tmp_path, write, said):
     """`summary` prints a table of the kinds and one of the keys."""
     write(tmp_path, 100)
-    assert 0 == main(["summary", str(tmp_path), "--top", "2"])
-    head, _, titles, fetch, _, _, first, second = capsys.readouterr().out.splitlines()
+    head, _, titles, fetch, _, _, first, second = said(0, "summary", tmp_path, "--top", "2").splitlines()
     assert head.startswith(f"{tmp_path}: 100 records of ")
     assert ["purgatory", "type", "records"] == titles.split()[:3]
     assert ["fetch", "DelayedFetch", "100", "0.0", "%", "100.0", "%"] == fetch.split()[:7]
@@ -136,50 +133,42 @@ def test_folder_is_summarised_for_people(tmp_path, write, capsys):
     assert ["fetch", "consumer-1"] == second.split()[:2]
 
 
-def test_a_folder_with_a_hole_is_refused_or_says_what_is_missing(tmp_path, write, capsys):
+def test_a_folder_with_a_hole_is_refused_or_says_what_is_missing(tmp_path, write, said):
     """As a report, a summary is of all, or an error. With --allow-gaps it says what it is not about."""
     for _ in range(5):
         write(tmp_path, 20)
     segments = sorted(tmp_path.glob("journal-*"))
     segments[0].unlink()  # the oldest may have been deleted
-    assert 0 == main(["summary", str(tmp_path)])
-    assert "missing" not in capsys.readouterr().out
+    assert "missing" not in said(0, "summary", tmp_path)
     segments[2].unlink()
     segments[4].unlink()
     (tmp_path / open_name(100)).touch()
-    assert 2 == main(["summary", str(tmp_path)])
-    assert "rows 40 to 59 are missing" in capsys.readouterr().err
-    assert 0 == main(["summary", "--allow-gaps", str(tmp_path)])
-    head, missing, *_ = capsys.readouterr().out.splitlines()
+    assert "rows 40 to 59 are missing" in said(2, "summary", tmp_path)
+    head, missing, *_ = said(0, "summary", "--allow-gaps", tmp_path).splitlines()
     assert head.startswith(f"{tmp_path}: 40 records of ")
     assert "40 are missing: 40 to 59, 80 to 99" == missing
-    assert 0 == main(["summary", "--allow-gaps", "--json", str(tmp_path)])
-    assert [[40, 59], [80, 99]] == json.loads(capsys.readouterr().out)["missing"]
+    assert [[40, 59], [80, 99]] == json.loads(said(0, "summary", "--allow-gaps", "--json", tmp_path))["missing"]
 
 
-def test_what_the_writer_dropped_is_said(tmp_path, operation, outcome, capsys):
+def test_what_the_writer_dropped_is_said(tmp_path, finish, said):
     """Operations without a record are no gap, and are counted all the same."""
     with Journal(tmp_path, interval_ms=60_000, capacity=4) as journal:
-        for number in range(10):
-            journal.observer("fetch").finished(operation(number), outcome.SATISFIED, None)
-    assert 0 == main(["summary", str(tmp_path)])
-    assert "6 more were dropped by the writer, and have no record" == capsys.readouterr().out.splitlines()[1]
+        finish(journal, 10)
+    assert "6 more were dropped by the writer, and have no record" == said(0, "summary", tmp_path).splitlines()[1]
     assert 6 == summarize_source(tmp_path).dropped
 
 
-def test_json_lines_say_the_same(tmp_path, write, capsys, monkeypatch):
+def test_json_lines_say_the_same(tmp_path, write, monkeypatch, said):
     """What `tail` prints can be summarised, from a file and from the standard input, as the folder itself."""
     write(tmp_path / "journal", 50)
-    assert 0 == main(["tail", "-n", "-1", str(tmp_path / "journal")])
-    lines = capsys.readouterr().out
+    lines = said(0, "tail", "-n", "-1", tmp_path / "journal")
     (tmp_path / "lines.jsonl").write_text(lines)
     monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
-    said = []
+    answers = []
     for source in (tmp_path / "journal", tmp_path / "lines.jsonl", "-"):
-        assert 0 == main(["summary", "--json", str(source)])
-        said.append(json.loads(capsys.readouterr().out))
-    assert 50 == said[0]["records"]
-    assert said[0] == said[1] == said[2]
+        answers.append(json.loads(said(0, "summary", "--json", source)))
+    assert 50 == answers[0]["records"]
+    assert answers[0] == answers[1] == answers[2]
 
 
 def test_column_of_a_later_version_is_left_out(tmp_path):
@@ -191,11 +180,10 @@ def test_column_of_a_later_version_is_left_out(tmp_path):
 
 
 @pytest.mark.parametrize("line", ["no json", "[1]", "{}", '{"keys": 3}'])
-def test_line_that_is_no_record_is_named(tmp_path, line, capsys):
+def test_line_that_is_no_record_is_named(tmp_path, line, said):
     """Something else than JSON lines of a journal is rejected with the line's number."""
     (tmp_path / "lines.jsonl").write_text(line)
-    assert 2 == main(["summary", str(tmp_path / "lines.jsonl")])
-    assert "line 1: no record" in capsys.readouterr().err
+    assert "line 1: no record" in said(2, "summary", tmp_path / "lines.jsonl")
 
 
 @pytest.mark.parametrize(
@@ -212,37 +200,32 @@ def test_any_json_is_counted_or_refused_with_its_line(tmp_path, capsys, change):
 
 
 @pytest.mark.parametrize("name", ["some.parquet", "some.frames", "some.txt"])
-def test_other_file_is_no_journal(tmp_path, name, capsys):
+def test_other_file_is_no_journal(tmp_path, name, said):
     """A file of something else is rejected in a line."""
     (tmp_path / name).write_bytes(b"\xffsomething else")
-    assert 2 == main(["summary", str(tmp_path / name)])
-    assert 1 == len(capsys.readouterr().err.splitlines())
+    assert 1 == len(said(2, "summary", tmp_path / name).splitlines())
 
 
-def test_trace_is_no_journal(tmp_path, capsys):
+def test_trace_is_no_journal(tmp_path, said):
     """A trace says nothing of how operations ended, and is rejected by what to do instead."""
     with Trace(tmp_path) as trace:
         trace.event("fetch", "k", 1)
-    assert 2 == main(["summary", str(tmp_path)])
-    assert "pipeline replay" in capsys.readouterr().err
+    assert "pipeline replay" in said(2, "summary", tmp_path)
 
 
-def test_empty_journal_is_said_to_be_empty(tmp_path, capsys):
+def test_empty_journal_is_said_to_be_empty(tmp_path, said):
     """A folder without a record is named, not divided by."""
     with Journal(tmp_path):
         pass
-    assert 2 == main(["summary", str(tmp_path)])
-    assert "no" in capsys.readouterr().err
-    assert 2 == main(["summary", str(tmp_path / "nowhere")])
-    assert "nowhere" in capsys.readouterr().err
+    assert "no" in said(2, "summary", tmp_path)
+    assert "nowhere" in said(2, "summary", tmp_path / "nowhere")
 
 
-def test_one_file_can_be_summarised(tmp_path, write, capsys):
+def test_one_file_can_be_summarised(tmp_path, write, said):
     """One segment of a folder is a source, too."""
     write(tmp_path, 10)
     (segment,) = [path for path in tmp_path.iterdir() if path.suffix in (".frames", ".parquet")]
-    assert 0 == main(["summary", "--json", str(segment)])
-    assert 10 == json.loads(capsys.readouterr().out)["records"]
+    assert 10 == json.loads(said(0, "summary", "--json", segment))["records"]
 
 
 @pytest.mark.parametrize("top", ["-1", "0", "few"])
@@ -271,7 +254,7 @@ def test_output_that_finds_no_room_is_an_error_in_a_line(tmp_path, write, comman
     assert (2, "purgatory journal: [Errno 28] No space left on device\n") == (done.returncode, done.stderr)
 
 
-def test_journal_that_cannot_be_read_is_an_error_in_a_line(tmp_path, write, capsys, monkeypatch):
+def test_journal_that_cannot_be_read_is_an_error_in_a_line(tmp_path, write, monkeypatch, said):
     """A disk that fails while a journal is read costs one line, too."""
     write(tmp_path, 10)
 
@@ -280,8 +263,7 @@ def test_journal_that_cannot_be_read_is_an_error_in_a_line(tmp_path, write, caps
         yield
 
     monkeypatch.setattr("purgatory.journal.summary.source.read", failing)
-    assert 2 == main(["summary", str(tmp_path)])
-    assert "purgatory journal: [Errno 5] Input/output error: 'a segment'\n" == capsys.readouterr().err
+    assert "purgatory journal: [Errno 5] Input/output error: 'a segment'\n" == said(2, "summary", tmp_path)
 
 
 WITHOUT_PYARROW = """
@@ -302,12 +284,10 @@ def without_pyarrow(*arguments):
     )
 
 
-def test_frames_need_no_extra(tmp_path, operation, outcome):
+def test_frames_need_no_extra(tmp_path, finish):
     """Frames that are still being written are summarised without pyarrow."""
     with Journal(tmp_path) as journal:
-        observer = journal.observer("fetch")
-        for number in range(10):
-            observer.finished(operation(number), outcome.SATISFIED, None)
+        finish(journal, 10)
         assert journal.flush()
         done = without_pyarrow("summary", str(tmp_path))
     assert (0, "") == (done.returncode, done.stderr)
@@ -325,7 +305,7 @@ def test_missing_extra_is_named_in_a_line(tmp_path, write):
     assert f"pip install '{_cli.NAME}[parquet]'" in done.stderr
 
 
-def test_operations_that_a_shutdown_ended_are_in_no_statistic(tmp_path, capsys):
+def test_operations_that_a_shutdown_ended_are_in_no_statistic(tmp_path, capsys, said):
     """A shutdown says nothing about how operations end or how long they wait: they are counted apart."""
     with Journal(tmp_path, when_full="wait") as journal, MockTimer() as timer:
         observer = journal.observer("p", now_ns=timer.now_ns)
@@ -343,12 +323,11 @@ def test_operations_that_a_shutdown_ended_are_in_no_statistic(tmp_path, capsys):
     assert {100_000} == set(kind.wait_us.values())
     assert 0.5 == kind.ended_well
     capsys.readouterr()  # log lines, where another test has configured structlog
-    assert 0 == main(["summary", str(tmp_path)])
-    *_, shut_down, well, percent = capsys.readouterr().out.splitlines()[3].split()
+    *_, shut_down, well, percent = said(0, "summary", tmp_path).splitlines()[3].split()
     assert ("2", "50.0", "%") == (shut_down, well, percent)
 
 
-def test_normal_ends_are_good_ends(tmp_path, capsys):
+def test_normal_ends_are_good_ends(tmp_path, said):
     """A lease that ends by cancel, and a poll that expires, end well if the caller says that this is normal."""
     rows = [record(type="Lease", outcome="cancelled"), record(type="Poll", outcome="expired")]
     rows += [record(type="Join", outcome="cancelled")]
@@ -359,12 +338,13 @@ def test_normal_ends_are_good_ends(tmp_path, capsys):
     assert {"Lease": 1.0, "Poll": 1.0, "Join": 0.0} == {kind.type: kind.ended_well for kind in kinds}
     (tmp_path / "lines.jsonl").write_text("\n".join(json.dumps(attrs.asdict(row)) for row in rows))
     arguments = ["summary", "--json", "--cancel-normal", "Lease", "--expiry-normal", "Poll"]
-    assert 0 == main([*arguments, str(tmp_path / "lines.jsonl")])
-    told = {kind["type"]: kind["ended_well"] for kind in json.loads(capsys.readouterr().out)["kinds"]}
+    told = {
+        kind["type"]: kind["ended_well"] for kind in json.loads(said(0, *arguments, tmp_path / "lines.jsonl"))["kinds"]
+    }
     assert {"Lease": 1.0, "Poll": 1.0, "Join": 0.0} == told
 
 
-def test_folder_of_several_journals(tmp_path, write, capsys):
+def test_folder_of_several_journals(tmp_path, write, said):
     """A folder of journals is summarised and verified as a whole. A trace beside them is not a journal."""
     write(tmp_path / "broker-1", 30)
     write(tmp_path / "broker-2", 20)
@@ -373,19 +353,16 @@ def test_folder_of_several_journals(tmp_path, write, capsys):
     (tmp_path / "empty").mkdir()
 
     assert 50 == len(list(records_of(tmp_path)))
-    assert 0 == main(["summary", str(tmp_path)])
-    head, journals, *_ = capsys.readouterr().out.splitlines()
+    head, journals, *_ = said(0, "summary", tmp_path).splitlines()
     assert head.startswith(f"{tmp_path}: 50 records of ")
     assert "2 journals: broker-1, broker-2" == journals
-    assert 0 == main(["verify", str(tmp_path)])
-    out = capsys.readouterr().out.splitlines()
+    out = said(0, "verify", tmp_path).splitlines()
     assert [f"{tmp_path}/broker-1:", f"{tmp_path}/broker-2:"] == [line for line in out if line.endswith(":")]
     assert ["sound", "sound"] == [line for line in out if "sound" in line]
-    assert 2 == main(["summary", str(tmp_path / "empty")])
-    assert f"no journal in {tmp_path / 'empty'}: it holds no segment" in capsys.readouterr().err
+    assert f"no journal in {tmp_path / 'empty'}: it holds no segment" in said(2, "summary", tmp_path / "empty")
 
 
-def test_a_folder_with_a_journal_and_a_trace_is_not_left_out(tmp_path, write, capsys):
+def test_a_folder_with_a_journal_and_a_trace_is_not_left_out(tmp_path, write, said):
     """Two kinds in one folder are a mistake. A check of the folders around it finds this."""
     write(tmp_path / "broker-1", 3)
     write(tmp_path / "broker-2", 2)
@@ -395,15 +372,13 @@ def test_a_folder_with_a_journal_and_a_trace_is_not_left_out(tmp_path, write, ca
     segment.rename(tmp_path / "broker-2" / segment.name)
 
     assert 5 == len(list(records_of(tmp_path, allow_gaps=True)))
-    assert 2 == main(["summary", str(tmp_path)])
-    assert f"{tmp_path / 'broker-2'}: rows 0 to 0 are in both journal-" in capsys.readouterr().err
-    assert 1 == main(["verify", str(tmp_path)])
-    out = capsys.readouterr().out.splitlines()
+    assert f"{tmp_path / 'broker-2'}: rows 0 to 0 are in both journal-" in said(2, "summary", tmp_path)
+    out = said(1, "verify", tmp_path).splitlines()
     assert [f"{tmp_path}/broker-1:", f"{tmp_path}/broker-2:"] == [line for line in out if line.endswith(":")]
     assert ["sound", "NOT sound"] == [line for line in out if "sound" in line]
 
 
-def test_a_folder_with_doubled_numbers_is_refused_or_says_which(tmp_path, write, capsys):
+def test_a_folder_with_doubled_numbers_is_refused_or_says_which(tmp_path, write, capsys, said):
     """With the files of two journals in one folder, no number is counted twice, and none is left out without a word."""
     write(tmp_path, 50)
     write(tmp_path / "other", 20)
@@ -414,20 +389,18 @@ def test_a_folder_with_doubled_numbers_is_refused_or_says_which(tmp_path, write,
         assert 2 == main([command, str(tmp_path)])
         names = f"rows 0 to 19 are in both {longest.name} and {shorter.name}: move one of them to another folder"
         assert names in capsys.readouterr().err
-    assert 0 == main(["summary", "--allow-gaps", str(tmp_path)])
-    head, twice, *_ = capsys.readouterr().out.splitlines()
+    head, twice, *_ = said(0, "summary", "--allow-gaps", tmp_path).splitlines()
     assert head.startswith(f"{tmp_path}: 60 records of ")
     assert "50 are there twice, and are counted once: 0 to 19, 20 to 49" == twice
     shorter.unlink()
-    assert 0 == main(["summary", "--allow-gaps", "--json", str(tmp_path)])
-    assert [[20, 49]] == json.loads(capsys.readouterr().out)["doubled"]
+    assert [[20, 49]] == json.loads(said(0, "summary", "--allow-gaps", "--json", tmp_path))["doubled"]
     longest.unlink()
     assert 0 == main(["summary", str(tmp_path)])
     assert later.name.endswith("59.parquet")
     assert "twice" not in capsys.readouterr().out
 
 
-def test_a_journal_and_a_trace_with_the_same_numbers_are_not_sound(tmp_path, write, capsys):
+def test_a_journal_and_a_trace_with_the_same_numbers_are_not_sound(tmp_path, write, said):
     """Segments of two kinds are two segments, also where their numbers are the same."""
     write(tmp_path, 1)
     with Trace(tmp_path / "trace") as trace:
@@ -435,22 +408,19 @@ def test_a_journal_and_a_trace_with_the_same_numbers_are_not_sound(tmp_path, wri
     (segment,) = (tmp_path / "trace").glob("trace-*")
     segment.rename(tmp_path / segment.name)
 
-    assert 1 == main(["verify", str(tmp_path)])
-    assert "0 missing, 1 doubled" in capsys.readouterr().out
-    assert 2 == main(["summary", str(tmp_path)])
-    assert "rows 0 to 0 are in both journal-" in capsys.readouterr().err
+    assert "0 missing, 1 doubled" in said(1, "verify", tmp_path)
+    assert "rows 0 to 0 are in both journal-" in said(2, "summary", tmp_path)
 
 
-def test_command_for_one_journal_names_those_in_the_folder(tmp_path, write, capsys):
+def test_command_for_one_journal_names_those_in_the_folder(tmp_path, write, said):
     """A command that reads one journal says which journals are in a folder of several."""
     write(tmp_path / "broker-1", 3)
     write(tmp_path / "broker-2", 2)
 
-    assert 2 == main(["tail", str(tmp_path)])
-    assert "it holds no segment; name one of those in it: broker-1, broker-2\n" in capsys.readouterr().err
+    assert "it holds no segment; name one of those in it: broker-1, broker-2\n" in said(2, "tail", tmp_path)
 
 
-def test_range_of_time(tmp_path, capsys):
+def test_range_of_time(tmp_path, said):
     """``--since`` and ``--until`` select operations by when they left, the first included and the second excluded."""
     lines = "".join(
         json.dumps(attrs.asdict(record(seq=hour, created=0, finished=hour * 3_600_000_000))) + "\n"
@@ -460,14 +430,14 @@ def test_range_of_time(tmp_path, capsys):
     path.write_text(lines, encoding="utf-8")
 
     def hours(*arguments):
-        assert 0 == main(["summary", str(path), "--json", *arguments])
-        return json.loads(capsys.readouterr().out)["records"]
+        return json.loads(said(0, "summary", path, "--json", *arguments))["records"]
 
     assert 5 == hours()
     assert 3 == hours("--since", "1970-01-01T03:00:00Z")
     assert 2 == hours("--since", "1970-01-01T03:00:00Z", "--until", "1970-01-01T05:00:00Z")
-    assert 2 == main(["summary", str(path), "--since", "1h"])
-    assert "holds no record of an operation that left in this range of time" in capsys.readouterr().err
+    assert "holds no record of an operation that left in this range of time" in said(
+        2, "summary", path, "--since", "1h"
+    )
 
 
 def test_range_of_time_in_a_folder(tmp_path, write):
