@@ -1,7 +1,7 @@
 """What several tests need: operations and tasks that remember, and bounded ways to wait for threads."""
 
 from tests.support.interpreters import HAS_GLOBAL_LOCK, cpython_only
-from tests.support.operations import Waiting, park, park_all, park_one
+from tests.support.operations import Waiting, park, park_all, park_one, satisfy
 from tests.support.tasks import Ping, add_all, added
 from tests.support.threads import PATIENCE_S, eventually, in_thread, run_threads
 
@@ -19,4 +19,5 @@ __all__ = [
     "park_all",
     "park_one",
     "run_threads",
+    "satisfy",
 ]

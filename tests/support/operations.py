@@ -67,14 +67,16 @@ def park_all(
     return [park_one(purgatory, operation, *keys) for operation in operations]
 
 
-def satisfy(purgatory: DelayedOperationPurgatory[Any], operation: Waiting) -> None:
-    operation.ready = True
-    purgatory.check_and_complete(operation.keys[0])
+def satisfy(purgatory: DelayedOperationPurgatory[Any], key: Hashable, *operations: Waiting) -> int:
+    """Let these operations be able to complete, and check the key. How many the check completed."""
+    for operation in operations:
+        operation.ready = True
+    return purgatory.check_and_complete(key)
 
 
 #: How an operation that is parked for a minute may leave, by its outcome. The timer is one that is moved by hand.
 WAYS_OUT: dict[Outcome, Callable[[DelayedOperationPurgatory[Any], Waiting], object]] = {
-    Outcome.SATISFIED: satisfy,
+    Outcome.SATISFIED: lambda purgatory, operation: satisfy(purgatory, operation.keys[0], operation),
     Outcome.EXPIRED: lambda purgatory, _: purgatory.advance_clock(60_000),
     Outcome.FORCED: lambda _, operation: operation.force_complete(),
     Outcome.CANCELLED: lambda _, operation: operation.cancel(),

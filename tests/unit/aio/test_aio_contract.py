@@ -21,7 +21,7 @@ from purgatory import (
 )
 from purgatory._events.log import Throttle
 from purgatory.aio import AsyncOperation, AsyncPurgatory
-from tests.support import Waiting, in_thread
+from tests.support import Waiting, in_thread, satisfy
 from tests.support.loops import parked, until
 
 
@@ -86,8 +86,7 @@ async def test_check_of_any_of_several_keys_satisfies(purgatory):
     """An operation under several keys is completed through whichever is checked, and leaves the others."""
     operation = Waiting()
     (task,) = await parked(purgatory, operation, keys=("a", "b"))
-    operation.ready = True
-    purgatory.check_and_complete("b")
+    satisfy(purgatory, "b", operation)
     assert Outcome.SATISFIED is await task
     assert [] == purgatory.purgatory.operations_for_key("a")
 
@@ -176,8 +175,7 @@ async def test_second_park_raises_and_harms_nobody(purgatory):
     with pytest.raises(AlreadyParked):
         await purgatory.park(operation, ["k"])
     assert operation.outcome is None
-    operation.ready = True
-    purgatory.check_and_complete("k")
+    satisfy(purgatory, "k", operation)
     assert Outcome.SATISFIED is await task
     with pytest.raises(AlreadyParked):
         await purgatory.park(operation, ["k"])
@@ -251,8 +249,7 @@ async def test_cancellation_is_not_swallowed_by_completion(purgatory, cancelled_
     (task,) = await parked(purgatory, operation)
     if cancelled_first:
         assert task.cancel()
-    operation.ready = True
-    assert 1 == purgatory.check_and_complete("k")
+    assert 1 == satisfy(purgatory, "k", operation)
     if not cancelled_first:
         assert task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -284,8 +281,7 @@ async def test_coroutine_hook_runs_before_park_returns(purgatory):
     at_once, later = Async(ready=True), Async()
     assert Outcome.IMMEDIATE is await purgatory.park(at_once, ["k"])
     (task,) = await parked(purgatory, later)
-    later.ready = True
-    purgatory.check_and_complete("k")
+    satisfy(purgatory, "k", later)
     assert Outcome.SATISFIED is await task
     assert [["complete begins", "complete ends"]] * 2 == [at_once.history, later.history]
 
@@ -303,8 +299,7 @@ async def test_coroutine_hook_is_not_cut_short(purgatory):
     gate = asyncio.Event()
     operation = Async(complete=gate.wait)
     (task,) = await parked(purgatory, operation)
-    operation.ready = True
-    purgatory.check_and_complete("k")
+    satisfy(purgatory, "k", operation)
     await until(lambda: operation.history)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -320,8 +315,7 @@ async def test_cancellation_after_coroutine_hook_leaves_nothing(purgatory):
     operation = Async()
     (task,) = await parked(purgatory, operation)
     operation.doing = lambda: (asyncio.get_running_loop().call_soon(task.cancel), asyncio.sleep(0))[1]
-    operation.ready = True
-    purgatory.check_and_complete("k")
+    satisfy(purgatory, "k", operation)
     with pytest.raises(asyncio.CancelledError):
         await task
     await until(lambda: purgatory.waiting == 0)
@@ -436,8 +430,7 @@ async def test_plain_hook_runs_in_the_context_of_its_park_if_asked(run):
         operations = [Waiting(complete=lambda _: seen.append(who.get())) for _ in range(2)]
         tasks = [asyncio.create_task(go(name, own)) for name, own in zip("ab", operations, strict=True)]
         await until(lambda: all(operation.keys for operation in operations))
-        operations[0].ready = True
-        in_thread(purgatory.check_and_complete, "k")
+        in_thread(satisfy, purgatory, "k", operations[0])
         assert Outcome.SATISFIED is await tasks[0]
     assert Outcome.EXPIRED is await tasks[1]
     assert ["a", "b"] == seen
@@ -455,8 +448,7 @@ async def test_coroutine_hook_runs_in_the_context_of_its_park(purgatory):
     who.set("the one who parked")
     (task,) = await parked(purgatory, operation)
     who.set("the one who checked")
-    operation.ready = True
-    purgatory.check_and_complete("k")
+    satisfy(purgatory, "k", operation)
     await task
     assert ["the one who parked"] == seen
 
@@ -578,9 +570,7 @@ async def test_hot_key_is_checked_in_slices(opened):
     async with opened(slice_size=10) as purgatory:
         operations = [Waiting() for _ in range(95)]
         tasks = await parked(purgatory, *operations)
-        for operation in operations:
-            operation.ready = True
-        assert 10 == purgatory.check_and_complete("k")
+        assert 10 == satisfy(purgatory, "k", *operations)
         assert 10 == sum(operation.is_completed for operation in operations)
         await asyncio.sleep(0)
         assert 20 == sum(operation.is_completed for operation in operations)
@@ -638,9 +628,7 @@ async def test_event_without_a_limit_lifts_that_of_the_next_sweep(opened):
         operations = [Waiting() for _ in range(50)]
         tasks = await parked(purgatory, *operations)
         purgatory.check_and_complete("k", limit=1)
-        for operation in operations:
-            operation.ready = True
-        purgatory.check_and_complete("k")
+        satisfy(purgatory, "k", *operations)
         purgatory.check_and_complete("k", limit=1)
         assert {Outcome.SATISFIED} == set(await asyncio.gather(*tasks))
 
@@ -673,8 +661,7 @@ async def test_event_during_a_sweep_is_not_lost(opened):
         tasks = await parked(purgatory, *operations)
         assert 0 == purgatory.check_and_complete("k")
         await asyncio.sleep(0)
-        operations[3].ready = True
-        assert 0 == purgatory.check_and_complete("k")
+        assert 0 == satisfy(purgatory, "k", operations[3])
         assert Outcome.SATISFIED is await tasks[3]
         for _ in range(50):  # far more turns of the loop than the sweep takes
             await asyncio.sleep(0)
@@ -722,8 +709,7 @@ async def test_shutdown_by_wait_lets_operations_complete(purgatory, shutdown_clo
     tasks = await parked(purgatory, first, second)
     ending = asyncio.create_task(purgatory.shutdown("wait", timeout_ms=60_000))
     await until(lambda: shutdown_clock.reads >= 2)  # the shutdown waits
-    first.ready = True
-    purgatory.check_and_complete("k")
+    satisfy(purgatory, "k", first)
     shutdown_clock.skip_s = 60
     report = await ending
     assert [Outcome.SATISFIED, Outcome.EXPIRED] == await asyncio.gather(*tasks)

@@ -19,7 +19,7 @@ from purgatory import (
 )
 from purgatory._purgatory.settings import Settings
 from purgatory.aio import AsyncOperation, AsyncPurgatory
-from tests.support import Waiting, in_thread
+from tests.support import Waiting, in_thread, satisfy
 from tests.support.loops import until
 
 
@@ -48,8 +48,7 @@ async def test_operation_that_is_started_is_parked_at_once(purgatory):
     assert not purgatory.start(lease, ["k"])
     assert (("k",), 1) == (lease.keys, purgatory.parked)
     assert lease.extend(120_000)
-    lease.ready = True
-    assert 1 == purgatory.check_and_complete("k")
+    assert 1 == satisfy(purgatory, "k", lease)
     assert ["complete"] == lease.history
     assert 0 == purgatory.waiting
 

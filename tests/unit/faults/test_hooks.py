@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from purgatory import COMPILED, DelayedOperationPurgatory, Outcome
-from tests.support import PATIENCE_S, Waiting, eventually, in_thread
+from tests.support import PATIENCE_S, Waiting, eventually, in_thread, satisfy
 
 
 @pytest.fixture
@@ -41,9 +41,7 @@ def test_a_hook_that_raises_at_expiry_harms_no_other_operation(purgatory, mock_t
 def test_a_hook_that_raises_in_a_check_harms_no_other_operation(purgatory):
     """The others under the key are completed by the same check."""
     operations = [parked(purgatory, complete=raising(ValueError()) if i == 1 else None) for i in range(3)]
-    for operation in operations:
-        operation.ready = True
-    assert 3 == purgatory.check_and_complete("k")
+    assert 3 == satisfy(purgatory, "k", *operations)
     assert all(operation.outcome is Outcome.SATISFIED for operation in operations)
 
 
@@ -105,12 +103,10 @@ def test_a_hook_that_blocks_holds_up_no_other_key(purgatory):
     try:
         assert begun.wait(PATIENCE_S)
         quick = parked(purgatory, ["quick"])
-        quick.ready = True
-        assert 1 == in_thread(lambda: purgatory.check_and_complete("quick"))
+        assert 1 == in_thread(satisfy, purgatory, "quick", quick)
         # Under the key itself, too: another thread is checking the slow one.
         beside = parked(purgatory, ["slow"])
-        beside.ready = True
-        assert 1 == in_thread(lambda: purgatory.check_and_complete("slow"))
+        assert 1 == in_thread(satisfy, purgatory, "slow", beside)
     finally:
         go.set()
         thread.join(PATIENCE_S)
@@ -131,8 +127,7 @@ def test_on_complete_may_park_and_check(purgatory, key):
         successor.ready = True
 
     first = parked(purgatory, ["k", "other"], complete=follow)
-    first.ready = True
-    assert 1 == purgatory.check_and_complete("k")
+    assert 1 == satisfy(purgatory, "k", first)
     assert [made[0]] == purgatory.operations()
     assert 1 == purgatory.check_and_complete(key)
     assert ["complete"] == made[0].history
@@ -152,8 +147,7 @@ def test_on_complete_may_cancel_force_purge_and_look_in(purgatory):
         seen.append(purgatory.snapshot().parked)
 
     first = parked(purgatory, complete=act)
-    first.ready = True
-    purgatory.check_and_complete("k")
+    satisfy(purgatory, "k", first)
     assert [0] == seen
     assert [Outcome.CANCELLED, Outcome.FORCED, Outcome.CANCELLED] == [other.outcome for other in others]
 
@@ -239,5 +233,4 @@ def test_try_complete_that_checks_its_own_key_comes_to_an_end(purgatory):
 
     operation = parked(purgatory, look=look)
     in_thread(lambda: purgatory.check_and_complete("k"))
-    operation.ready = True
-    assert 1 == in_thread(lambda: purgatory.check_and_complete("k"))
+    assert 1 == in_thread(satisfy, purgatory, "k", operation)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome, UnhashableKey
-from tests.support import PATIENCE_S, Waiting, cpython_only, in_thread, park_all, park_one
+from tests.support import PATIENCE_S, Waiting, cpython_only, in_thread, park_all, park_one, satisfy
 
 CROWD = 1_000_000
 
@@ -68,8 +68,7 @@ def test_a_key_gone_bad_stops_no_operation(purgatory, how):
     key = Hostile()
     operations = park_all(purgatory, [Waiting() for _ in range(4)], key, "k")
     setattr(key, how, ArithmeticError("no"))
-    operations[0].ready = True
-    assert 1 == purgatory.check_and_complete("k")
+    assert 1 == satisfy(purgatory, "k", operations[0])
     assert operations[1].force_complete()
     assert operations[2].cancel()
     purgatory.purge()
@@ -84,14 +83,12 @@ def test_a_key_whose_hash_changes_hangs_nobody(purgatory):
     key = Hostile(1)
     first = park_one(purgatory, Waiting(), key, "k")
     key.value = 2
-    first.ready = True
-    assert 1 == in_thread(lambda: purgatory.check_and_complete("k"))
+    assert 1 == in_thread(satisfy, purgatory, "k", first)
     in_thread(purgatory.purge)
     key.value = 1
     second = Waiting()
     assert not in_thread(lambda: purgatory.try_complete_else_watch(second, [key]))
-    second.ready = True
-    assert 1 == in_thread(lambda: purgatory.check_and_complete(key))
+    assert 1 == in_thread(satisfy, purgatory, key, second)
 
 
 def test_a_hash_that_calls_the_purgatory_is_served(purgatory):
@@ -165,8 +162,7 @@ def test_keys_that_equal_nothing_are_told_apart_by_identity(purgatory, keys):
     first, second = Waiting(ready=False), Waiting(ready=False)
     purgatory.try_complete_else_watch(first, [keys[0]])
     purgatory.try_complete_else_watch(second, [keys[1]])
-    first.ready = second.ready = True
-    assert 1 == purgatory.check_and_complete(keys[0])
+    assert 1 == satisfy(purgatory, keys[0], first, second)
     assert [["complete"], []] == [first.history, second.history]
     assert [second] == purgatory.cancel_for_key(keys[1])
     purgatory.purge()
@@ -181,8 +177,7 @@ def test_an_equality_without_an_answer_is_the_parkers_trouble(purgatory, mock_ti
     with pytest.raises(ValueError, match="ambiguous"):
         purgatory.try_complete_else_watch(second, ["k", Undecided()])
     assert Outcome.CANCELLED is second.outcome
-    first.ready = True
-    assert 1 == purgatory.check_and_complete(key)
+    assert 1 == satisfy(purgatory, key, first)
     purgatory.purge()
     assert (0, 0, 0) == (purgatory.watched, purgatory.snapshot().keys, mock_timer.size)
 
@@ -208,8 +203,7 @@ def test_an_equality_that_takes_its_time_holds_up_no_other_shard(mock_timer):
             satisfied, expiring = Waiting(), Waiting(5)
             for operation in (satisfied, expiring):
                 assert not in_thread(purgatory.try_complete_else_watch, operation, [6])
-            satisfied.ready = True
-            assert 1 == in_thread(purgatory.check_and_complete, 6)
+            assert 1 == in_thread(satisfy, purgatory, 6, satisfied)
             in_thread(mock_timer.advance_clock, 5)
             assert ["complete", "expire"] == expiring.history
         finally:
@@ -286,8 +280,7 @@ def test_a_crowd_expires_while_others_are_served(no_threads_left):
         give_up = time.monotonic() + 2 * PATIENCE_S
         while (parked := purgatory.parked) and time.monotonic() < give_up:
             one = park_one(purgatory, Waiting(), "other")
-            one.ready = True
-            assert 1 == purgatory.check_and_complete("other")
+            assert 1 == satisfy(purgatory, "other", one)
             served += parked < count  # between the first and the last of them
             threading.Event().wait(0.001)
     assert [["complete", "expire"]] * count == [operation.history for operation in operations]

@@ -11,7 +11,7 @@ import pytest
 
 from purgatory import DelayedFuture, DelayedOperation, DelayedOperationPurgatory, Observer, Outcome
 from purgatory.journal._ledger import Ledger, Recorder
-from tests.support import cpython_only
+from tests.support import cpython_only, satisfy
 from timer import MockTimer, TimerTask, _running
 
 _testcapi = pytest.importorskip("_testcapi")
@@ -102,8 +102,7 @@ def check_many(purgatory, _, operation):
 
 
 def check(purgatory, _, operation):
-    operation.ready = True
-    purgatory.check_and_complete("a")
+    satisfy(purgatory, "a", operation)
 
 
 def extend(_purgatory, _timer, operation):

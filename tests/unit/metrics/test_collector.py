@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, PurgatoryFull
 from purgatory.metrics import _collector, register, unregister
-from tests.support import PATIENCE_S, Waiting, eventually, park_one
+from tests.support import PATIENCE_S, Waiting, eventually, park_one, satisfy
 from timer import ManualClock, MockTimer, SystemTimer, SystemTimerReaper
 from timer._base import JOIN_ERRORS
 
@@ -55,8 +55,7 @@ def test_every_outcome_is_counted(mock_timer, value):
         fetch.try_complete_else_watch(Waiting(ready=True), ["k"])
         for operation in (satisfied, expired, cancelled, forced):
             fetch.try_complete_else_watch(operation, ["k"])
-        satisfied.ready = True
-        fetch.check_and_complete("k")
+        satisfy(fetch, "k", satisfied)
         cancelled.cancel()
         forced.force_complete()
         mock_timer.advance_clock(50)
@@ -359,8 +358,7 @@ def test_scrapes_beside_work_are_clean(registry, value):
             thread.start()
         for number in range(2000):
             operation = park_one(fetch, Waiting(), number % 7, "all")
-            operation.ready = True
-            fetch.check_and_complete("all")
+            satisfy(fetch, "all", operation)
         done.set()
         for thread in threads:
             thread.join()

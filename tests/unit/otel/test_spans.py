@@ -14,7 +14,7 @@ from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, Purgat
 from purgatory.aio import AsyncPurgatory
 from purgatory.otel import Spans, instrument
 from purgatory.otel._spans import MOST_ENDS
-from tests.support import Waiting, in_thread, park_one
+from tests.support import Waiting, in_thread, park_one, satisfy
 from tests.support.loops import run_on, until
 from tests.support.operations import WAYS_OUT
 
@@ -85,8 +85,7 @@ def test_event_that_satisfies_nobody_is_not_linked(opened, telemetry):
     operation = park_one(opened, Waiting())
     with telemetry.tracer.start_as_current_span("early"):
         opened.check_and_complete("k")
-    operation.ready = True
-    opened.check_and_complete("k")
+    satisfy(opened, "k", operation)
     assert () == telemetry.wait().links
 
 
@@ -115,8 +114,7 @@ def test_hook_that_raises_is_an_error_of_the_span(opened, telemetry):
         raise KeyError("lost")
 
     operation = park_one(opened, Waiting(complete=fail))
-    operation.ready = True
-    opened.check_and_complete("k")
+    satisfy(opened, "k", operation)
     span = telemetry.wait()
     assert trace.StatusCode.ERROR is span.status.status_code
     assert ["KeyError"] == [event.attributes["exception.type"] for event in span.events]

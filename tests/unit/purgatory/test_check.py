@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, UnhashableKey, WatchKeysType
-from tests.support import Waiting, eventually, in_thread, park, park_all, park_one, run_threads
+from tests.support import Waiting, eventually, in_thread, park, park_all, park_one, run_threads, satisfy
 
 
 @pytest.mark.parametrize("limit", [None, 1])
@@ -30,10 +30,8 @@ def test_check_counts_what_it_completes(purgatory):
 def test_keys_are_independent(purgatory):
     """A check looks at the operations under its key and at no others."""
     operations = {key: park(purgatory, key) for key in "abc"}
-    for operation in operations.values():
-        operation.ready = True
 
-    assert 1 == purgatory.check_and_complete("b")
+    assert 1 == satisfy(purgatory, "b", *operations.values())
     assert [False, True, False] == [operation.is_completed for operation in operations.values()]
     assert [2, 3, 2] == [operation.checks for operation in operations.values()]
 
@@ -52,10 +50,8 @@ def test_operations_are_checked_in_order_of_arrival(purgatory):
     """First come, first checked."""
     order = []
     operations = [park(purgatory, "k", complete=order.append) for _ in range(10)]
-    for operation in operations:
-        operation.ready = True
 
-    assert 10 == purgatory.check_and_complete("k")
+    assert 10 == satisfy(purgatory, "k", *operations)
     assert operations == order
 
 

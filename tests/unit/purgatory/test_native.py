@@ -23,7 +23,7 @@ from purgatory import (
 )
 from purgatory._operations.operation import Operation
 from purgatory._support.edition import CORE
-from tests.support import Waiting, park_all, park_one
+from tests.support import Waiting, park_all, park_one, satisfy
 from tests.support.chains import chain
 from tests.support.leaks import growth
 from timer import MockTimer
@@ -93,8 +93,7 @@ def test_lock_stays(purgatory):
     """An operation keeps the lock that it was made with, even if its __init__ runs again."""
     operation = park_one(purgatory, Small(), "key")
     operation.__init__(5, lock=threading.Lock())
-    operation.ready = True
-    assert 1 == purgatory.check_and_complete("key")
+    assert 1 == satisfy(purgatory, "key", operation)
 
 
 def test_own_check_is_called(purgatory):
@@ -107,8 +106,7 @@ def test_own_check_is_called(purgatory):
             return super().maybe_try_complete()
 
     first, second = park_all(purgatory, [Own(), Own()], "key")
-    second.ready = True
-    assert 1 == purgatory.check_and_complete("key")
+    assert 1 == satisfy(purgatory, "key", second)
     first.run()
     assert [first, second, first] == called
 
@@ -183,8 +181,7 @@ def use(purgatory, timer, random_):
         elif what == 4:
             purgatory.cancel_for_key(number % 50)
         else:
-            operation.ready = True
-            purgatory.check_and_complete(random_.choice(operation.keys))
+            satisfy(purgatory, random_.choice(operation.keys), operation)
             purgatory.check_and_complete_all(range(number % 80), 2 if number % 3 else None)
     for operation in operations:
         operation.cancel()

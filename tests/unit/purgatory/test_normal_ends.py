@@ -12,7 +12,7 @@ from purgatory import (
     Outcome,
     ThresholdPurgatory,
 )
-from tests.support import Waiting, park_all
+from tests.support import Waiting, park_all, satisfy
 from timer import MockTimer
 
 
@@ -92,8 +92,7 @@ def test_other_ends_are_not_counted_as_normal():
     with DelayedOperationPurgatory("p", timer=MockTimer()) as purgatory:
         purgatory.try_complete_else_watch(Lease(ready=True), ["k"])
         answered, forced = park_all(purgatory, [Lease(), Lease()])
-        answered.ready = True
-        purgatory.check_and_complete("k")
+        satisfy(purgatory, "k", answered)
         forced.force_complete()
 
         assert (0, 0, 0, 0) == counted(purgatory)

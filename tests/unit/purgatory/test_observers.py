@@ -3,7 +3,7 @@
 import pytest
 
 from purgatory import DelayedOperationPurgatory, Outcome, PurgatoryFull
-from tests.support import park
+from tests.support import park, satisfy
 from tests.support.operations import WAYS_OUT
 
 
@@ -99,9 +99,8 @@ def test_observer_that_raises_is_contained(mock_timer, logs):
     failing, good = Notes(fail=True), Notes()
     with DelayedOperationPurgatory("contained", timer=mock_timer, observers=[failing, good]) as purgatory:
         operation = park(purgatory)
-        operation.ready = True
 
-        assert 1 == purgatory.check_and_complete("k")
+        assert 1 == satisfy(purgatory, "k", operation)
         assert (2, 2) == (len(failing.seen), len(good.seen))
         assert {"observer": 2} == purgatory.snapshot().callback_errors
     assert "observer_failed" in [entry["event"] for entry in logs]

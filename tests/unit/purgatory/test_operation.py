@@ -19,7 +19,7 @@ from purgatory import (
     ReservedName,
 )
 from purgatory._operations.subclasses import RESERVED
-from tests.support import Waiting, eventually, in_thread, park_all, park_one, run_threads
+from tests.support import Waiting, eventually, in_thread, park_all, park_one, run_threads, satisfy
 from timer import DelayTypeError, InlineExecutor, MockTimer, SystemTimer, TaskHeld, Timer, TimerTask
 
 
@@ -230,8 +230,7 @@ def test_check_missed_on_a_shared_lock_is_made_up(threaded, kind):
     lock = kind()
     operation = park_one(threaded, Waiting(lock=lock))
     with lock:
-        operation.ready = True
-        assert 0 == in_thread(threaded.check_and_complete, "k")
+        assert 0 == in_thread(satisfy, threaded, "k", operation)
         assert not operation.is_completed
 
     assert eventually(lambda: operation.is_completed)
@@ -243,9 +242,7 @@ def test_shared_lock_of_the_checker_is_no_hindrance(purgatory):
     lock = threading.RLock()
     operation = park_one(purgatory, Waiting(lock=lock))
     with lock:
-        operation.ready = True
-
-        assert 1 == purgatory.check_and_complete("k")
+        assert 1 == satisfy(purgatory, "k", operation)
 
 
 @pytest.mark.guarantee("no check waits")
@@ -367,10 +364,8 @@ def fail(_):
 def test_on_complete_that_raises_has_completed(purgatory, logs):
     """What ``on_complete`` raises is contained: the operation has completed, and the next in line is checked."""
     operations = park_all(purgatory, [Waiting(complete=fail), Waiting()])
-    for operation in operations:
-        operation.ready = True
 
-    assert 2 == purgatory.check_and_complete("k")
+    assert 2 == satisfy(purgatory, "k", *operations)
     assert [["complete"], ["complete"]] == [operation.history for operation in operations]
     assert Outcome.SATISFIED is operations[0].outcome
     assert {"on_complete": 1} == purgatory.snapshot().callback_errors
@@ -464,8 +459,7 @@ def test_missed_check_of_an_interrupted_checker_is_made_up(purgatory):
 
     def look(operation):
         if operation.checks == 3:
-            operation.ready = True
-            in_thread(purgatory.check_and_complete, "k")
+            in_thread(satisfy, purgatory, "k", operation)
             raise KeyboardInterrupt
 
     operation = park_one(purgatory, Waiting(look=look))
@@ -485,14 +479,12 @@ def test_hooks_may_park_and_check(purgatory):
     def complete(_):
         purgatory.try_complete_else_watch(third, ["c"])
         second.ready = True
-        third.ready = True
-        purgatory.check_and_complete("b")
+        satisfy(purgatory, "b", third)
 
     first = park_one(purgatory, Waiting(complete=complete), "a")
     purgatory.try_complete_else_watch(second, ["b"])
-    first.ready = True
 
-    assert 1 == in_thread(purgatory.check_and_complete, "a")
+    assert 1 == in_thread(satisfy, purgatory, "a", first)
     assert second.is_completed
     assert 1 == purgatory.check_and_complete("c")
 
@@ -517,8 +509,7 @@ def test_no_hook_runs_with_a_lock_of_the_purgatory_held(mock_timer):
 
         for delay_ms in (5, 1_000):
             operation = park_one(purgatory, Waiting(delay_ms, complete=use, expire=use, look=use))
-        operation.ready = True
-        purgatory.check_and_complete("k")
+        satisfy(purgatory, "k", operation)
         mock_timer.advance_clock(5)
 
         assert {} == purgatory.snapshot().callback_errors
@@ -597,9 +588,8 @@ def test_subclass_may_use_any_other_private_name(purgatory, name):
             setattr(self, name, "a request")
 
     operation = park_one(purgatory, Handled())
-    operation.ready = True
 
-    assert 1 == purgatory.check_and_complete("k")
+    assert 1 == satisfy(purgatory, "k", operation)
     assert "a request" == getattr(operation, name)
 
 
@@ -630,8 +620,7 @@ def test_repr_tells_type_state_keys_and_time(purgatory, mock_timer):
     purgatory.try_complete_else_watch(operation, ["a", ("b", 2), "c", "d", "e"])
     mock_timer.advance_clock(250)
     assert "<Waiting parked under a, (b, 2), c and 2 more, 1.250 s left>" == repr(operation)
-    operation.ready = True
-    purgatory.check_and_complete("d")
+    satisfy(purgatory, "d", operation)
     assert "<Waiting satisfied under a, (b, 2), c and 2 more>" == repr(operation)
 
 

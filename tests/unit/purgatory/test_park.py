@@ -21,7 +21,7 @@ from purgatory import (
     UnhashableKey,
     WatchKeysType,
 )
-from tests.support import PATIENCE_S, Waiting, added, eventually, in_thread, park_all, park_one, run_threads
+from tests.support import PATIENCE_S, Waiting, added, eventually, in_thread, park_all, park_one, run_threads, satisfy
 from timer import DelayTypeError, DelayValueError, MockTimer, SystemTimer, Timer, TimerClosed, TimerFull
 
 
@@ -277,9 +277,8 @@ def test_list_of_keys_that_changes_meanwhile(purgatory):
 def test_any_hashable_is_a_key(purgatory, key, equal):
     """Any hashable value serves as a key. Keys are found by equality, as in a dict."""
     operation = park_one(purgatory, Waiting(), key)
-    operation.ready = True
 
-    assert 1 == purgatory.check_and_complete(equal)
+    assert 1 == satisfy(purgatory, equal, operation)
 
 
 def test_operation_knows_its_time(purgatory, mock_timer):
@@ -443,8 +442,7 @@ def test_parking_twice_changes_nothing(purgatory, mock_timer):
             assert operation is caught.value.operation
     assert operation.outcome is None
     assert (1, 1, 1) == (purgatory.parked, purgatory.watched, mock_timer.size)
-    operation.ready = True
-    assert 1 == purgatory.check_and_complete("a")
+    assert 1 == satisfy(purgatory, "a", operation)
 
 
 @pytest.mark.guarantee("a rejected operation is unchanged")
@@ -477,8 +475,7 @@ def test_lock_that_is_not_taken_is_an_error(purgatory, mock_timer, answer):
     assert (0, 0, 0) == (purgatory.parked, purgatory.watched, mock_timer.size)
     answers.append(True)
     assert not purgatory.try_complete_else_watch(operation, ["k"])
-    operation.ready = True
-    assert 1 == purgatory.check_and_complete("k")
+    assert 1 == satisfy(purgatory, "k", operation)
 
 
 class Told(Waiting):
@@ -495,8 +492,7 @@ class Told(Waiting):
         return super().try_complete()
 
     def __repr__(self):
-        self.ready = True
-        self.purgatory.check_and_complete("k")
+        satisfy(self.purgatory, "k", self)
         return "Told()"
 
 
@@ -536,9 +532,8 @@ def test_parking_again_from_a_hook_is_refused(purgatory):
             caught.append(error)
 
     operation = park_one(purgatory, Waiting(complete=again))
-    operation.ready = True
 
-    assert 1 == in_thread(purgatory.check_and_complete, "k")
+    assert 1 == in_thread(satisfy, purgatory, "k", operation)
     assert [operation] == [error.operation for error in caught]
 
 
@@ -584,8 +579,7 @@ def test_check_that_raises_leaves_the_operation_parked(purgatory, logs):
     assert not purgatory.try_complete_else_watch(operation, ["k"])
     assert operation.outcome is None
     assert {"try_complete": 2} == purgatory.snapshot().callback_errors
-    operation.ready = True
-    assert 1 == purgatory.check_and_complete("k")
+    assert 1 == satisfy(purgatory, "k", operation)
 
 
 @pytest.mark.parametrize("check", [1, 2])

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support import PATIENCE_S, Waiting, eventually, in_thread, park_all, park_one
+from tests.support import PATIENCE_S, Waiting, eventually, in_thread, park_all, park_one, satisfy
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -18,8 +18,7 @@ def retriers():
 def test_retrier_is_made_when_a_try_was_missed(threaded):
     """A purgatory whose locks are its own never has the thread. It bears the purgatory's name."""
     operation = park_one(threaded, Waiting())
-    operation.ready = True
-    threaded.check_and_complete("k")
+    satisfy(threaded, "k", operation)
     assert [] == retriers()
 
     lock = threading.Lock()
@@ -58,8 +57,7 @@ def test_retrier_survives_what_it_tries(threaded):
     broken, good = park_all(threaded, [Waiting(lock=locks[0], complete=leave), Waiting(lock=locks[1])])
     for lock in locks:
         lock.acquire()
-    broken.ready = good.ready = True
-    in_thread(threaded.check_and_complete, "k")
+    in_thread(satisfy, threaded, "k", broken, good)
     locks[0].release()
     assert eventually(lambda: broken.is_completed)
     locks[1].release()

@@ -12,7 +12,7 @@ import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, InvalidSetting, Observer
 from purgatory._threads.watchdog import Watchdog, slow_callback_ms
-from tests.support import HAS_GLOBAL_LOCK, PATIENCE_S, Ping, Waiting, eventually, in_thread, park_one
+from tests.support import HAS_GLOBAL_LOCK, PATIENCE_S, Ping, Waiting, eventually, in_thread, park_one, satisfy
 
 
 @pytest.fixture
@@ -136,8 +136,7 @@ def test_quick_hooks_are_not_logged(purgatory, watchdog, logs):
     def go_on():
         for _ in range(1000):
             operation = park_one(purgatory, Waiting())
-            operation.ready = True
-            purgatory.check_and_complete("k")
+            satisfy(purgatory, "k", operation)
         return len(looks) >= 6
 
     assert eventually(go_on)

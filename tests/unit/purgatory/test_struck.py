@@ -8,7 +8,7 @@ from purgatory import DelayedOperation, DelayedOperationPurgatory, Observer, Out
 from purgatory._keys.idle_keys import IdleKeys
 from purgatory._limits.capacity import Capacity
 from purgatory._threads.retrier import Retrier
-from tests.support import Waiting, eventually, in_thread, park_one
+from tests.support import Waiting, eventually, in_thread, park_one, satisfy
 
 
 class Interrupted(BaseException):
@@ -48,9 +48,8 @@ def test_lock_of_the_users_own_is_given_back_by_release(purgatory):
     """A lock that is none of ``threading``'s is taken and given back by the two words that were asked of it."""
     lock = Lock()
     operation = park_one(purgatory, Waiting(lock=lock))
-    operation.ready = True
 
-    assert 1 == purgatory.check_and_complete("k")
+    assert 1 == satisfy(purgatory, "k", operation)
     assert not lock.held
 
 

@@ -10,15 +10,14 @@ import pytest
 from purgatory import COMPILED, DelayedOperationPurgatory, UnhashableKey
 from purgatory._purgatory import shards
 from purgatory._purgatory.shards import Shards
-from tests.support import PATIENCE_S, Waiting, in_thread, park_all, park_one, run_threads
+from tests.support import PATIENCE_S, Waiting, in_thread, park_all, park_one, run_threads, satisfy
 
 
 def test_key_is_forgotten_when_nobody_waits(purgatory):
     """A purge removes the keys that were emptied, and their memory."""
     for number in range(100):
         operation = park_one(purgatory, Waiting(ready=False), number)
-        operation.ready = True
-        purgatory.check_and_complete(number)
+        satisfy(purgatory, number, operation)
     purgatory.purge()
 
     assert 0 == purgatory.known_keys
@@ -81,8 +80,7 @@ def test_watching_and_forgetting_race(mock_timer, make):
         def come_and_go():
             for _ in range(300):
                 operation = park_one(purgatory, Waiting(), make())
-                operation.ready = True
-                purgatory.check_and_complete(make())
+                satisfy(purgatory, make(), operation)
                 if not operation.is_completed and not operation._op_recheck:
                     missed.append(operation)
 
@@ -106,9 +104,8 @@ def test_keys_that_use_the_purgatory(purgatory):
             return isinstance(other, Key)
 
     operation = park_one(purgatory, Waiting(), Key())
-    operation.ready = True
 
-    assert 1 == purgatory.check_and_complete(Key())
+    assert 1 == satisfy(purgatory, Key(), operation)
 
 
 class Busy:
@@ -230,9 +227,8 @@ def test_key_made_in_the_hash_of_another_that_is_being_forgotten_is_known(mock_t
         Busy.at = None
         if not newcomer.keys:
             come()
-        late.ready = newcomer.ready = True
 
-        assert 1 == purgatory.check_and_complete(Busy("late"))
+        assert 1 == satisfy(purgatory, Busy("late"), late, newcomer)
         assert 1 == purgatory.check_and_complete(Busy())
 
 
@@ -341,8 +337,7 @@ def test_watched_counts_what_comes_and_goes(purgatory, mock_timer):
     operations = park_all(purgatory, [Waiting(delay_ms=100 + number) for number in range(5)], "a", "b", "c", "a")
     assert 15 == purgatory.watched
 
-    operations[4].ready = True
-    assert 1 == purgatory.check_and_complete("b")
+    assert 1 == satisfy(purgatory, "b", operations[4])
     operations[3].cancel()
     operations[2].force_complete()
     assert 6 == purgatory.watched
