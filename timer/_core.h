@@ -58,6 +58,16 @@ static inline void free_object(void *self)
     Py_DECREF(type);
 }
 
+/* The tp_dealloc of a type whose objects the garbage collector looks into. `rest` gives up what its tp_clear keeps. */
+#define DEALLOC(type, name, rest) \
+    static void name##_dealloc(type *self) \
+    { \
+        PyObject_GC_UnTrack(self); \
+        name##_clear(self); \
+        rest; \
+        free_object(self); \
+    }
+
 /* The slots of a type whose objects the garbage collector looks into. */
 #define COLLECTED(name) {Py_tp_dealloc, name##_dealloc}, {Py_tp_traverse, name##_traverse}, {Py_tp_clear, name##_clear}
 

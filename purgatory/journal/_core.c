@@ -339,13 +339,7 @@ static int ledger_clear(Ledger *self)
     }
 }
 
-static void ledger_dealloc(Ledger *self)
-{
-    PyObject_GC_UnTrack(self);
-    ledger_clear(self);
-    PyMem_Free(self->lines);
-    free_object(self);
-}
+DEALLOC(Ledger, ledger, PyMem_Free(self->lines))
 
 static PyMethodDef ledger_methods[] = {
     {"put", (PyCFunction)ledger_put, METH_O, "put($self, row, /)\n--\n\n"},
@@ -507,12 +501,7 @@ static int recorder_clear(Recorder *self)
     return 0;
 }
 
-static void recorder_dealloc(Recorder *self)
-{
-    PyObject_GC_UnTrack(self);
-    recorder_clear(self);
-    free_object(self);
-}
+DEALLOC(Recorder, recorder, (void)0)
 
 static PyMethodDef recorder_methods[] = {
     {"finished", (PyCFunction)(void (*)(void))recorder_finished, METH_FASTCALL,

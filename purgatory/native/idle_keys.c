@@ -217,13 +217,7 @@ static int idle_clear(IdleKeys *self)
     }
 }
 
-static void idle_dealloc(IdleKeys *self)
-{
-    PyObject_GC_UnTrack(self);
-    idle_clear(self);
-    Py_CLEAR(self->known);
-    free_object(self);
-}
+DEALLOC(IdleKeys, idle, Py_CLEAR(self->known))
 
 static PyMethodDef idle_methods[] = {
     {"note", (PyCFunction)idle_note, METH_O, "note($self, watchers, /)\n--\n\n"},

@@ -19,12 +19,7 @@ static int methods_clear(ObserverMethods *self)
     return 0;
 }
 
-static void methods_dealloc(ObserverMethods *self)
-{
-    PyObject_GC_UnTrack(self);
-    methods_clear(self);
-    free_object(self);
-}
+DEALLOC(ObserverMethods, methods, (void)0)
 
 static PyObject *methods_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
 {

@@ -60,13 +60,7 @@ static int parking_clear(Parking *self)
     return 0;
 }
 
-static void parking_dealloc(Parking *self)
-{
-    PyObject_GC_UnTrack(self);
-    parking_clear(self);
-    Py_CLEAR(self->name);
-    free_object(self);
-}
+DEALLOC(Parking, parking, Py_CLEAR(self->name))
 
 /* try_complete_else_watch(operation, watch_keys) */
 static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)

@@ -210,15 +210,7 @@ static int watchers_clear(Watchers *self)
     return 0; /* the key and the home shard stay until the end, for operations that were here */
 }
 
-static void watchers_dealloc(Watchers *self)
-{
-    PyObject_GC_UnTrack(self);
-    watchers_clear(self);
-    Py_CLEAR(self->key);
-    Py_CLEAR(self->noted_after);
-    Py_CLEAR(self->shard);
-    free_object(self);
-}
+DEALLOC(Watchers, watchers, Py_CLEAR(self->key); Py_CLEAR(self->noted_after); Py_CLEAR(self->shard))
 
 static PyMemberDef watchers_members[] = {
     {"key", Py_T_OBJECT_EX, offsetof(Watchers, key), READONLY, NULL},
