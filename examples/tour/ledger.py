@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections import Counter
@@ -11,18 +10,11 @@ from typing import TYPE_CHECKING
 import attrs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-__all__ = ["ACKNOWLEDGED", "Balance", "Ledger", "percentile"]
+__all__ = ["ACKNOWLEDGED", "Balance", "Ledger"]
 
 ACKNOWLEDGED = "acknowledged"
-
-
-def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that ``share`` percent of the values don't exceed, or NaN if there are none."""
-    if not ordered:
-        return math.nan
-    return ordered[max(0, math.ceil(len(ordered) * share / 100) - 1)]
 
 
 @attrs.frozen

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from examples.tour.ledger import ACKNOWLEDGED, percentile
+from examples.quickstart.report import percentile
+from examples.tour.ledger import ACKNOWLEDGED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -212,26 +212,20 @@ def main(argv: list[str] | None = None) -> int:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     usual = Load()
-    parser.add_argument("--num", type=int, default=usual.num, help="how many requests")
-    parser.add_argument("--rate", type=float, default=usual.rate, help="requests a second")
-    parser.add_argument("--timeout", type=int, default=usual.timeout_ms, help="when a request expires, in ms")
-    parser.add_argument("--pct50", type=float, default=usual.pct50_ms, help="median of the latency, in ms")
-    parser.add_argument("--pct75", type=float, default=usual.pct75_ms, help="upper quartile of the latency, in ms")
-    parser.add_argument("--keys", type=int, default=usual.keys, help="keys a request is parked under")
-    parser.add_argument("--key-space-size", type=int, default=usual.key_space_size, help="out of so many keys")
-    parser.add_argument("--seed", type=int, default=usual.seed, help="what is drawn is the same for the same seed")
-    given = parser.parse_args(argv)
+    for option, name, meaning in (
+        ("--num", "num", "how many requests"),
+        ("--rate", "rate", "requests a second"),
+        ("--timeout", "timeout_ms", "when a request expires, in ms"),
+        ("--pct50", "pct50_ms", "median of the latency, in ms"),
+        ("--pct75", "pct75_ms", "upper quartile of the latency, in ms"),
+        ("--keys", "keys", "keys a request is parked under"),
+        ("--key-space-size", "key_space_size", "out of so many keys"),
+        ("--seed", "seed", "what is drawn is the same for the same seed"),
+    ):
+        default = getattr(usual, name)
+        parser.add_argument(option, dest=name, type=type(default), default=default, help=meaning)
     try:
-        load = Load(
-            num=given.num,
-            rate=given.rate,
-            timeout_ms=given.timeout,
-            pct50_ms=given.pct50,
-            pct75_ms=given.pct75,
-            keys=given.keys,
-            key_space_size=given.key_space_size,
-            seed=given.seed,
-        )
+        load = Load(**vars(parser.parse_args(argv)))
     except ValueError as error:
         parser.error(str(error.args[0]))
     outcome = run(load)

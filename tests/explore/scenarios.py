@@ -503,16 +503,22 @@ def _refused(world, purgatory, op):
         op.refused = True
 
 
-def refused_vs_force(world):
-    """An operation that finds no place, and is forced meanwhile: it completes once, and its parking call does not
-    raise.
-    """
+def _refused_while(world, name, end):
+    """An operation that one thread parks without a place, while another one ends it."""
     purgatory = world.purgatory(max_parked=1)
     parked(world, purgatory, name="before", wants=("b",))
     op = operation(world)
     op.refused = False
     world.thread("parker", lambda: _refused(world, purgatory, op))
-    world.thread("forcer", lambda: force(world, op))
+    world.thread(name, lambda: end(world, op))
+    return op
+
+
+def refused_vs_force(world):
+    """An operation that finds no place, and is forced meanwhile: it completes once, and its parking call does not
+    raise.
+    """
+    op = _refused_while(world, "forcer", force)
 
     def done():
         assert op.is_completed
@@ -524,12 +530,7 @@ def refused_vs_force(world):
 
 def refused_vs_cancel(world):
     """An operation that finds no place, and is cancelled meanwhile: the answer is the canceller's or the parker's."""
-    purgatory = world.purgatory(max_parked=1)
-    parked(world, purgatory, name="before", wants=("b",))
-    op = operation(world)
-    op.refused = False
-    world.thread("parker", lambda: _refused(world, purgatory, op))
-    world.thread("canceller", lambda: cancel(world, op))
+    op = _refused_while(world, "canceller", cancel)
 
     def done():
         cancelled = (op, "cancel") in world.wins

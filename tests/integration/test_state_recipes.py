@@ -1,6 +1,7 @@
 """The code on the pages about shared state, and about work after the locks are released, as it stands."""
 
 import asyncio
+import contextlib
 import copy
 import importlib
 import sys
@@ -95,13 +96,18 @@ async def test_replicas_agree(load):
             task.cancel()
 
 
+@contextlib.asynccontextmanager
+async def replicated(page, name):
+    """A log, a purgatory, a replica in it, and the task that follows the log."""
+    log = Log(page)
+    async with AsyncPurgatory(name) as purgatory:
+        replica = page.Replica(log, purgatory)
+        yield log, purgatory, replica, asyncio.create_task(replica.follow())
+
+
 async def test_worker_that_was_cut_off_finds_out_what_it_missed(load):
     """After a lost connection a worker starts from a snapshot, and a query that waited meanwhile is answered."""
-    page = load("state")
-    log = Log(page)
-    async with AsyncPurgatory("polls") as purgatory:
-        replica = page.Replica(log, purgatory)
-        following = asyncio.create_task(replica.follow())
+    async with replicated(load("state"), "polls") as (log, purgatory, replica, following):
         query = asyncio.create_task(replica.changed("color", 0, 30_000))
         await until(lambda: purgatory.parked)
         log.cut = True
@@ -118,10 +124,7 @@ async def test_worker_that_was_cut_off_finds_out_what_it_missed(load):
 async def test_leases_are_fenced(load):
     """A lease ends when it is not kept alive. Its next owner's writes count, and those of the former do not."""
     page = load("state")
-    log = Log(page)
-    async with AsyncPurgatory("leases") as purgatory:
-        replica = page.Replica(log, purgatory)
-        following = asyncio.create_task(replica.follow())
+    async with replicated(page, "leases") as (log, _, replica, following):
         generation, lease = await page.grant(replica, "leader", "ann", 60_000)
         assert await page.grant(replica, "leader", "bob", 60_000) is None
         assert lease.extend(10)

@@ -8,6 +8,7 @@ import pytest
 
 from purgatory.pipeline.spark.session import session
 from tests.support import workloads
+from tests.support.webhdfs import served
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,3 +83,12 @@ def trace_rows():
         return [{**row, "ts": ts} for row, ts in zip(table.drop_columns("ts").to_pylist(), instants, strict=True)]
 
     return trace_rows
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store's address, and the folder that it keeps."""
+    folder = tmp_path / "kept"
+    folder.mkdir()
+    with served(folder) as address:
+        yield address, folder

@@ -29,7 +29,6 @@ from purgatory.pipeline.tables import choice, levels, percentiles, queries, rela
 from purgatory.pipeline.tables.cluster import Cluster
 from purgatory.pipeline.tables.local import Local
 from tests.support import workloads
-from tests.support.webhdfs import served
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
 
@@ -236,15 +235,6 @@ def test_every_engine_makes_the_same_tables_and_the_same_page(spark, tmp_path):
 def engine(request, spark):
     """Makes an engine of either kind."""
     return {"local": Local, "spark": lambda journals: Cluster(spark, journals)}[request.param]
-
-
-@pytest.fixture
-def store(tmp_path):
-    """A store's address, and the folder that it keeps."""
-    folder = tmp_path / "kept"
-    folder.mkdir()
-    with served(folder) as address:
-        yield address, folder
 
 
 both = pytest.mark.parametrize("engine", ["local", "spark"], indirect=True)

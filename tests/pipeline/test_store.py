@@ -10,18 +10,8 @@ from purgatory.journal.records import JOURNAL
 from purgatory.pipeline import stream
 from purgatory.pipeline.cli import main
 from tests.support import workloads
-from tests.support.webhdfs import served
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
-
-
-@pytest.fixture
-def store(tmp_path):
-    """A store's address, and the folder that it keeps."""
-    folder = tmp_path / "kept"
-    folder.mkdir()
-    with served(folder) as address:
-        yield address, folder
 
 
 def test_a_report_is_made_from_a_store_into_a_store(spark, tmp_path, store, capsys):

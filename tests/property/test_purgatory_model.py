@@ -88,21 +88,14 @@ class PurgatoryModel(RuleBasedStateMachine):
         for operation in ready:
             self.left(operation, Outcome.SATISFIED)
 
-    @rule(which=st.integers(0, 10**6))
-    def force(self, which):
+    @rule(which=st.integers(0, 10**6), end=st.sampled_from([Outcome.FORCED, Outcome.CANCELLED]))
+    def end(self, which, end):
         if self.all:
             operation = self.all[which % len(self.all)]
-            assert (operation in self.waiting) == operation.force_complete()
-            if operation in self.waiting:
-                self.left(operation, Outcome.FORCED)
-
-    @rule(which=st.integers(0, 10**6))
-    def cancel(self, which):
-        if self.all:
-            operation = self.all[which % len(self.all)]
-            assert (operation in self.waiting) == operation.cancel()
-            if operation in self.waiting:
-                self.left(operation, Outcome.CANCELLED)
+            ended = operation.cancel() if end is Outcome.CANCELLED else operation.force_complete()
+            assert (operation in self.waiting) == ended
+            if ended:
+                self.left(operation, end)
 
     @rule(which=st.integers(0, 10**6), keys=KEYS)
     def park_again(self, which, keys):

@@ -76,19 +76,13 @@ class Model:
                 direct += 1
         return direct
 
-    def force(self, waiter):
-        if waiter in self.open:
-            del self.open[waiter]
-            self._leave(waiter, "forced")
-            return True
-        return False
-
-    def cancel(self, waiter):
-        if waiter in self.open:
-            del self.open[waiter]
-            self._leave(waiter, "cancelled")
-            return True
-        return False
+    def end(self, waiter, outcome):
+        """Let the waiter leave from outside: "forced" or "cancelled". Whether it was there."""
+        if waiter not in self.open:
+            return False
+        del self.open[waiter]
+        self._leave(waiter, outcome)
+        return True
 
     def advance(self, ms):
         self.now_ms += ms

@@ -163,19 +163,19 @@ class World:
     def force(self):
         if self.live:
             waiter, operation = self.draw.choice(list(self.live.items()))
-            assert self.model.force(waiter) == operation.force_complete()
+            assert self.model.end(waiter, "forced") == operation.force_complete()
 
     def cancel(self):
         if self.live:
             waiter, operation = self.draw.choice(list(self.live.items()))
-            assert self.model.cancel(waiter) == operation.cancel()
+            assert self.model.end(waiter, "cancelled") == operation.cancel()
 
     def cancel_key(self):
         if self.draw.random() < 0.1:
             key = self.draw.choice(self.keys)
             expected = [waiter for waiter in self.model.open if key in waiter.keys]
             for waiter in expected:
-                self.model.cancel(waiter)
+                self.model.end(waiter, "cancelled")
             taken = self.purgatory.cancel_for_key(key)
             assert expected == [operation.waiter for operation in taken], "cancel_for_key took others"
 

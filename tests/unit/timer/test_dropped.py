@@ -143,25 +143,28 @@ def test_interrupted_add_wakes_the_driver(monkeypatch):
         assert task.ran.wait(PATIENCE_S)
 
 
+class Empty(Timer):
+    """A timer of the program's own, in which nothing can be."""
+
+    __slots__ = ()
+    size = 0
+
+    def add(self, task):
+        raise NotImplementedError
+
+    def shutdown(self):
+        return []
+
+
 def test_timer_without_weak_references_is_driven(warned):
     """The thread holds a timer that cannot be referenced weakly. It is driven until it is stopped."""
 
-    class Slotted(Timer):
+    class Slotted(Empty):
         __slots__ = ("advanced",)
-
-        def add(self, task):
-            raise NotImplementedError
 
         def advance_clock(self, timeout_ms):
             self.advanced.set()
             return False
-
-        @property
-        def size(self):
-            return 0
-
-        def shutdown(self):
-            return []
 
     timer = Slotted()
     timer.advanced = advanced = threading.Event()
@@ -179,20 +182,10 @@ def test_timer_of_the_programs_own_class_is_driven_on(warned):
     """A thread holds a timer of a class that does not say whether it is empty, even if nothing else does."""
     advanced = threading.Semaphore(0)
 
-    class Own(Timer):
-        def add(self, task):
-            raise NotImplementedError
-
+    class Own(Empty):
         def advance_clock(self, timeout_ms):
             advanced.release()
             return False
-
-        @property
-        def size(self):
-            return 0
-
-        def shutdown(self):
-            return []
 
     driver = Driver("own", Own())
     gc.collect()

@@ -75,25 +75,22 @@ class Fixture:
 
 
 @pytest.fixture
-def leader(tmp_path):
-    fixture = Fixture(tmp_path)
-    yield fixture
-    fixture.manager.shut_down()
-    fixture.manager.close()
-    fixture.timer.shutdown()
+def closes():
+    """Takes what has a replica manager and a timer, returns it, and closes both in the end."""
+    made = []
+    yield lambda node: made.append(node) or node
+    for node in made:
+        node.manager.shut_down()
+        node.manager.close()
+        node.timer.shutdown()
 
 
 @pytest.fixture
-def make_leader(tmp_path):
+def make_leader(tmp_path, closes):
     """Make a leader with settings of its own."""
-    made = []
+    return lambda **settings: closes(Fixture(tmp_path, **settings))
 
-    def make(**settings):
-        made.append(Fixture(tmp_path, **settings))
-        return made[-1]
 
-    yield make
-    for fixture in made:
-        fixture.manager.shut_down()
-        fixture.manager.close()
-        fixture.timer.shutdown()
+@pytest.fixture
+def leader(make_leader):
+    return make_leader()

@@ -66,12 +66,8 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path):
-    made = Node(tmp_path)
-    yield made
-    made.manager.shut_down()
-    made.timer.shutdown()
-    made.manager.close()
+def node(tmp_path, closes):
+    return closes(Node(tmp_path))
 
 
 def test_thousands_parked_are_answered_when_leadership_moves(node):

@@ -124,11 +124,17 @@ def test_silence_in_a_session_says_that_nothing_changed(make):
     assert {2} == lagging(partition, 50.1 + LAG_S)
 
 
-def test_silence_does_not_excuse_a_follower_that_is_behind(make):
-    """A follower that goes on fetching without having what was appended since leaves the ISR all the same."""
-    partition = make(replicas=(1, 2), now=0.0)
-    clock = FetchClock(1.0)
+@pytest.fixture
+def at_the_end(make):
+    """An empty partition, and the clock of the session in which its follower has fetched at the end."""
+    partition, clock = make(replicas=(1, 2), now=0.0), FetchClock(1.0)
     partition.follower_fetches(2, 0, 0, clock)
+    return partition, clock
+
+
+def test_silence_does_not_excuse_a_follower_that_is_behind(at_the_end):
+    """A follower that goes on fetching without having what was appended since leaves the ISR all the same."""
+    partition, clock = at_the_end
     clock.at = 10.0
     append(partition)
     clock.at = 10.1 + LAG_S
@@ -136,11 +142,9 @@ def test_silence_does_not_excuse_a_follower_that_is_behind(make):
     assert {2} == lagging(partition, 10.1 + LAG_S)
 
 
-def test_a_session_that_dropped_a_partition_says_nothing_of_it(make):
+def test_a_session_that_dropped_a_partition_says_nothing_of_it(at_the_end):
     """Once the follower forgets the partition, its session's later fetches keep it in sync no longer."""
-    partition = make(replicas=(1, 2), now=0.0)
-    clock = FetchClock(1.0)
-    partition.follower_fetches(2, 0, 0, clock)
+    partition, clock = at_the_end
     partition.followers.stopped_fetching(2)
     clock.at = 50.0
     assert {2} == lagging(partition, 50.0)

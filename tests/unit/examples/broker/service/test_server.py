@@ -363,24 +363,27 @@ def test_a_request_after_the_lease_is_not_handled(leased, make):
     assert (0, [True, True]) == (len(client.replies), [each.transport.aborted for each in (client, other)])
 
 
-def test_an_answer_after_the_lease_is_not_written(leased):
-    """The handler of a request may have ended, or its operation completed, after a stop of the process."""
+@pytest.fixture
+def stopped(leased):
+    """A client whose request waits while the process is stopped until the lease is over, and what was lost of it."""
     client, now, _ = leased
     client.send(heartbeat(1))
     lost = []
     client.replies[0].on_lost = lambda: lost.append(1)
     now[0] = 1_002.0
+    return client, lost
+
+
+def test_an_answer_after_the_lease_is_not_written(stopped):
+    """The handler of a request may have ended, or its operation completed, after a stop of the process."""
+    client, _ = stopped
     client.replies[0](HeartbeatResponse())
     assert ([], True) == (client.answered, client.transport.aborted)
 
 
-def test_clients_are_disconnected_at_the_end_of_the_lease(leased):
+def test_clients_are_disconnected_at_the_end_of_the_lease(stopped):
     """A client without requests finds another node, too. Its operations that wait are cancelled."""
-    client, now, _ = leased
-    client.send(heartbeat(1))
-    lost = []
-    client.replies[0].on_lost = lambda: lost.append(1)
-    now[0] = 1_002.0
+    client, lost = stopped
     client.server.close_slow_and_idle()
     assert ([1], [], True) == (lost, client.answered, client.transport.aborted)
 
