@@ -21,6 +21,7 @@ from examples.broker.groups.coordinator import Coordinator
 from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.topic_manager import TopicManager
 from examples.broker.service.cluster.membership import Membership
+from examples.broker.service.handlers import by_api
 from examples.broker.service.handlers.cluster_topics import ClusterTopicHandlers
 from examples.broker.service.handlers.configs import ConfigHandlers
 from examples.broker.service.handlers.groups import GroupHandlers
@@ -110,7 +111,7 @@ class Broker:
             GroupHandlers(config, self.coordinator, self.replicas.metadata),
             OffsetHandlers(self.coordinator.commits),
         ):
-            self.server.handlers |= handlers.table
+            self.server.handlers |= by_api(handlers)
         if not config.is_alone:
             run_actions = self.server.run_actions
             self.membership = Membership(
@@ -118,8 +119,8 @@ class Broker:
             )
             configs.change = self.membership.topics.change_settings
             self.server.holder = self.membership.controller
-            self.server.handlers |= ClusterTopicHandlers(self.membership, self.topics).table
-            self.server.handlers |= ClusterHandlers(self.membership, self.replicas).table
+            self.server.handlers |= by_api(ClusterTopicHandlers(self.membership, self.topics))
+            self.server.handlers |= by_api(ClusterHandlers(self.membership, self.replicas))
         self.observers = Observers(config)
         if config.replication.fsync is Fsync.INTERVAL:
             self._syncer = threading.Thread(target=self._sync, name="broker-fsync", daemon=True)

@@ -1,4 +1,22 @@
 """One method per API, by family: from the request to the values that the broker works with, and back.
 
-`topics` is for a node alone, `cluster_topics` for a node of a cluster. `nodes` has the requests between nodes.
+`topics` is for a node alone, `cluster_topics` for a node of a cluster. `nodes` has the requests between nodes. A method
+that bears the name of an API, in small letters, answers its requests.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from examples.broker.protocol.apis import ApiKey
+
+if TYPE_CHECKING:
+    from examples.broker.service.reply import Handler
+
+__all__ = ["by_api"]
+
+
+def by_api(handlers: object) -> dict[int, Handler]:
+    """The methods of a family by the numbers of the APIs that they are named after."""
+    methods = vars(type(handlers))
+    return {key: getattr(handlers, name) for key in ApiKey if (name := key.name.lower()) in methods}

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import controller as cm
 from examples.broker.protocol.messages import topics as m
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from examples.broker.replication.topic_manager import TopicManager
     from examples.broker.service.cluster.membership import Membership
     from examples.broker.service.handlers.assignments import Assignment
-    from examples.broker.service.reply import Handler, Reply
+    from examples.broker.service.reply import Reply
 
     _Write = Callable[[Callable[[BrokerError | None], None]], None]
     """Writes to the tree, and then calls back."""
@@ -54,20 +53,13 @@ class ClusterTopicHandlers:
         self.cluster_topics = membership.topics
         self.topics = topics
         self.config = membership.config
-        self.metadata = membership.replicas.metadata
+        self.known = membership.replicas.metadata
         self._unplaced: set[str] = set()
         """Topics that cannot be created while too few nodes are alive. The log names each once."""
-        self.table: dict[int, Handler] = {
-            ApiKey.METADATA: self.describe,
-            ApiKey.CREATE_TOPICS: self.create_topics,
-            ApiKey.DELETE_TOPICS: self.delete_topics,
-            ApiKey.CREATE_PARTITIONS: self.create_partitions,
-            ApiKey.ELECT_LEADERS: self.elect_leaders,
-        }
 
     # -- metadata
 
-    def describe(self, request: m.MetadataRequest, version: int, reply: Reply) -> None:
+    def metadata(self, request: m.MetadataRequest, version: int, reply: Reply) -> None:
         """Describe the cluster, once a controller has introduced this node. Until then it does not know all topics."""
         self.membership.once_introduced(lambda: reply.run_steps(self._describe(request, version, reply)))
 
@@ -76,15 +68,15 @@ class ClusterTopicHandlers:
         names = names_in(request, version)
         creations = 0
         topics = []
-        for name in sorted(self.metadata.topics) if names is None else names:
-            if name in self.metadata.topics:
+        for name in sorted(self.known.topics) if names is None else names:
+            if name in self.known.topics:
                 topics.append(self._described(name))
             elif names is not None:
                 may_create = creations * self.config.partitions < MOST_AT_ONCE
                 topics.append(self._missing(name, request, may_create=may_create))
                 creations += topics[-1].error_code == ErrorCode.LEADER_NOT_AVAILABLE
             yield
-        brokers = [m.MetadataBroker(node, *address) for node, address in sorted(self.metadata.brokers.items())]
+        brokers = [m.MetadataBroker(node, *address) for node, address in sorted(self.known.brokers.items())]
         controller = self.membership.controller.controller_id
         controller = -1 if controller is None else controller
         response = m.MetadataResponse(brokers=brokers, cluster_id=CLUSTER_ID, controller_id=controller, topics=topics)
@@ -112,9 +104,9 @@ class ClusterTopicHandlers:
 
     def _described(self, name: str) -> m.MetadataTopic:
         parts = []
-        alive = self.metadata.brokers
-        for index, known in sorted(self.metadata.topics[name].items()):
-            leader = self.metadata.leader_of((name, index))
+        alive = self.known.brokers
+        for index, known in sorted(self.known.topics[name].items()):
+            leader = self.known.leader_of((name, index))
             part = m.MetadataPartition(
                 ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE,
                 index,
@@ -175,7 +167,7 @@ class ClusterTopicHandlers:
 
     def _planned(self, wanted: m.CreatableTopic) -> tuple[Assignment, _Write]:
         self._check_controls()
-        assignment = assigned_at_creation(wanted, self.metadata.brokers)
+        assignment = assigned_at_creation(wanted, self.known.brokers)
         if assignment is None:
             partitions = self.config.partitions if wanted.num_partitions == -1 else wanted.num_partitions
             replicas = None if wanted.replication_factor == -1 else wanted.replication_factor
@@ -192,7 +184,7 @@ class ClusterTopicHandlers:
         check_not_internal(wanted.name)
         known = self.topics.existing(wanted.name)
         topic = self.topics.plan_growth(wanted.name, wanted.count)
-        assignment = assigned_at_growth(wanted, known.partitions, self.metadata.brokers)
+        assignment = assigned_at_growth(wanted, known.partitions, self.known.brokers)
         if assignment is None:
             assignment = self.cluster_topics.place(topic, len(topic.replicas), known.partitions)
         return assignment, partial(self.cluster_topics.grow, wanted.name, assignment)
@@ -231,7 +223,7 @@ class ClusterTopicHandlers:
             reply(cm.ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
             return
         if request.topics is None:
-            keys = [(name, index) for name, parts in self.metadata.topics.items() for index in parts]
+            keys = [(name, index) for name, parts in self.known.topics.items() for index in parts]
         else:
             keys = [(topic.name, index) for topic in request.topics for index in topic.partitions]
 

@@ -6,7 +6,6 @@ from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING
 
-from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import configs as m
 from examples.broker.replication.settings import settings_of
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from examples.broker.replication.replica_manager import ReplicaManager
     from examples.broker.replication.topic_manager import TopicManager
     from examples.broker.service.config import Config
-    from examples.broker.service.reply import Handler, Reply
+    from examples.broker.service.reply import Reply
     from examples.broker.storage.topics import Topic
 
     Change = Callable[[Topic], Topic]
@@ -54,11 +53,6 @@ class ConfigHandlers:
         self.topics = topics
         self.change: Callable[[Topic, Change, Settled], None] = self._change_here
         """Changes a topic's settings. In a cluster it changes them in the tree, based on the settings there."""
-        self.table: dict[int, Handler] = {
-            ApiKey.DESCRIBE_CONFIGS: self.describe_configs,
-            ApiKey.ALTER_CONFIGS: self.alter_configs,
-            ApiKey.INCREMENTAL_ALTER_CONFIGS: self.incremental_alter_configs,
-        }
 
     # -- show
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from examples.broker.groups.state.group import Group, GroupState
 from examples.broker.groups.state.values import Identity, Join, Joined
-from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import groups as m
 from examples.broker.replication.leadership import NO_LEADER
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from examples.broker.protocol.steps import Steps
     from examples.broker.replication.metadata import Metadata
     from examples.broker.service.config import Config
-    from examples.broker.service.reply import Handler, Reply
+    from examples.broker.service.reply import Reply
 
 _ALL_OF_GROUP = 0b1_0100_1000
 """Read, delete and describe. Without an authorizer, every client may do all of it."""
@@ -30,16 +29,6 @@ class GroupHandlers:
         self.config = config
         self.metadata = metadata
         self.coordinator = coordinator
-        self.table: dict[int, Handler] = {
-            ApiKey.FIND_COORDINATOR: self.find_coordinator,
-            ApiKey.JOIN_GROUP: self.join_group,
-            ApiKey.HEARTBEAT: self.heartbeat,
-            ApiKey.LEAVE_GROUP: self.leave_group,
-            ApiKey.SYNC_GROUP: self.sync_group,
-            ApiKey.DESCRIBE_GROUPS: self.describe_groups,
-            ApiKey.LIST_GROUPS: self.list_groups,
-            ApiKey.DELETE_GROUPS: self.delete_groups,
-        }
 
     def find_coordinator(self, request: m.FindCoordinatorRequest, _version: int, reply: Reply) -> None:
         """Return the coordinator: the leader of the partition that has the group's records."""

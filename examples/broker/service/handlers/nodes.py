@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
-from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError
 from examples.broker.protocol.messages import controller as m
 
@@ -13,7 +12,7 @@ if TYPE_CHECKING:
     from examples.broker.controller.partitions.requests import Message
     from examples.broker.replication.replica_manager import ReplicaManager
     from examples.broker.service.cluster.membership import Membership
-    from examples.broker.service.reply import Handler, Reply
+    from examples.broker.service.reply import Reply
 
 
 class ClusterHandlers:
@@ -22,15 +21,8 @@ class ClusterHandlers:
     def __init__(self, membership: Membership, replicas: ReplicaManager) -> None:
         self.membership = membership
         self.replicas = replicas
-        self.table: dict[int, Handler] = {
-            ApiKey.NODE_HANDSHAKE: self.handshake,
-            ApiKey.LEADER_AND_ISR: self.carry_out,
-            ApiKey.STOP_REPLICA: self.carry_out,
-            ApiKey.UPDATE_METADATA: self.carry_out,
-            ApiKey.OFFSET_FOR_LEADER_EPOCH: self.offset_for_leader_epoch,
-        }
 
-    def handshake(self, request: m.NodeHandshakeRequest, _version: int, reply: Reply) -> None:
+    def node_handshake(self, request: m.NodeHandshakeRequest, _version: int, reply: Reply) -> None:
         """Send a challenge, or check the proof that answers it."""
         connection = reply.connection
         challenge, connection.challenge = connection.challenge, secrets.token_bytes(32)
@@ -45,6 +37,8 @@ class ClusterHandlers:
     def carry_out(self, request: Message, _version: int, reply: Reply) -> None:
         """Carry out an instruction of the controller, and answer after that."""
         self.membership.instructions.receive(request, reply, lambda: reply.connection.is_open)
+
+    leader_and_isr = stop_replica = update_metadata = carry_out
 
     def offset_for_leader_epoch(self, request: m.OffsetForLeaderEpochRequest, _version: int, reply: Reply) -> None:
         """Return where leader epochs end in this leader's logs."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from examples.broker.groups.state.values import Commit, Identity
-from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import offsets as m
 from examples.broker.protocol.messages.common import PartitionCode, TopicCodes
@@ -15,17 +14,12 @@ if TYPE_CHECKING:
 
     from examples.broker.groups.commits import Commits
     from examples.broker.replication.partition import Key
-    from examples.broker.service.reply import Handler, Reply
+    from examples.broker.service.reply import Reply
 
 
 class OffsetHandlers:
     def __init__(self, commits: Commits) -> None:
         self.commits = commits
-        self.table: dict[int, Handler] = {
-            ApiKey.OFFSET_COMMIT: self.offset_commit,
-            ApiKey.OFFSET_FETCH: self.offset_fetch,
-            ApiKey.OFFSET_DELETE: self.offset_delete,
-        }
 
     def offset_commit(self, request: m.OffsetCommitRequest, _version: int, reply: Reply) -> None:
         """Answer when the replicas have the offsets."""

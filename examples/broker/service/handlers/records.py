@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode, MalformedRequest
 from examples.broker.protocol.message_set import from_batches, to_batches
 from examples.broker.protocol.messages import records as m
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from examples.broker.replication.partition import Key, Partition
     from examples.broker.replication.replica_manager import ReplicaManager
     from examples.broker.service.config import Config
-    from examples.broker.service.reply import Handler, Reply
+    from examples.broker.service.reply import Reply
 
 _log = structlog.get_logger(__name__)
 
@@ -111,13 +110,6 @@ class RecordHandlers:
     def __init__(self, config: Config, replicas: ReplicaManager) -> None:
         self.config = config
         self.replicas = replicas
-        self.table: dict[int, Handler] = {
-            ApiKey.PRODUCE: self.produce,
-            ApiKey.FETCH: self.fetch,
-            ApiKey.LIST_OFFSETS: self.list_offsets,
-            ApiKey.DELETE_RECORDS: self.delete_records,
-            ApiKey.INIT_PRODUCER_ID: self.init_producer_id,
-        }
 
     def produce(self, request: m.ProduceRequest, version: int, reply: Reply) -> Steps[None]:
         """Append. With `acks=0` there is no response, and an error closes the connection."""

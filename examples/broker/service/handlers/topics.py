@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import controller as cm
 from examples.broker.protocol.messages import topics as m
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from examples.broker.replication.replica_manager import ReplicaManager
     from examples.broker.replication.topic_manager import TopicManager
     from examples.broker.service.config import Config
-    from examples.broker.service.reply import Handler, Reply
+    from examples.broker.service.reply import Reply
     from examples.broker.storage.topics import Topic
 
 
@@ -38,13 +37,6 @@ class TopicHandlers:
         self.config = config
         self.replicas = replicas
         self.topics = topics
-        self.table: dict[int, Handler] = {
-            ApiKey.METADATA: self.metadata,
-            ApiKey.CREATE_TOPICS: self.create_topics,
-            ApiKey.DELETE_TOPICS: self.delete_topics,
-            ApiKey.CREATE_PARTITIONS: self.create_partitions,
-            ApiKey.ELECT_LEADERS: self.elect_leaders,
-        }
 
     def metadata(self, request: m.MetadataRequest, version: int, reply: Reply) -> Steps[None]:
         """Describe the cluster. A request for a topic may create it."""

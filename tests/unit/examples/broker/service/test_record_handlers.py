@@ -24,6 +24,7 @@ from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.replication.topic_manager import TopicManager
 from examples.broker.service.config import Config
 from examples.broker.service.connection import Connection
+from examples.broker.service.handlers import by_api
 from examples.broker.service.handlers.records import RecordHandlers
 from examples.broker.service.server import Server
 from examples.broker.storage.topics import TopicStore
@@ -78,7 +79,7 @@ def connect(tmp_path):
     topics = TopicManager(replicas)
     topics.create(topics.plan("t", partitions=2))
     server = Server(config, actions)
-    server.handlers |= RecordHandlers(config, replicas).table
+    server.handlers |= by_api(RecordHandlers(config, replicas))
 
     def connect():
         return Client(server)

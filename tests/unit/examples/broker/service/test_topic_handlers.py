@@ -157,11 +157,11 @@ def test_a_topic_that_nobody_can_have_yet_is_told_once(tmp_path, replicas, topic
     request = m.MetadataRequest(["new"], allow_auto_topic_creation=True)
     with capture_logs() as logs:
         for _ in range(3):
-            handlers.describe(request, 8, answers)
+            handlers.metadata(request, 8, answers)
     assert 3 * [ErrorCode.LEADER_NOT_AVAILABLE] == [answer.topics[0].error_code for answer in answers]
     assert ["new"] == [entry["topic"] for entry in logs]
     tree.place = place
-    handlers.describe(request, 8, answers)
+    handlers.metadata(request, 8, answers)
     assert [("create", "new")] == tree.asked
 
 
