@@ -7,6 +7,8 @@ A message is an attrs class whose annotations are its wire types, in wire order:
         throttle_time_ms: Int32 = since(1, 0)     # on the wire from version 1 on, 0 before
         error_code: Int16 = 0
 
+A generic message, such as `OfTopic[ListedPartition]`, has the fields of its class, with its argument in their types.
+
 From the declaration, one function per class, version and direction is *compiled*. In its Python source, every run of
 fixed-size fields, with the length prefix that follows, is one `struct` call. For the class above, version 1, the
 decoder contains:
@@ -156,14 +158,17 @@ class _Source:
         return self.names["compiled"]
 
 
-def _fields(message: type, version: int) -> list[tuple[attrs.Attribute[Any], Any, bool]]:
+def fields_of(message: type, version: int) -> list[tuple[attrs.Attribute[Any], Any, bool]]:
     """Each field with its wire type and whether this version has it."""
-    hints = get_type_hints(message, include_extras=True)
+    generic, parts = get_origin(message) or message, get_args(message)
+    hints = get_type_hints(generic, include_extras=True)
     everywhere = range(_LATEST)
-    return [
-        (field, hints[field.name], version in field.metadata.get("versions", everywhere))
-        for field in attrs.fields(message)
-    ]
+    found = []
+    for field in attrs.fields(generic):
+        hint = hints[field.name]
+        hint = hint[parts] if getattr(hint, "__parameters__", ()) else hint
+        found.append((field, hint, version in field.metadata.get("versions", everywhere)))
+    return found
 
 
 def _wire_type(hint: Any) -> tuple[Any, bool]:
@@ -192,18 +197,19 @@ def _unpack(source: _Source) -> None:
 
 def _decode_struct(source: _Source, message: type, version: int) -> str:
     arguments = []
-    for field, hint, present in _fields(message, version):
+    made = get_origin(message) or message
+    for field, hint, present in fields_of(message, version):
         if present:
             arguments.append(_decode_value(source, hint, version))
         elif isinstance(field.default, attrs.Factory):  # type: ignore[arg-type]  # typed as a function
             arguments.append("[]")
         else:
-            source.names[default := f"d_{message.__name__}_{field.name}"] = field.default
+            source.names[default := f"d_{made.__name__}_{field.name}"] = field.default
             arguments.append(default)
     _unpack(source)
-    source.names[message.__name__] = message
+    source.names[made.__name__] = made
     result = source.fresh()
-    source.add(f"{result} = {message.__name__}({', '.join(arguments)})")
+    source.add(f"{result} = {made.__name__}({', '.join(arguments)})")
     return result
 
 
@@ -268,7 +274,7 @@ def _pack(source: _Source) -> None:
 
 
 def _encode_struct(source: _Source, message: type, version: int, value: str) -> None:
-    for field, hint, present in _fields(message, version):
+    for field, hint, present in fields_of(message, version):
         if present:
             _encode_value(source, hint, version, f"{value}.{field.name}")
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from typing import Generic, TypeVar
+
 import attrs
 
 from examples.broker.protocol.wire import Int16, Int32, String, array
 
+P = TypeVar("P")
+
 
 @attrs.define
-class TopicPartitions:
+class OfTopic(Generic[P]):
+    """What a message says of each partition of a topic."""
+
     name: String = ""
-    partitions: list[Int32] = array()
+    partitions: list[P] = array()
+
+
+TopicPartitions = OfTopic[Int32]
 
 
 @attrs.define
@@ -19,7 +28,4 @@ class PartitionCode:
     error_code: Int16 = 0
 
 
-@attrs.define
-class TopicCodes:
-    name: String = ""
-    partitions: list[PartitionCode] = array()
+TopicCodes = OfTopic[PartitionCode]

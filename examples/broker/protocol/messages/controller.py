@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from examples.broker.protocol.messages.common import TopicPartitions  # noqa: TC001 - annotations are read
+from examples.broker.protocol.messages.common import OfTopic, TopicPartitions
 from examples.broker.protocol.wire import (
     Boolean,
     Bytes,
@@ -152,10 +152,7 @@ class EpochOfPartition:
     leader_epoch: Int32 = 0
 
 
-@attrs.define
-class EpochOfTopic:
-    name: String = ""
-    partitions: list[EpochOfPartition] = array()
+EpochOfTopic = OfTopic[EpochOfPartition]
 
 
 @attrs.define
@@ -172,10 +169,7 @@ class EpochEndOfPartition:
     end_offset: Int64 = -1
 
 
-@attrs.define
-class EpochEndOfTopic:
-    name: String = ""
-    partitions: list[EpochEndOfPartition] = array()
+EpochEndOfTopic = OfTopic[EpochEndOfPartition]
 
 
 @attrs.define

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from examples.broker.protocol.messages.common import TopicCodes, TopicPartitions  # noqa: TC001 - annotations are read
+from examples.broker.protocol.messages.common import OfTopic, TopicCodes, TopicPartitions
 from examples.broker.protocol.wire import Int16, Int32, Int64, NullableString, String, array, only, since
 
 
@@ -17,10 +17,7 @@ class OffsetCommitPartition:
     metadata: NullableString = None
 
 
-@attrs.define
-class OffsetCommitTopic:
-    name: String = ""
-    partitions: list[OffsetCommitPartition] = array()
+OffsetCommitTopic = OfTopic[OffsetCommitPartition]
 
 
 @attrs.define
@@ -54,10 +51,7 @@ class OffsetOfPartition:
     error_code: Int16 = 0
 
 
-@attrs.define
-class OffsetsOfTopic:
-    name: String = ""
-    partitions: list[OffsetOfPartition] = array()
+OffsetsOfTopic = OfTopic[OffsetOfPartition]
 
 
 @attrs.define

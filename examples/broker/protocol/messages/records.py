@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from examples.broker.protocol.messages.common import TopicPartitions  # noqa: TC001 - annotations are read
+from examples.broker.protocol.messages.common import OfTopic, TopicPartitions
 from examples.broker.protocol.wire import (
     Int8,
     Int16,
@@ -25,10 +25,7 @@ class ProducePartition:
     records: NullableBytes = None
 
 
-@attrs.define
-class ProduceTopic:
-    name: String = ""
-    partitions: list[ProducePartition] = array()
+ProduceTopic = OfTopic[ProducePartition]
 
 
 @attrs.define
@@ -56,10 +53,7 @@ class ProducedPartition:
     error_message: NullableString = since(8, None)
 
 
-@attrs.define
-class ProducedTopic:
-    name: String = ""
-    partitions: list[ProducedPartition] = array()
+ProducedTopic = OfTopic[ProducedPartition]
 
 
 @attrs.define
@@ -77,10 +71,7 @@ class FetchPartition:
     partition_max_bytes: Int32 = 0
 
 
-@attrs.define
-class FetchTopic:
-    name: String = ""
-    partitions: list[FetchPartition] = array()
+FetchTopic = OfTopic[FetchPartition]
 
 
 @attrs.define
@@ -115,10 +106,7 @@ class FetchedPartition:
     records: NullableBytes = None
 
 
-@attrs.define
-class FetchedTopic:
-    name: String = ""
-    partitions: list[FetchedPartition] = array()
+FetchedTopic = OfTopic[FetchedPartition]
 
 
 @attrs.define
@@ -137,10 +125,7 @@ class ListOffsetsPartition:
     max_num_offsets: Int32 = only(0, 0, 1)
 
 
-@attrs.define
-class ListOffsetsTopic:
-    name: String = ""
-    partitions: list[ListOffsetsPartition] = array()
+ListOffsetsTopic = OfTopic[ListOffsetsPartition]
 
 
 @attrs.define
@@ -160,10 +145,7 @@ class ListedPartition:
     leader_epoch: Int32 = since(4, -1)
 
 
-@attrs.define
-class ListedTopic:
-    name: String = ""
-    partitions: list[ListedPartition] = array()
+ListedTopic = OfTopic[ListedPartition]
 
 
 @attrs.define
@@ -178,10 +160,7 @@ class DeleteRecordsPartition:
     offset: Int64 = 0
 
 
-@attrs.define
-class DeleteRecordsTopic:
-    name: String = ""
-    partitions: list[DeleteRecordsPartition] = array()
+DeleteRecordsTopic = OfTopic[DeleteRecordsPartition]
 
 
 @attrs.define
@@ -197,10 +176,7 @@ class DeletedPartition:
     error_code: Int16 = 0
 
 
-@attrs.define
-class DeletedRecordsTopic:
-    name: String = ""
-    partitions: list[DeletedPartition] = array()
+DeletedRecordsTopic = OfTopic[DeletedPartition]
 
 
 @attrs.define

@@ -12,6 +12,7 @@ import structlog
 from examples.broker.protocol.errors import BrokerError, ErrorCode, MalformedRequest
 from examples.broker.protocol.message_set import from_batches, to_batches
 from examples.broker.protocol.messages import records as m
+from examples.broker.protocol.messages.common import OfTopic
 from examples.broker.protocol.records import ZSTD, compressions
 from examples.broker.replication.fetching.fetch_sessions import CONSUMER, Found, Wanted
 from examples.broker.storage.topics import check_not_internal
@@ -150,7 +151,7 @@ class RecordHandlers:
                     start = partition.log.start_offset if partition is not None else -1
                     appended_at = partition.log.newest_at(offset) if partition is not None and partition.stamps else -1
                     parts.append(m.ProducedPartition(part.index, code, offset, appended_at, start))
-                topics.append(m.ProducedTopic(topic.name, parts))
+                topics.append(OfTopic(topic.name, parts))
             reply(m.ProduceResponse(topics))
 
         self.replicas.append(entries, acks=request.acks, timeout_ms=request.timeout_ms, respond=respond)
@@ -184,7 +185,7 @@ class RecordHandlers:
                 most = min(max(want.max_bytes, 1), space)
                 part = yield from _fetched(each.key[1], each, want.offset, version, most)
                 space -= len(part.records or b"")
-                topics.setdefault(each.key[0], m.FetchedTopic(each.key[0])).partitions.append(part)
+                topics.setdefault(each.key[0], OfTopic(each.key[0])).partitions.append(part)
             reply(m.FetchResponse(session_id=session.session_id, topics=list(topics.values())))
 
         operation = self.replicas.fetches.fetch(
@@ -220,7 +221,7 @@ class RecordHandlers:
                     answer.error_code = error.code
                 parts.append(answer)
                 yield
-            topics.append(m.ListedTopic(topic.name, parts))
+            topics.append(OfTopic(topic.name, parts))
         reply(m.ListOffsetsResponse(topics=topics))
 
     def delete_records(self, request: m.DeleteRecordsRequest, _version: int, reply: Reply) -> None:
@@ -234,7 +235,7 @@ class RecordHandlers:
                 for part in topic.partitions:
                     code, low = results[topic.name, part.index]
                     parts.append(m.DeletedPartition(part.index, low, code))
-                topics.append(m.DeletedRecordsTopic(topic.name, parts))
+                topics.append(OfTopic(topic.name, parts))
             reply(m.DeleteRecordsResponse(topics=topics))
 
         self.replicas.delete_records(offsets, timeout_ms=request.timeout_ms, respond=respond)

@@ -1,11 +1,13 @@
 """Strategies that the broker's unit tests share: any message of the protocol, built from its declaration."""
 
 import functools
-from typing import Annotated, get_args, get_origin, get_type_hints
+from typing import Annotated, get_args, get_origin
 
 import attrs
 import pytest
 from hypothesis import strategies as st
+
+from examples.broker.protocol.wire import fields_of
 
 _RANGES = {"b": 8, "h": 16, "i": 32, "q": 64}
 
@@ -32,15 +34,8 @@ def _values(hint, version, nulls):
 @functools.cache
 def messages(message, version, nulls=True):
     """Any value of the message as this version can carry it: fields of other versions keep their defaults."""
-    hints = get_type_hints(message, include_extras=True)
-    return st.builds(
-        message,
-        **{
-            field.name: _values(hints[field.name], version, nulls)
-            for field in attrs.fields(message)
-            if version in field.metadata.get("versions", range(99))
-        },
-    )
+    wanted = ((field.name, hint) for field, hint, present in fields_of(message, version) if present)
+    return st.builds(message, **{name: _values(hint, version, nulls) for name, hint in wanted})
 
 
 @pytest.fixture(scope="session")
