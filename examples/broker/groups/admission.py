@@ -12,6 +12,8 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
+import attrs
+
 from examples.broker.groups.state.group import Group, GroupState, Member
 from examples.broker.groups.state.values import Identity, Join, Joined
 from examples.broker.protocol.errors import BrokerError, ErrorCode
@@ -27,31 +29,19 @@ if TYPE_CHECKING:
     AnswerJoin = Callable[[Joined], None]
 
 
+@attrs.define(eq=False)
 class Admission:
-    """Adds members to groups.
+    """Adds members to groups."""
 
-    Args:
-        settings: the limits.
-        groups: the groups that this node coordinates.
-        store: writes a group when one of its members is replaced.
-        sessions: renewed by a join.
-        rebalance: begins a rebalance with a reason, or continues the current one.
-    """
-
-    def __init__(
-        self,
-        settings: GroupSettings,
-        groups: KnownGroups,
-        store: GroupStore,
-        sessions: Sessions,
-        *,
-        rebalance: Callable[[Group, str], None],
-    ) -> None:
-        self._settings = settings
-        self._groups = groups
-        self._store = store
-        self._sessions = sessions
-        self._rebalance = rebalance
+    _settings: GroupSettings
+    _groups: KnownGroups
+    """The groups that this node coordinates."""
+    _store: GroupStore
+    """Writes a group when one of its members is replaced."""
+    _sessions: Sessions
+    """Renewed by a join."""
+    _rebalance: Callable[[Group, str], None]
+    """Begins a rebalance with a reason, or continues the current one."""
 
     def join(self, request: Join, answer: AnswerJoin) -> None:
         """Add a member. `answer` is called when the next generation begins. Raises BrokerError if it cannot join."""

@@ -30,25 +30,18 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 
 
+@attrs.define(eq=False)
 class Commits:
-    """Offsets of groups.
+    """Offsets of groups."""
 
-    Args:
-        settings: the limits.
-        groups: the groups that this node coordinates.
-        store: writes offsets.
-        sessions: renewed by a member's commit.
-        topics: the topics that exist.
-    """
-
-    def __init__(
-        self, settings: GroupSettings, groups: KnownGroups, store: GroupStore, sessions: Sessions, topics: TopicManager
-    ) -> None:
-        self._settings = settings
-        self._groups = groups
-        self._store = store
-        self._sessions = sessions
-        self._topics = topics
+    _settings: GroupSettings
+    _groups: KnownGroups
+    """The groups that this node coordinates."""
+    _store: GroupStore
+    _sessions: Sessions
+    """Renewed by a member's commit."""
+    _topics: TopicManager
+    """The topics that exist."""
 
     def commit(
         self, group_id: str, who: Identity, offsets: Mapping[Key, Commit], answer: Callable[[Codes], None]

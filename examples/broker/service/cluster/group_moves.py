@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import attrs
 import structlog
 
 from examples.broker.protocol.errors import BrokerError
@@ -30,23 +31,15 @@ _log = structlog.get_logger(__name__)
 _RETRY_S = 5.0
 
 
+@attrs.define(eq=False)
 class GroupMoves:
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        tree: TreeClient,
-        jobs: TreeJobs,
-        *,
-        run_actions: Callable[[], None],
-        turn_ms: int,
-    ) -> None:
-        self._coordinator = coordinator
-        self._tree = tree
-        self._jobs = jobs
-        self._run_actions = run_actions
-        self._turn_ms = turn_ms
-        self._loop = asyncio.get_running_loop()
-        self._loading: dict[Key, asyncio.Task[None]] = {}
+    _coordinator: Coordinator
+    _tree: TreeClient
+    _jobs: TreeJobs
+    _run_actions: Callable[[], None] = attrs.field(kw_only=True)
+    _turn_ms: int = attrs.field(kw_only=True)
+    _loop: asyncio.AbstractEventLoop = attrs.field(init=False, factory=asyncio.get_running_loop)
+    _loading: dict[Key, asyncio.Task[None]] = attrs.field(init=False, factory=dict)
 
     def led(self, key: Key) -> None:
         """Load the groups of a partition that this node leads now."""
