@@ -25,7 +25,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import Future
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 
 class AfterFork(Protocol):
@@ -35,38 +35,37 @@ class AfterFork(Protocol):
 
 Report = Callable[[AfterFork, Exception], None]
 
+Lock = TypeVar("Lock")
+
 _locks: weakref.WeakSet[Any] = weakref.WeakSet()
 _rlocks: weakref.WeakSet[Any] = weakref.WeakSet()
 _objects: weakref.WeakValueDictionary[int, AfterFork] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 
 
+def _kept(lock: Lock, among: weakref.WeakSet[Any]) -> Lock:
+    among.add(lock)
+    return lock
+
+
 def new_lock() -> threading.Lock:
     """Return a new lock that is free in a forked child."""
-    lock = threading.Lock()
-    _locks.add(lock)
-    return lock
+    return _kept(threading.Lock(), _locks)
 
 
 def new_rlock() -> threading.RLock:
     """Return a new re-entrant lock that is free in a forked child, unless the thread that forks owns it."""
-    lock = threading.RLock()
-    _rlocks.add(lock)
-    return lock
+    return _kept(threading.RLock(), _rlocks)
 
 
 def new_condition(lock: threading.Lock | None = None) -> threading.Condition:
     """Return a new condition on ``lock``, or on a new plain lock. In a forked child it is free and no thread waits."""
-    condition = threading.Condition(threading.Lock() if lock is None else lock)  # its own is freed with it
-    _locks.add(condition)
-    return condition
+    return _kept(threading.Condition(threading.Lock() if lock is None else lock), _locks)  # its own is freed with it
 
 
 def new_event() -> threading.Event:
     """Return a new event. A forked child finds it set or not set, as it was, and can wait for it."""
-    event = threading.Event()
-    _locks.add(event)
-    return event
+    return _kept(threading.Event(), _locks)
 
 
 def call_after_fork(thing: AfterFork) -> None:

@@ -12,7 +12,7 @@ import grpc
 import httpx
 import pytest
 
-from tests.support.served import ROOT, free_port, python_files, served, tally
+from tests.support.served import ROOT, answers_at_the_stop, free_port, python_files, served, tally
 from tests.support.threads import PATIENCE_S, eventually
 
 LONG_MS = 300_000
@@ -135,9 +135,7 @@ def test_server_that_is_told_to_stop_answers_everybody_first(server):
         async with clients(server) as client:
             polls = [poll(client, f"user {number % 3}") for number in range(30)]
             await wait_until_parked(server, 30)
-            server.tell()
-            answers = await asyncio.gather(*polls)
-            assert {(503, "1"): 30} == tally((answer.status_code, answer.headers["Retry-After"]) for answer in answers)
+            await answers_at_the_stop(server, polls)
 
     bounded(main)
     assert server.end() in (0, -signal.SIGTERM), server.output

@@ -11,7 +11,7 @@ import aiohttp
 import httpx
 import pytest
 
-from tests.support.served import served, tally
+from tests.support.served import answers_at_the_stop, served, tally
 from tests.support.threads import PATIENCE_S, eventually
 
 APP = "examples.webpoll.app:app"
@@ -104,9 +104,7 @@ def test_server_that_is_told_to_stop_answers_everybody_first(server):
         async with clients(server) as client:
             polls = [poll(client, f"user {number % 5}") for number in range(50)]
             await wait_until_parked(server, 50)
-            server.tell()
-            answers = await asyncio.gather(*polls)
-            assert {(503, "1"): 50} == tally((answer.status_code, answer.headers["Retry-After"]) for answer in answers)
+            answers = await answers_at_the_stop(server, polls)
             assert {"the server is stopping"} == {answer.json()["detail"] for answer in answers}
 
     asyncio.run(main())

@@ -1,5 +1,6 @@
 """A real server as a process of its own, stopped as an operator would stop it."""
 
+import asyncio
 import collections
 import contextlib
 import itertools
@@ -118,6 +119,14 @@ def python_files(page: Path) -> list[tuple[str, str]]:
     return re.findall(
         r"^```python\n(?=# ([\w.]+))(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
     )
+
+
+async def answers_at_the_stop(server: Served, polls: list[Any]) -> list[Any]:
+    """Tell a server to stop. Each of its polls must be answered 503 with Retry-After."""
+    server.tell()
+    answers = await asyncio.gather(*polls)
+    assert {(503, "1"): len(polls)} == tally((answer.status_code, answer.headers["Retry-After"]) for answer in answers)
+    return answers
 
 
 def tally(answers: Iterable[Any]) -> dict[Any, int]:

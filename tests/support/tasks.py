@@ -1,13 +1,13 @@
-"""A timer task that remembers when it ran."""
+"""A timer task that remembers when it ran, an executor that runs on request, and a timer of the user's own."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from timer import Timer, TimerTask
+from timer import MockTimer, Timer, TimerTask
 
 Task = TypeVar("Task", bound=TimerTask)
 
@@ -49,3 +49,39 @@ def added(timer: Timer, task: Task) -> Task:
 def add_all(timer: Timer, tasks: list[Task]) -> list[Task]:
     """Add the tasks to the timer, in that order. Returns the tasks."""
     return [added(timer, task) for task in tasks]
+
+
+class Collecting:
+    """An executor that keeps its batches. ``run`` runs them, and returns how many there were."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+
+    def submit(self, function: Callable[..., object], *args: object) -> None:
+        self.batches.append((function, args))
+
+    def run(self) -> int:
+        batches, self.batches = self.batches, []
+        for function, args in batches:
+            function(*args)
+        return len(batches)
+
+
+class OwnTimer(Timer):
+    """A timer of the user's around one of ours, with the fewest methods. It reports nothing of itself."""
+
+    def __init__(self) -> None:
+        self.under = MockTimer()
+
+    def add(self, task: TimerTask) -> None:
+        self.under.add(task)
+
+    def advance_clock(self, timeout_ms: float) -> bool:
+        return self.under.advance_clock(timeout_ms)
+
+    @property
+    def size(self) -> int:
+        return self.under.size
+
+    def shutdown(self) -> list[TimerTask]:
+        return self.under.shutdown()

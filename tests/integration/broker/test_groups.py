@@ -84,6 +84,8 @@ def test_clients_of_all_kinds_share_a_group(broker, topic4):
     """confluent-kafka, kafka-python and aiokafka in one group divide the partitions among them."""
     stop = threading.Event()
     counts = {}
+    settings = {"bootstrap_servers": broker.bootstrap, "group_id": topic4}
+    settings |= {"session_timeout_ms": 30_000, "heartbeat_interval_ms": 300}
 
     def run_confluent():
         consumer = member(broker.bootstrap, topic4, topic4, **{"partition.assignment.strategy": "roundrobin"})
@@ -93,28 +95,14 @@ def test_clients_of_all_kinds_share_a_group(broker, topic4):
         consumer.close()
 
     def run_python():
-        consumer = KafkaConsumer(
-            topic4,
-            bootstrap_servers=broker.bootstrap,
-            group_id=topic4,
-            session_timeout_ms=30_000,
-            heartbeat_interval_ms=300,
-            partition_assignment_strategy=[PythonRoundRobin],
-        )
+        consumer = KafkaConsumer(topic4, partition_assignment_strategy=[PythonRoundRobin], **settings)
         while not stop.is_set():
             consumer.poll(timeout_ms=50)
             counts["kafka-python"] = len(consumer.assignment())
         consumer.close()
 
     async def run_aio():
-        consumer = AIOKafkaConsumer(
-            topic4,
-            bootstrap_servers=broker.bootstrap,
-            group_id=topic4,
-            session_timeout_ms=30_000,
-            heartbeat_interval_ms=300,
-            partition_assignment_strategy=(AioRoundRobin,),
-        )
+        consumer = AIOKafkaConsumer(topic4, partition_assignment_strategy=(AioRoundRobin,), **settings)
         await consumer.start()
         while not stop.is_set():
             await consumer.getmany(timeout_ms=50)

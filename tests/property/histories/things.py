@@ -4,7 +4,8 @@ import threading
 from concurrent.futures import Future
 
 from purgatory import DelayedFuture, DelayedOperation, Observer
-from timer import MockTimer, Timer
+from tests.support.tasks import OwnTimer
+from timer import MockTimer
 
 
 class Stuck(Exception):
@@ -207,27 +208,11 @@ def observer(world, name, spec):
     return type("Told", (Observer,), {event: method(event) for event in spec})()
 
 
-class OwnTimer(Timer):
-    """A timer of the user's, with the fewest methods."""
-
-    def __init__(self):
-        self.wheel = MockTimer()
-
-    def add(self, task):
-        self.wheel.add(task)
-
-    def advance_clock(self, timeout_ms):
-        return self.wheel.advance_clock(timeout_ms)
-
-    @property
-    def size(self):
-        return self.wheel.size
-
-    def shutdown(self):
-        return self.wheel.shutdown()
+class OwnClocked(OwnTimer):
+    """Such a timer with the clock of ours."""
 
     def now_ns(self):
-        return self.wheel.now_ns()
+        return self.under.now_ns()
 
     @property
     def is_driven(self):
@@ -247,7 +232,7 @@ class HookedTimer(MockTimer):
 
 def timer(world, kind, scripts):
     if kind == "own":
-        return OwnTimer()
+        return OwnClocked()
     if kind == "hooked":
         made = HookedTimer()
         made.world, made.scripts = world, scripts

@@ -5,40 +5,21 @@ import time
 import pytest
 
 from tests.support import PATIENCE_S, Ping, added, eventually
-from timer import Driver, MockTimer, SystemTimer, SystemTimerReaper, Timer, TimerClosed
+from tests.support.tasks import OwnTimer
+from timer import Driver, SystemTimer, SystemTimerReaper, Timer, TimerClosed
 from timer._base import OnError
-
-
-class Plain(Timer):
-    """A user's timer around one of ours, which reports nothing of itself."""
-
-    def __init__(self):
-        self.under = MockTimer()
-
-    def add(self, task):
-        self.under.add(task)
-
-    def advance_clock(self, timeout_ms):
-        return self.under.advance_clock(timeout_ms)
-
-    @property
-    def size(self):
-        return self.under.size
-
-    def shutdown(self):
-        return self.under.shutdown()
 
 
 @pytest.fixture
 def plain():
-    with Plain() as timer:
+    with OwnTimer() as timer:
         yield timer
 
 
 def test_timer_that_says_nothing_of_itself(plain):
     """It is its own innermost timer, bears its class's name, and isn't known to be driven or closed."""
     assert plain is plain.inner
-    assert ("Plain", None, None) == (plain.name, plain.driver, plain.statistics())
+    assert ("OwnTimer", None, None) == (plain.name, plain.driver, plain.statistics())
     assert (False, False) == (plain.is_driven, plain.is_closed)
     assert plain.wake() is None
 

@@ -10,6 +10,7 @@ import attrs
 import pytest
 
 from tests.support import PATIENCE_S, Ping, add_all, added, eventually, in_thread
+from tests.support.tasks import Collecting
 from timer import (
     InlineExecutor,
     ManualClock,
@@ -185,22 +186,6 @@ def test_no_thread_before_the_first_task_is_due(clock):
         timer.advance_clock(0)
 
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("idle")]
-
-
-class Collecting:
-    """An executor that keeps its batches. ``run`` runs them."""
-
-    def __init__(self):
-        self.batches = []
-
-    def submit(self, fn, *args):
-        self.batches.append((fn, args))
-
-    def run(self):
-        batches, self.batches = self.batches, []
-        for fn, args in batches:
-            fn(*args)
-        return len(batches)
 
 
 def test_due_tasks_go_to_the_executor_as_one_batch(clock):

@@ -8,17 +8,7 @@ from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import controller as cm
 from examples.broker.protocol.messages import topics as m
 from examples.broker.replication.metadata import CLUSTER_ID
-from examples.broker.service.handlers.assignments import (
-    MOST_AT_ONCE,
-    PREFERRED,
-    UNCLEAN,
-    assigned_at_creation,
-    assigned_at_growth,
-    by_name,
-    check_total,
-    names_in,
-    single_entry,
-)
+from examples.broker.service.handlers import assignments
 from examples.broker.storage.topics import check_name, check_not_internal
 
 if TYPE_CHECKING:
@@ -40,7 +30,7 @@ class TopicHandlers:
 
     def metadata(self, request: m.MetadataRequest, version: int, reply: Reply) -> Steps[None]:
         """Describe the cluster. A request for a topic may create it."""
-        names = names_in(request, version)
+        names = assignments.names_in(request, version)
         codes: Mapping[str, ErrorCode] = {}
         if names is not None and request.allow_auto_topic_creation and self.config.auto_create_topics:
             codes = yield from self._create_missing(names)
@@ -66,7 +56,7 @@ class TopicHandlers:
                 continue
             try:
                 check_name(name)
-                if planned and len(planned) * self.config.partitions >= MOST_AT_ONCE:
+                if planned and len(planned) * self.config.partitions >= assignments.MOST_AT_ONCE:
                     raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE)  # the client asks again
                 planned[name] = self.topics.plan(name, partitions=self.config.partitions)
             except BrokerError as error:
@@ -92,16 +82,16 @@ class TopicHandlers:
         answers = []
         planned: list[tuple[Topic, m.CreatedTopic]] = []
         total = 0
-        for name, wanted in by_name(request.topics).items():
+        for name, wanted in assignments.by_name(request.topics).items():
             answer = m.CreatedTopic(name)
             try:
-                topic = self._planned(single_entry(name, wanted))
-                total = check_total(total + topic.partitions)
+                topic = self._planned(assignments.single_entry(name, wanted))
+                total = assignments.check_total(total + topic.partitions)
                 planned.append((topic, answer))
             except BrokerError as error:
                 answer.error_code, answer.error_message = error.code, str(error)
             answers.append(answer)
-            if len(planned) == MOST_AT_ONCE:
+            if len(planned) == assignments.MOST_AT_ONCE:
                 yield from self._create(planned, request)
             if not planned:
                 yield  # not before: another request could create a topic that is only planned here
@@ -118,7 +108,7 @@ class TopicHandlers:
         planned.clear()
 
     def _planned(self, wanted: m.CreatableTopic) -> Topic:
-        assignment = assigned_at_creation(wanted, self.config.cluster.nodes)
+        assignment = assignments.assigned_at_creation(wanted, self.config.cluster.nodes)
         partitions = self.config.partitions if wanted.num_partitions == -1 else wanted.num_partitions
         return self.topics.plan(
             wanted.name,
@@ -131,14 +121,15 @@ class TopicHandlers:
         """Add partitions to topics."""
         answers = []
         total = 0
-        for name, wanted in by_name(request.topics).items():
+        for name, wanted in assignments.by_name(request.topics).items():
             answer = m.CreatedPartitions(name)
             try:
                 check_not_internal(name)
                 before = self.topics.existing(name).partitions
-                topic = self.topics.plan_growth(name, single_entry(name, wanted).count)
-                total = check_total(total + topic.partitions - before)
-                assigned_at_growth(single_entry(name, wanted), before, self.config.cluster.nodes)
+                entry = assignments.single_entry(name, wanted)
+                topic = self.topics.plan_growth(name, entry.count)
+                total = assignments.check_total(total + topic.partitions - before)
+                assignments.assigned_at_growth(entry, before, self.config.cluster.nodes)
                 if not request.validate_only:
                     yield from self.topics.create_in_steps(topic)
             except BrokerError as error:
@@ -166,7 +157,7 @@ class TopicHandlers:
 
     def elect_leaders(self, request: cm.ElectLeadersRequest, _version: int, reply: Reply) -> None:
         """Answer that no election is needed: a node alone leads every partition."""
-        if request.election_type not in (PREFERRED, UNCLEAN):
+        if request.election_type not in (assignments.PREFERRED, assignments.UNCLEAN):
             reply(cm.ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
             return
         topics = []

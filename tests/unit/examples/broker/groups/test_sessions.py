@@ -5,27 +5,13 @@ import pytest
 from examples.broker.groups.sessions import Sessions
 from examples.broker.groups.state.group import Group, Member
 from purgatory import DelayedOperationPurgatory
+from tests.support.tasks import Collecting
 from timer import ManualClock, SystemTimer
-
-
-class Loop:
-    """An executor that runs its tasks on request."""
-
-    def __init__(self):
-        self.given = []
-
-    def submit(self, function, *args):
-        self.given.append((function, args))
-
-    def run(self):
-        given, self.given = self.given, []
-        for function, args in given:
-            function(*args)
 
 
 class Fixture:
     def __init__(self):
-        self.clock, self.loop = ManualClock(), Loop()
+        self.clock, self.loop = ManualClock(), Collecting()
         self.timer = SystemTimer("t", clock=self.clock, executor=self.loop)
         self.heartbeats = DelayedOperationPurgatory("heartbeat", timer=self.timer)
         self.lost = []
@@ -77,7 +63,7 @@ def test_a_sign_of_life_puts_the_deadline_off(session):
 def test_a_sign_of_life_at_the_last_moment(session):
     """One that comes while the expiry is on its way to the loop still counts: the member has a whole session again."""
     session.advance(1_001)
-    assert session.loop.given
+    assert session.loop.batches
     session.renew()
     session.advance(999)
     session.loop.run()
