@@ -21,10 +21,10 @@ RENEWING = "after_fork"
 
 #: The objects that a child does not make again, with the reason.
 LEFT = {
-    "timer._fork.new_condition.condition": "the module that frees them",
-    "timer._fork.new_event.event": "likewise",
-    "timer._fork.new_lock.lock": "likewise",
-    "timer._fork.new_rlock.lock": "likewise",
+    "timer._fork.new_condition": "the module that frees them",
+    "timer._fork.new_event": "likewise",
+    "timer._fork.new_lock": "likewise",
+    "timer._fork.new_rlock": "likewise",
     "timer._reaper.Driver.thread": "nothing expires in a child, and a thread that isn't there is joined at once",
     "timer._reaper.Driver._sleep": "only the thread waits for it, which a child does not have",
     "purgatory._threads.watchdog.Watchdog._start.thread": "kept as _thread, which after_fork forgets",

@@ -9,6 +9,7 @@ from prometheus_client import Counter, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, PurgatoryFull
+from purgatory.feeds import MemoryFeed
 from purgatory.metrics import _collector, register, unregister
 from tests.support import PATIENCE_S, Waiting, eventually, park_one, satisfy
 from timer import ManualClock, MockTimer, SystemTimer, SystemTimerReaper
@@ -324,13 +325,15 @@ def test_describe_names_all_that_is_collected(registry, mock_timer):
 
 
 def test_no_label_but_the_documented(registry, mock_timer):
-    """Series are labelled by purgatory or timer, and outcome. Never by what a client chose, such as a key."""
+    """Series are labelled by purgatory, timer or feed, and outcome. Never by what a client chose, such as a key."""
     register(registry, histograms=True, callbacks=True)
+    feed = MemoryFeed("inbox")
     with DelayedOperationPurgatory("fetch", timer=mock_timer) as fetch:
         fetch.try_complete_else_watch(Waiting(), ["a key of a client"])
         labels = {label for _, *pairs in series(registry) for label, _ in pairs}
 
-        assert {"purgatory", "timer", "outcome", "le"} == labels
+        assert {"purgatory", "timer", "feed", "outcome", "le"} == labels
+        assert "inbox" == feed.name
         assert "a key of a client" not in generate_latest(registry).decode()
 
 
