@@ -205,6 +205,7 @@ class Partition:
         self._take(leadership, replicas)
         if begins:
             self.followers.forget_all()
+            self._next_start = None
         self._update_followers(now)
         if begins:
             self._epoch_start = self.log.next_offset
@@ -226,6 +227,7 @@ class Partition:
         """Follow the leader, if there is one."""
         if self.is_leader or leadership.leader_epoch != self.leader_epoch or leadership.leader != self.leader_id:
             self.is_aligned = False
+            self._next_start = None  # the new leader sends its own
         self.is_leader = False
         self._take(leadership, replicas)
 
@@ -292,11 +294,17 @@ class Partition:
             self.log.append_replicated(data)
         self.high_watermark = max(self.high_watermark, min(leader_watermark, self.log.next_offset))
         if leader_start > self.log.start_offset:
-            self._adopt_start(leader_start)
+            if self._next_start is None or self._next_start[0] != leader_start:
+                self._next_start = (leader_start, self.log.next_offset)
+            self.adopt_start()
 
-    def _adopt_start(self, start: int) -> None:
-        if self._next_start is None or self._next_start[0] != start:
-            self._next_start = (start, self.log.next_offset)
-        if not self.start_waits or self.log.secured_offset >= self._next_start[1]:
-            self.log.delete_before(start)
-            self._next_start = None
+    def adopt_start(self) -> None:
+        """On a follower: adopt the log start that its leader sent last, if that may be done by now.
+
+        A leader sends its log start once. If it has to wait for the disk, the owner calls this again.
+        """
+        if self._next_start is not None:
+            start, end = self._next_start
+            if not self.start_waits or self.log.secured_offset >= end:
+                self.log.delete_before(start)
+                self._next_start = None

@@ -294,10 +294,12 @@ class ReplicaManager:
     # -- housekeeping
 
     def retain(self) -> None:
-        """Delete expired records where this node leads. Followers adopt their leader's log start."""
+        """Delete expired records where this node leads. Elsewhere adopt the leader's log start, if that had to wait."""
         now = time.time() * 1_000
         for partition in self.partitions.values():
-            if partition.is_leader:
+            if not partition.is_leader:
+                partition.adopt_start()
+            else:
                 offset = partition.log.expired_before(partition.high_watermark, now)
                 if offset > partition.log.start_offset:
                     _log.info("records expired", key=partition.key, before=offset)

@@ -350,3 +350,30 @@ def test_a_follower_of_the_internal_topic_secures_records_before_it_hides_others
     append(leader)
     follower.replicate(leader.log.read(4, 5, 1 << 20), leader_watermark=5, leader_start=2)
     assert (2, 4) == (follower.log.start_offset, follower.log.secured_offset)
+
+
+def test_a_log_start_that_waits_for_the_disk_is_adopted_without_another_record(make):
+    """A leader sends its log start once. An idle follower adopts it when its records are on the disk."""
+    leader, follower = make(), make(node=2)
+    follower.start_waits = True
+    for _ in range(3):
+        append(leader)
+    follower.replicate(leader.log.read(0, 3, 1 << 20), leader_watermark=3, leader_start=2)
+    follower.adopt_start()
+    assert 0 == follower.log.start_offset
+    follower.log.sync()
+    follower.adopt_start()
+    assert 2 == follower.log.start_offset
+
+
+def test_a_log_start_that_waits_is_forgotten_under_another_leader(make):
+    """Another leader may not have the records from there on, and sends a log start of its own."""
+    leader, follower = make(), make(node=2)
+    follower.start_waits = True
+    for _ in range(3):
+        append(leader)
+    follower.replicate(leader.log.read(0, 3, 1 << 20), leader_watermark=3, leader_start=2)
+    follower.follow(Leadership(3, 7, (2, 3), 8), (1, 2, 3))
+    follower.log.sync()
+    follower.adopt_start()
+    assert 0 == follower.log.start_offset

@@ -178,6 +178,15 @@ def test_records_are_secured_once_they_are_forced_to_the_disk(log):
     assert 6 == log.secured_offset
 
 
+def test_records_of_the_last_process_are_secured_by_the_first_sync(log):
+    """A log that is opened again may have records that the last process had not forced to the disk."""
+    again = Log(log.folder)
+    assert 0 == again.secured_offset
+    again.sync()
+    assert log.next_offset == again.secured_offset
+    again.close()
+
+
 def test_a_record_that_is_appended_during_a_sync_is_not_secured(log, monkeypatch):
     """The next sync secures it."""
     real = Segment.sync
