@@ -13,20 +13,32 @@ Everything here runs on the loop of the following.
 from __future__ import annotations
 
 import asyncio
+import itertools
+import operator
 import time
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from purgatory import DelayedOperationPurgatory
+from purgatory._events.feed_tracing import tracing
 from purgatory._events.log import log, throttle
 from purgatory._support.errors import unhashable
 from purgatory.feeds._errors import InvalidKeys
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from purgatory.aio import AsyncPurgatory
     from purgatory.feeds._counters import Counters
     from purgatory.feeds._settings import Settings
     from purgatory.feeds._values import Event, Position
+
+    #: Keys that are checked together, and the trace that their events carried.
+    Chunk: TypeAlias = tuple[str | None, list[Hashable]]
+
+AnswerT = TypeVar("AnswerT")
+ArgumentT = TypeVar("ArgumentT")
 
 #: How long a slice may take before the loop gets its turn. One event is applied in any case.
 SLICE_S: Final = 0.005
@@ -86,7 +98,7 @@ class Applying:
 
     async def _slice(self, events: Sequence[Event], start: int) -> int:
         """Apply a slice, and check its keys. Returns the place of the next one."""
-        keys: dict[Hashable, None] = {}
+        keys: dict[Hashable, str | None] = {}
         done = start
         skipped = 0
         give_up_s = time.perf_counter() + SLICE_S
@@ -94,7 +106,7 @@ class Applying:
             for event in events[start : start + self._settings.slice_size]:
                 try:
                     if not event.is_repeated:
-                        _add_keys(keys, self._settings.apply(event))
+                        _add_keys(keys, _traced(event.context, self._settings.apply, event), event.context)
                 except Exception as error:
                     if self._settings.on_error == "stop":
                         error.add_note(f"feed {self._name!r} stopped before position {event.position}")
@@ -109,24 +121,22 @@ class Applying:
                 self._counters.add("applied", done - start - skipped)
                 self._counters.add("skipped", skipped)
                 self._advance(events[done - 1].position, len(events) - done)
-            await self._check(list(keys))
+            await self._check(_chunks(keys))
         return done
 
-    async def _check(self, keys: Sequence[Hashable]) -> None:
+    async def _check(self, chunks: deque[Chunk]) -> None:
         """Check keys, some at a time. If this is cancelled, the rest is checked at once."""
-        checked = 0
         give_up_s = time.perf_counter() + SLICE_S
         try:
-            while checked < len(keys):
-                chunk = keys[checked : checked + _KEYS]
-                checked += len(chunk)
-                self._check_all(chunk)
-                if checked < len(keys) and time.perf_counter() > give_up_s:
+            while chunks:
+                context, chunk = chunks.popleft()
+                _traced(context, self._check_all, chunk)
+                if chunks and time.perf_counter() > give_up_s:
                     await asyncio.sleep(0)
                     give_up_s = time.perf_counter() + SLICE_S
         finally:
-            if checked < len(keys):
-                self._check_all(keys[checked:])
+            for context, chunk in chunks:
+                _traced(context, self._check_all, chunk)
             self._moved()
 
     async def check_everything(self) -> None:
@@ -153,14 +163,32 @@ class Applying:
             )
 
 
-def _add_keys(keys: dict[Hashable, None], found: Any) -> None:
-    """Add what ``apply`` returned."""
+def _traced(context: str | None, call: Callable[[ArgumentT], AnswerT], argument: ArgumentT) -> AnswerT:
+    """Return ``call(argument)``. A tracer has the publisher's span current meanwhile."""
+    tracer = tracing.tracer
+    return call(argument) if tracer is None or context is None else tracer.run(context, call, argument)
+
+
+def _chunks(keys: dict[Hashable, str | None]) -> deque[Chunk]:
+    """The keys, some at a time. Those that are checked together have one context, if that matters."""
+    groups: list[Chunk] = [(None, list(keys))]
+    if tracing.tracer is not None:
+        grouped = itertools.groupby(keys.items(), operator.itemgetter(1))
+        groups = [(context, [key for key, _ in group]) for context, group in grouped]
+    chunks: deque[Chunk] = deque()
+    for context, group in groups:
+        chunks.extend((context, group[start : start + _KEYS]) for start in range(0, len(group), _KEYS))
+    return chunks
+
+
+def _add_keys(keys: dict[Hashable, str | None], found: Any, context: str | None) -> None:
+    """Add what ``apply`` returned. Of two events that name one key, the later one's context counts."""
     if type(found) is not list and (not isinstance(found, Iterable) or isinstance(found, (str, bytes, bytearray))):
         if hasattr(found, "close"):  # a coroutine, which would warn that it was never awaited
             found.close()
         raise InvalidKeys(found)
     for key in found:
         try:
-            keys[key] = None
+            keys[key] = context
         except TypeError as error:
             raise unhashable([key], error) from None

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import abc
 import asyncio
+import functools
 import time
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
+import attrs
+
 from purgatory import DelayedOperationPurgatory, InvalidSetting
+from purgatory._events.feed_tracing import tracing
 from purgatory._events.feeds import FeedStatistics, register
 from purgatory._support.errors import checked_int
 from purgatory.aio import AsyncPurgatory
@@ -95,6 +99,15 @@ class Feed(abc.ABC):
             InvalidSetting: an argument of another type.
         """
         event = self._new_event(key, value, id)
+        tracer = tracing.tracer
+        if tracer is None:
+            return await self._publish(event)
+        return await tracer.publish(self.name, key, functools.partial(self._publish_traced, event))
+
+    async def _publish_traced(self, event: NewEvent, context: str | None) -> Position:
+        return await self._publish(attrs.evolve(event, context=context))
+
+    async def _publish(self, event: NewEvent) -> Position:
         loop = asyncio.get_running_loop()
         outbox = self._outboxes.get(loop)
         if outbox is None:

@@ -1,4 +1,4 @@
-"""Spans for every purgatory of the process: those that live, and those made later."""
+"""Spans for every purgatory and feed of the process: those that live, and those made later."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import purgatory
+from purgatory._events.feed_tracing import tracing
+from purgatory.otel._feeds import FeedSpans
 from purgatory.otel._spans import Spans
 from timer._fork import new_lock
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 def instrument(tracer_provider: TracerProvider | None = None, *, keys: bool = True) -> Callable[[], None]:
     """Make spans of the waits in every live purgatory, from now on, and in each that is made later. From any thread.
 
+    Events of feeds carry the trace of their publisher to the waits that they end, in this process and in others.
+
     Args:
         tracer_provider: see :class:`Spans`.
         keys: likewise.
@@ -33,7 +37,14 @@ def instrument(tracer_provider: TracerProvider | None = None, *, keys: bool = Tr
     """
     instrumented = _Instrumented(lambda name: Spans(name, tracer_provider, keys=keys))
     instrumented.start()
-    return instrumented.stop
+    feeds = FeedSpans(tracer_provider, keys=keys)
+    tracing.add(feeds)
+
+    def stop() -> None:
+        instrumented.stop()
+        tracing.remove(feeds)
+
+    return stop
 
 
 class _Instrumented:

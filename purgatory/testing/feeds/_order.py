@@ -13,6 +13,7 @@ from purgatory.feeds import (
     InvalidPosition,
     Position,
 )
+from purgatory.feeds.engine import NewEvent
 from purgatory.testing.feeds._tools import (
     Faults,
     MakeFeed,
@@ -58,6 +59,20 @@ class Order:
             await worker.applied(positions[-1])
             assert given == [(event.key, event.value, event.id) for event in worker.seen]
             assert positions == [event.position for event in worker.seen]
+
+    @on_loop
+    async def test_trace_context_arrives(self, make_feed: MakeFeed) -> None:
+        """What a tracer of the publisher adds to an event arrives with it. Without a tracer nothing is added."""
+        feed = make_feed()
+        contexts = ["00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", None]
+        async with Worker(feed) as worker:
+            publisher = await feed.open_publisher()
+            for context in contexts:
+                (answer,) = await publisher.publish([NewEvent("key", b"", None, time.time_ns(), context, 3)])
+                assert isinstance(answer, Position)
+                await worker.applied(answer)
+            await publisher.close()
+            assert contexts == [event.context for event in worker.seen]
             assert all(abs(time.time_ns() - event.published_ns) < 60e9 for event in worker.seen)
 
     @on_loop

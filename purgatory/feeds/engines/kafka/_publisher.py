@@ -34,7 +34,7 @@ _REJECTIONS: Final = (
     kafka.TopicAuthorizationFailedError,
 )
 #: The headers of a record: the id, the publisher's time in nanoseconds, and what a tracer wants carried.
-ID, TIME, CONTEXT = "feed-id", "feed-time", "feed-context"
+ID, TIME, CONTEXT = "feed-id", "feed-time", "traceparent"
 #: The part of the time for a publish that the producer has for its own repetitions.
 _SHARE: Final = 0.8
 #: How much larger a record is than its event, at most.
