@@ -475,5 +475,15 @@ async def test_error_of_the_removal_is_logged_and_publishing_goes_on(server, tab
         assert 3 == (await feed.publish("key", b"3")).offset
 
 
+async def test_connection_is_closed_before_the_removal_has_begun(make_feed):
+    """A publisher that is closed directly after a publish leaves no connection."""
+    feed = make_feed()
+    publisher = await feed.open_publisher()
+    await publisher.publish([feed._new_event("key", b"1", None)])
+    assert publisher._trimming is not None
+    await publisher.close()
+    assert publisher._link.closed
+
+
 def _trimming(feed):
     return any(outbox._publisher._trimming is not None for outbox in feed._outboxes.values())

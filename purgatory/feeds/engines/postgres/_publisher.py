@@ -116,11 +116,10 @@ class PostgresPublisher(Publisher):
     async def close(self) -> None:
         """Close the connection."""
         trimming = self._trimming
-        if trimming is None:
-            await self._link.close()
-        else:  # it waits for the socket, so it closes the connection itself when it is cancelled
+        if trimming is not None:  # it waits for the socket, so it closes the connection itself when it is cancelled
             trimming.cancel()
             await asyncio.wait([trimming])
+        await self._link.close()  # the task may have been cancelled before it began
 
     async def _append(self, events: Sequence[NewEvent]) -> list[Answer]:
         """Append events with different ids."""
