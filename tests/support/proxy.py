@@ -55,7 +55,7 @@ class Proxy:
 
     def close(self) -> None:
         """End it."""
-        self._server.close()
+        self._loop.call_soon_threadsafe(self._server.close)
         self.refuse()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(PATIENCE_S)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from redis.asyncio import ConnectionPool
 from redis.exceptions import BusyLoadingError, NoScriptError, RedisError, ResponseError
@@ -48,6 +48,9 @@ from purgatory.feeds.engines._redis_entries import END, PUBLISH, is_event, mark_
 if TYPE_CHECKING:
     from purgatory.feeds.engine import Answer
     from purgatory.feeds.engines._redis_entries import Script
+
+#: The oldest server that a feed works on.
+_OLDEST: Final = (6, 2)
 
 
 class RedisFeed(Feed):
@@ -134,14 +137,21 @@ class _Connection:
         info, kind = await self._ask((b"INFO",), (b"TYPE", self._stream))
         if isinstance(info, bytes):  # it may be forbidden
             about = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
+            version = tuple(int(part) for part in about.get("redis_version", "").split(".")[:2] if part.isdecimal())
+            if version and version < _OLDEST:
+                why = f"it is Redis {'.'.join(map(str, version))}, and at least {'.'.join(map(str, _OLDEST))} is needed"
+                raise UnsupportedServer(name, why)
             if about.get("redis_mode") == "cluster":
                 raise UnsupportedServer(name, "it is a Redis cluster, which feeds do not support; use one server")
             if about.get("role") == "slave":
                 raise Disconnected("it is a replica now; connect to the master")
-        if isinstance(kind, Exception):
-            raise Disconnected(str(kind)) from kind
+        kind = self._checked(kind)
         if kind not in {b"none", b"stream"}:
             raise ForeignStream(self._feed.stream, f"a {kind.decode()}")
+        if kind == b"stream":
+            (entries,) = await self._ask((b"XREVRANGE", self._stream, b"+", b"-", b"COUNT", 1))
+            for entry in self._checked(entries):
+                self._data(entry)  # raises if it is none of a feed
 
     async def _ask(self, *commands: Sequence[Any]) -> list[Any]:
         """Send commands in one packet. Returns their answers. An error that the server answered is in its place.
@@ -169,6 +179,21 @@ class _Connection:
         if isinstance(answer, NoScriptError):  # a new or restarted server
             (answer,) = await self._ask((b"EVAL", script.text, len(keys), *keys, *args))
         return answer
+
+    def _checked(self, answer: Any) -> Any:
+        """An answer that is no error."""
+        if isinstance(answer, Exception):
+            if "WRONGTYPE" in str(answer):
+                raise ForeignStream(self._feed.stream, "of another type") from answer
+            raise Disconnected(str(answer)) from answer
+        return answer
+
+    def _data(self, entry: Any) -> bytes:
+        """What an entry holds, if it is one of a feed."""
+        field, data = entry[1][:2]
+        if not is_event(field, data):
+            raise ForeignStream(self._feed.stream, "a stream with entries of another program")
+        return bytes(data)
 
 
 class RedisPublisher(_Connection, Publisher):
@@ -266,21 +291,6 @@ class RedisReader(_Connection, Reader):
                 raise Gap("the event was removed from the stream")
         elif position.mark not in {0, mark_in(self._data(found[0]))}:
             raise Gap(f"another event is at offset {position.offset}")
-
-    def _checked(self, answer: Any) -> Any:
-        """An answer that is no error."""
-        if isinstance(answer, Exception):
-            if "WRONGTYPE" in str(answer):
-                raise ForeignStream(self._feed.stream, "of another type") from answer
-            raise Disconnected(str(answer)) from answer
-        return answer
-
-    def _data(self, entry: Any) -> bytes:
-        """What an entry holds, if it is one of a feed."""
-        field, data = entry[1][:2]
-        if not is_event(field, data):
-            raise ForeignStream(self._feed.stream, "a stream with entries of another program")
-        return bytes(data)
 
 
 def _numbers(place: bytes) -> tuple[int, int]:

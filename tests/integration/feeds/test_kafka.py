@@ -250,6 +250,22 @@ async def test_topic_with_fewer_partitions_is_a_gap(broker, topic):
                 await asyncio.sleep(30)
 
 
+async def test_event_that_the_servers_find_too_large_is_rejected(broker, topic):
+    """The error says what to change, and the next event is accepted."""
+    make_topic(broker, topic, max_message_bytes=1000)
+    async with KafkaFeed(broker.bootstrap, topic=topic) as feed:
+        with pytest.raises(PublishRejected, match=r"5003 bytes .* raise max\.message\.bytes"):
+            await feed.publish("key", bytes(range(250)) * 20)
+        await feed.publish("key", b"small")
+
+
+@pytest.mark.parametrize("topic", ["", "in box", "käse", "a/b", ".", "..", "x" * 250, "x\n", 7, None, b"inbox"])
+def test_topic_must_have_a_name_that_kafka_accepts(topic):
+    """Anything else is an error before anything is connected."""
+    with pytest.raises(InvalidSetting, match="topic must be 1 to 249 ASCII letters"):
+        KafkaFeed("localhost:9092", topic=topic)
+
+
 @pytest.mark.parametrize("servers", ["", "localhost", "localhost:x", [], 7, b"localhost:9092", ["localhost:1", ""]])
 def test_servers_must_be_addresses(servers):
     """Anything else is an error that says so."""

@@ -145,9 +145,10 @@ async def test_something_else_under_the_name_is_an_error(server, url, stream, co
         with pytest.raises(ForeignStream, match="choose another name"):
             async with Worker(feed):
                 pass
-        if name != "XADD":
-            with pytest.raises(PublishRejected, match="choose another name"):
-                await feed.publish("key", b"value")
+        with pytest.raises(PublishRejected, match="choose another name"):
+            await feed.publish("key", b"value")
+    if name == "XADD":
+        assert 1 == server.ask("XLEN", stream)
 
 
 @pytest.mark.slow
@@ -204,6 +205,14 @@ async def test_cluster_is_rejected(tmp_path, stream):
                     pass
             with pytest.raises(PublishRejected, match="cluster"):
                 await feed.publish("key", b"1")
+
+
+async def test_old_server_is_rejected(url, stream, monkeypatch):
+    """The error says which version is needed."""
+    monkeypatch.setattr("purgatory.feeds.engines.redis._OLDEST", (1000, 2))
+    with pytest.raises(UnsupportedServer, match=r"it is Redis \d+\.\d+, and at least 1000\.2 is needed"):
+        async with Worker(RedisFeed(url, stream=stream)):
+            pass
 
 
 # -- what the server loses

@@ -14,8 +14,9 @@ Read ``_position``, ``_topic``, ``_publisher`` and ``_reader``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from purgatory import InvalidSetting
 from purgatory._support.errors import checked_int
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     from purgatory.feeds.engine import Position
 
 __all__ = ["KafkaFeed", "KafkaPosition"]
+
+#: What the servers accept as the name of a topic.
+_TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 
 
 class KafkaFeed(Feed):
@@ -67,8 +71,9 @@ class KafkaFeed(Feed):
         **settings: int,
     ) -> None:
         addresses = _addresses(servers)
-        if not isinstance(topic, str) or not topic:
-            raise InvalidSetting("topic", topic, "a non-empty str")
+        if not isinstance(topic, str) or not _TOPIC.fullmatch(topic) or topic in {".", ".."}:
+            wanted = "1 to 249 ASCII letters, digits, dots, underscores and hyphens"
+            raise InvalidSetting("topic", topic, wanted, "for example inbox, or app.inbox")
         where = f"Kafka at {', '.join(addresses)}, topic {topic!r}"
         super().__init__(topic if name is None else name, where=where, **{"max_bytes": 1_000_000, **settings})
         self.topic = topic

@@ -28,11 +28,10 @@ _REJECTIONS: Final = (
     kafka.CorruptRecordException,
     kafka.InvalidTimestampError,
     kafka.InvalidTopicError,
-    kafka.MessageSizeTooLargeError,
     kafka.PolicyViolationError,
-    kafka.RecordListTooLargeError,
     kafka.TopicAuthorizationFailedError,
 )
+_TOO_LARGE: Final = (kafka.MessageSizeTooLargeError, kafka.RecordListTooLargeError)
 #: The headers of a record: the id, the publisher's time in nanoseconds, and what a tracer wants carried.
 ID, TIME, CONTEXT = "feed-id", "feed-time", "traceparent"
 #: The part of the time for a publish that the producer has for its own repetitions.
@@ -111,6 +110,11 @@ class KafkaPublisher(Publisher):
             count = max(self._partitions, answer.partition + 1)
             return KafkaPosition.of_event(answer.partition, count, answer.offset, mark_of(event.published_ns))
         why = str(answer) or repr(answer)
+        if isinstance(answer, _TOO_LARGE):
+            hint = "publish a reference to the data, or raise max.message.bytes of the topic"
+            return PublishRejected(
+                self._feed.name, f"{why}; {event.size} bytes are too large for the servers, so {hint}"
+            )
         if isinstance(answer, _REJECTIONS):
             return PublishRejected(self._feed.name, why)
         self._lost = True
