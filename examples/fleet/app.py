@@ -1,91 +1,99 @@
 """Long polls in as many processes as you like: ``uvicorn examples.fleet.app:app --workers 4``.
 
-    POST /topics/orders?body=hello                        publish; answers the message's number
-    GET  /topics/orders?after=NUMBER&timeout_ms=30000     the messages after it, waiting for the first; [] if there is
-                                                          none in time
+    POST /topics/orders?body=hello&id=7                   publish. Repeat with the same id if the answer was lost
+    GET  /topics/orders?after=POSITION&timeout_ms=30000   the messages after it. Waits for the first, [] if none comes
 
-A client says which message it saw last, so it may ask any worker, and another one each time.
-
-With the environment variable ``TARGETS``, a folder, each worker serves its metrics and its console on free ports of its
-own, and announces the metrics to Prometheus in that folder (see ``targets``). Without it, ``/metrics`` is on the port
-of the requests, which is right for one worker per port only.
+With the environment variable ``TARGETS`` each worker serves its own metrics and console: see ``targets.py``.
 """
 
-from __future__ import annotations
-
 import contextlib
-import logging
+import itertools
 import os
+import signal
+from collections import deque
 from collections.abc import AsyncIterator
-from pathlib import Path
-from typing import Any
 
-import attrs
 from fastapi import FastAPI, HTTPException, Request
-from prometheus_client import CollectorRegistry
-from redis.asyncio import Redis
-from redis.exceptions import RedisError
 
-from examples.fleet.feed import Feed
-from examples.fleet.targets import target
-from purgatory import DelayedOperation, console, metrics
+from examples.fleet.targets import observed
+from purgatory import DelayedOperation, metrics
 from purgatory.aio import AsyncPurgatory
+from purgatory.feeds import Event, FeedError, InvalidPosition, Position, PublishRejected, PublishUncertain, RedisFeed
+from purgatory.feeds.engine import LogPosition
 from purgatory.web import LongPolls
 
+TARGETS = os.environ.get("TARGETS")
+KEEP = 1_000  # messages in the memory of each worker
+
+# [the worker]
+feed = RedisFeed(os.environ.get("REDIS_URL", "redis://127.0.0.1:6379"), stream="messages")
 purgatory: AsyncPurgatory[DelayedOperation] = AsyncPurgatory("polls", max_parked=10_000)
 polls = LongPolls(purgatory)
-feed = Feed(
-    Redis.from_url(os.environ.get("REDIS_URL", "redis://127.0.0.1:6379"), decode_responses=True),
-    purgatory.check_and_complete,
-)
+messages: deque[Event] = deque(maxlen=KEEP)  # this worker's copy of the newest ones
 
 
-TARGETS = os.environ.get("TARGETS")
+def apply(event: Event) -> list[str]:
+    """Change the copy, and name the key whose polls are to be checked."""
+    messages.append(event)
+    return [event.key]
 
-log = logging.getLogger("uvicorn.error")
+
+async def reload() -> Position:
+    """At the start and after a gap: begin with the last messages that the feed has."""
+    reader = await feed.open_reader()
+    try:
+        end = await reader.end()
+    finally:
+        await reader.close()
+    assert isinstance(end, LogPosition)
+    messages.clear()
+    return LogPosition(end.epoch, max(0, end.offset - KEEP))
 
 
-@contextlib.asynccontextmanager
-async def observed(folder: str) -> AsyncIterator[None]:
-    """Serve this worker's metrics and console on ports of their own, and announce the metrics."""
-    worker = str(os.getpid())
-    with metrics.serve(0, registry=CollectorRegistry()) as measured, console.serve(0) as page:
-        log.info("worker %s: metrics at %s, console at %s", worker, measured.url, page.url)
-        async with target(Path(folder), f"127.0.0.1:{measured.port}", worker=worker):
-            yield
+def newer(topic: str, start: Position | None) -> list[Event]:
+    """The messages of a topic after a position. A poll has mostly seen all but the last ones."""
+    later = itertools.takewhile(lambda event: start is None or event.position > start, reversed(messages))
+    return [event for event in later if event.key == topic][::-1]
 
 
 @contextlib.asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """Follow the stream for as long as there are requests."""
-    async with contextlib.AsyncExitStack() as stack:
-        if TARGETS is not None:
-            await stack.enter_async_context(observed(TARGETS))
-        await stack.enter_async_context(feed)
-        await stack.enter_async_context(polls.lifespan(app))
-        yield
+    """Follow the feed for as long as there are requests. If that ends, end the process."""
+    async with observed(TARGETS):
+        try:
+            async with feed.follow(purgatory, apply, reload=reload), polls.lifespan(app):
+                yield
+        except FeedError:
+            signal.raise_signal(signal.SIGTERM)
+            raise
 
 
 app = FastAPI(lifespan=lifespan)
-if TARGETS is None:
-    app.add_route("/metrics", metrics.app())
 
 
 @app.post("/topics/{topic}")
-async def publish(topic: str, body: str) -> str:
+async def publish(topic: str, body: str, id: str | None = None) -> str:  # noqa: A002
     """Give a message to all workers."""
     try:
-        return await feed.publish(topic, body)
-    except RedisError as error:
-        raise HTTPException(503, "messages can't be taken now", headers={"Retry-After": "1"}) from error
+        return str(await feed.publish(topic, body.encode(), id=id or None))
+    except (PublishRejected, PublishUncertain) as error:  # it was not accepted, or perhaps it was
+        code = 503 if isinstance(error, PublishRejected) else 504
+        raise HTTPException(code, str(error), {"Retry-After": "1"}) from error
 
 
 @app.get("/topics/{topic}")
-async def poll(topic: str, request: Request, after: str = "0-0", timeout_ms: int = 30_000) -> list[dict[str, Any]]:
-    """Answer with what came after, as soon as there is something."""
+async def poll(topic: str, request: Request, after: str = "", timeout_ms: int = 30_000) -> list[dict[str, str]]:
+    """Answer with the messages after a position, as soon as there is one."""
     try:
-        feed.after(topic, after)
-    except ValueError:
-        raise HTTPException(400, "after= takes the number of a message") from None
-    await polls.wait_for(request, lambda: feed.after(topic, after), keys=[topic], timeout_ms=timeout_ms)
-    return [attrs.asdict(message) for message in feed.after(topic, after)]
+        start = feed.position(after) if after else None
+    except InvalidPosition as error:
+        raise HTTPException(400, str(error)) from error
+    if start is not None and messages and start < (first := messages[0].position) and start.events_until(first) != 1:
+        raise HTTPException(410, "the messages after this position are gone: ask without after=")
+    await polls.wait_for(request, lambda: newer(topic, start), keys=[topic], timeout_ms=timeout_ms)
+    return [{"position": str(event.position), "body": event.value.decode()} for event in newer(topic, start)]
+
+
+# [end of the worker]
+if TARGETS is None:  # right for one worker only
+    app.add_route("/metrics", metrics.app())

@@ -16,13 +16,33 @@ import asyncio
 import contextlib
 import fcntl
 import json
+import logging
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-__all__ = ["sweep", "target"]
+from prometheus_client import CollectorRegistry
+
+from purgatory import console, metrics
+
+__all__ = ["observed", "sweep", "target"]
 
 SWEEP_S = 10.0
+
+log = logging.getLogger("uvicorn.error")
+
+
+@contextlib.asynccontextmanager
+async def observed(folder: str | None) -> AsyncIterator[None]:
+    """Serve this worker's metrics and console on ports of their own, and announce the metrics in a folder."""
+    if folder is None:
+        yield
+        return
+    worker = str(os.getpid())
+    with metrics.serve(0, registry=CollectorRegistry()) as measured, console.serve(0) as page:
+        log.info("worker %s: metrics at %s, console at %s", worker, measured.url, page.url)
+        async with target(Path(folder), f"127.0.0.1:{measured.port}", worker=worker):
+            yield
 
 
 @contextlib.asynccontextmanager

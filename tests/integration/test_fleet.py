@@ -5,68 +5,28 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import signal
-import subprocess
 import time
 from pathlib import Path
 
 import httpx
 import pytest
-import redis
 
-from tests.support.served import free_port, served, tally
+from examples.fleet.app import KEEP
+from purgatory.feeds import RedisFeed
+from tests.support.redis_server import RedisServer, need_redis
+from tests.support.served import served, tally
 from tests.support.threads import PATIENCE_S, eventually
 
-if not shutil.which("redis-server") and os.environ.get("CI") != "true":
-    pytest.skip("redis-server is not installed: run `make programs`", allow_module_level=True)
+need_redis()
 
 LONG_MS = 300_000
 
 
-class RedisServer:
-    """A Redis with an append-only file, which can be killed and started again."""
-
-    def __init__(self, folder):
-        self.port = free_port()
-        self.url = f"redis://127.0.0.1:{self.port}"
-        self._folder = folder
-        self._process = None
-
-    def start(self):
-        settings = {"port": self.port, "bind": "127.0.0.1", "appendonly": "yes", "appendfsync": "always", "save": ""}
-        options = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
-        self._process = subprocess.Popen(
-            ["redis-server", *options, "--dir", str(self._folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
-        assert eventually(self.answers)
-
-    def answers(self):
-        with contextlib.suppress(redis.RedisError, OSError), self.client() as client:
-            return client.ping()
-        return False
-
-    def client(self):
-        return redis.Redis(port=self.port)
-
-    def cut_connections(self):
-        """Have it close every connection but this one."""
-        with self.client() as client:
-            client.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-
-    def kill(self):
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait(PATIENCE_S)
-            self._process = None
-
-
 @pytest.fixture
 def between(tmp_path):
-    server = RedisServer(tmp_path)
-    server.start()
-    yield server
-    server.kill()
+    with RedisServer(tmp_path) as server:
+        yield server
 
 
 @pytest.fixture
@@ -99,26 +59,26 @@ def bounded(function):
 
 
 async def publish(client, server, topic, body):
-    """Publish, again for as long as there is no Redis. Its number."""
+    """Publish, again until it is accepted. Its position."""
     give_up = time.monotonic() + PATIENCE_S
     while time.monotonic() < give_up:
-        answer = await client.post(f"{server.url}/topics/{topic}", params={"body": body})
-        if answer.status_code != 503:
-            assert 200 == answer.status_code
+        answer = await client.post(f"{server.url}/topics/{topic}", params={"body": body, "id": body})
+        if answer.status_code not in {503, 504}:
+            assert 200 == answer.status_code, answer.text
             return answer.json()
         await asyncio.sleep(0.1)
     raise AssertionError(server.output)
 
 
-async def poll(client, server, topic, after="0-0", timeout_ms=LONG_MS):
-    params = {"after": after, "timeout_ms": timeout_ms}
+async def poll(client, server, topic, after=None, timeout_ms=LONG_MS):
+    params = {"timeout_ms": timeout_ms} | ({} if after is None else {"after": after})
     answer = await client.get(f"{server.url}/topics/{topic}", params=params)
     assert 200 == answer.status_code, answer.text
     return answer.json()
 
 
 def test_event_in_one_process_answers_the_poll_in_another(workers):
-    """A message that comes in on one worker answers the polls in both, with the same number."""
+    """A message that comes in on one worker answers the polls in both, with the same position."""
     one, other = workers
 
     async def main(client):
@@ -126,11 +86,11 @@ def test_event_in_one_process_answers_the_poll_in_another(workers):
         elsewhere = asyncio.create_task(poll(client, other, "mail"))
         await wait_until_parked(one, 1)
         await wait_until_parked(other, 2)
-        number = await publish(client, one, "orders", "hello")
-        expected = [{"number": number, "topic": "orders", "body": "hello"}]
+        position = await publish(client, one, "orders", "hello")
+        expected = [{"position": position, "body": "hello"}]
         assert (expected, expected) == (await here, await there)
         assert not elsewhere.done()
-        assert [] == await poll(client, other, "orders", after=number, timeout_ms=20)
+        assert [] == await poll(client, other, "orders", after=position, timeout_ms=20)
         elsewhere.cancel()
 
     bounded(main)
@@ -140,11 +100,11 @@ def test_worker_that_starts_later_knows_what_was_said(workers, between):
     """A worker begins with the messages that are in the stream."""
 
     async def main(client):
-        number = await publish(client, workers[0], "orders", "before")
+        position = await publish(client, workers[0], "orders", "before")
         with served(
             "uvicorn", "examples.fleet.app:app", "--port", "{port}", ready="/metrics", REDIS_URL=between.url
         ) as it:
-            assert [number] == [message["number"] for message in await poll(client, it, "orders")]
+            assert [position] == [message["position"] for message in await poll(client, it, "orders")]
 
     bounded(main)
 
@@ -163,11 +123,11 @@ def test_no_message_is_lost_or_doubled_while_connections_are_cut(workers, betwee
                     await asyncio.to_thread(between.cut_connections)
 
         async def hear():
-            heard, after = [], "0-0"
+            heard, after = [], None
             while len(heard) < len(said):
                 messages = await poll(client, other, "orders", after)
                 heard += [message["body"] for message in messages]
-                after = messages[-1]["number"]
+                after = messages[-1]["position"]
             return heard
 
         heard, _ = await asyncio.gather(hear(), say())
@@ -188,8 +148,8 @@ def test_polls_wait_on_while_redis_is_away(workers, between):
         assert 503 == refused.status_code
         assert not waiting.done()
         await asyncio.to_thread(between.start)
-        number = await publish(client, one, "orders", "here again")
-        assert [number] == [message["number"] for message in await waiting]
+        position = await publish(client, one, "orders", "here again")
+        assert [position] == [message["position"] for message in await waiting]
 
     bounded(main)
 
@@ -203,8 +163,8 @@ def test_one_event_answers_polls_in_every_worker_of_a_server(between):
         while await asyncio.to_thread(connections, server.port) < 40:
             assert time.monotonic() < give_up
             await asyncio.sleep(0.05)
-        number = await publish(client, server, "orders", "hello")
-        assert {number: 40} == tally([messages[0]["number"] for messages in await asyncio.gather(*polls)])
+        position = await publish(client, server, "orders", "hello")
+        assert {position: 40} == tally([messages[0]["position"] for messages in await asyncio.gather(*polls)])
 
     command = ("uvicorn", "examples.fleet.app:app", "--port", "{port}", "--workers", "2")
     with served(*command, ready="/metrics", REDIS_URL=between.url) as server:
@@ -217,8 +177,53 @@ def connections(port):
     return sum(local.endswith(f":{port:04X}") and state == "01" for _, local, _, state, *_ in rows)
 
 
-def test_number_that_is_none_is_refused(workers):
-    """A poll after something that is no number is answered 400."""
+def test_message_that_is_published_twice_with_an_id_is_there_once(workers):
+    """A client that got no answer sends the message again, to any worker, and learns the same position."""
+    one, other = workers
+
+    async def main(client):
+        first, again = [await publish(client, server, "orders", "hello") for server in (one, other)]
+        last = await publish(client, one, "orders", "last")
+        assert first == again
+        assert [last] == [message["position"] for message in await poll(client, other, "orders", after=first)]
+
+    bounded(main)
+
+
+def test_client_that_is_too_far_behind_is_told_so(workers, between):
+    """Messages that a client has missed are not left out silently: it is answered 410 and begins again."""
+
+    async def main(client):
+        first, second, *_ = [await publish(client, workers[0], "orders", f"{number}") for number in range(3)]
+        async with RedisFeed(between.url, stream="messages") as feed:
+            *_, last_but_one, _ = await asyncio.gather(*(feed.publish("orders", b"more") for _ in range(KEEP - 1)))
+        assert 1 == len(await poll(client, workers[1], "orders", after=str(last_but_one)))
+        answers = [
+            await client.get(f"{workers[1].url}/topics/orders", params={"after": after}) for after in (first, second)
+        ]
+        assert [410, 200] == [answer.status_code for answer in answers]
+        assert KEEP == len(await poll(client, workers[1], "orders"))
+
+    bounded(main)
+
+
+def test_polls_are_answered_after_the_stream_was_emptied(workers, between):
+    """Each worker notices, begins again, and its polls get the next message."""
+    one, other = workers
+
+    async def main(client):
+        before = await publish(client, one, "orders", "before")
+        waiting = asyncio.create_task(poll(client, other, "orders", after=before))
+        await wait_until_parked(other, 1)
+        between.ask("FLUSHALL")
+        position = await publish(client, one, "orders", "after")
+        assert [position] == [message["position"] for message in await waiting]
+
+    bounded(main)
+
+
+def test_position_that_is_none_is_rejected(workers):
+    """A poll after something that is not a position is answered 400."""
     assert 400 == httpx.get(f"{workers[0].url}/topics/orders?after=yesterday", timeout=PATIENCE_S).status_code
 
 
