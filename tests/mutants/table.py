@@ -42,7 +42,16 @@ TASK = "timer/_task.py"
 WHEEL = "timer/_wheel.py"
 DISPATCH = "timer/_dispatch.py"
 REAPER = "timer/_reaper.py"
+READING = "purgatory/feeds/_reading.py"
+APPLYING = "purgatory/feeds/_applying.py"
+OUTBOX = "purgatory/feeds/_outbox.py"
+FOLLOWING = "purgatory/feeds/_following.py"
+FEED_THREADS = "purgatory/feeds/_threads.py"
+ENGINE = "purgatory/feeds/engine.py"
 
+T_FEEDS = "tests/unit/feeds/test_feeds.py::"
+T_FOLLOWING = "tests/unit/feeds/test_following.py::"
+T_READING = "tests/unit/feeds/test_reading.py::"
 T_OPERATION = "tests/unit/purgatory/test_operation.py::"
 T_PARK = "tests/unit/purgatory/test_park.py::"
 T_STRUCK = "tests/unit/purgatory/test_struck.py::"
@@ -764,5 +773,76 @@ MUTANTS = (
         "    left = len(watchers)",
         "    left = 1 << 60",
         T_WATCHERS + "test_a_listing_ends_though_operations_keep_coming",
+    ),
+    # -- feeds
+    Mutant(
+        "a worker reads on from its position after a lost connection",
+        READING,
+        "        if self._has_state and self.position is not None:\n",
+        "        if False:\n",
+        T_READING + "test_lost_reads_lose_and_double_nothing",
+    ),
+    Mutant(
+        "a hole between offsets is a gap",
+        ENGINE,
+        "        if position.offset != offset or position.epoch != epoch:\n",
+        "        if False:\n",
+        T_FEEDS + "test_hole_is_a_gap",
+    ),
+    Mutant(
+        "after a gap everything that is parked is checked",
+        READING,
+        "        await self._applying.check_everything()\n",
+        "",
+        T_FOLLOWING + "test_poll_whose_event_fell_into_a_gap_is_answered",
+    ),
+    Mutant(
+        "a gap without reload ends the following",
+        READING,
+        "if self._settings.reload is None and position is not None:",
+        "if False:",
+        T_FOLLOWING + "test_gap_without_reload_is_raised",
+    ),
+    Mutant(
+        "keys of an applied event are checked although the following ends",
+        APPLYING,
+        "            for context, chunk in chunks:\n                _traced(context, self._check_all, chunk)\n",
+        "",
+        T_FOLLOWING + "test_keys_of_a_slice_are_checked_though_the_following_is_left",
+    ),
+    Mutant(
+        "an event that was sent without an answer is uncertain",
+        OUTBOX,
+        "            failed = PublishUncertain\n",
+        "",
+        T_FEEDS + "test_lost_batch_is_uncertain_and_the_next_is_not",
+    ),
+    Mutant(
+        "a reload that hangs does not block the end of the block",
+        FOLLOWING,
+        "asyncio.wait([self._task], timeout=_LEAVE_S)",
+        "asyncio.wait([self._task])",
+        T_FOLLOWING + "test_reload_that_hangs_does_not_block_the_end",
+    ),
+    Mutant(
+        "a slice of events has a size",
+        APPLYING,
+        "events[start : start + self._settings.slice_size]",
+        "events[start:]",
+        T_FOLLOWING + "test_slice_ends_after_some_events",
+    ),
+    Mutant(
+        "the end is noted before the state is read",
+        READING,
+        "position = noted if included is None else included",
+        "position = await _in_time(reader.end()) if included is None else included",
+        T_FOLLOWING + "test_event_during_the_reload_is_not_missed",
+    ),
+    Mutant(
+        "a call on a thread is answered by the loop",
+        FEED_THREADS,
+        "self._ask(self._following.applied, position, timeout_ms=timeout_ms)",
+        "None",
+        T_FOLLOWING + "test_many_threads_publish_and_wait",
     ),
 )

@@ -34,6 +34,7 @@ def test_mark_is_never_zero():
     assert 0xFFFF_FFFF == mark_of(0xFFFF_FFFF)
 
 
+@pytest.mark.guarantee("no gap is silent")
 def test_hole_is_a_gap():
     """Offsets must follow each other, and come directly after the position."""
     check_contiguous(LogPosition(7, 3), [])
@@ -87,6 +88,7 @@ async def test_publishes_share_batches():
         assert ([[b"1"], [b"2", b"3", b"4"]], 1) == (feed.batches, feed.opened)
 
 
+@pytest.mark.guarantee("publish says what happened")
 async def test_lost_batch_is_uncertain_and_the_next_is_not():
     """A lost connection concerns the batch that was on its way. The next one gets another connection."""
     async with Fake(Disconnected("it broke")) as feed:
@@ -114,6 +116,7 @@ async def test_missing_answer_is_uncertain():
             await feed.publish("key", b"1")
 
 
+@pytest.mark.guarantee("publish says what happened")
 async def test_server_that_is_away_rejects_all_that_waits():
     """None of it was sent. Each publisher gets an error of its own."""
     async with Fake() as feed:

@@ -192,6 +192,7 @@ async def test_apply_may_return_any_iterable(answer):
 # -- slices
 
 
+@pytest.mark.guarantee("following is bounded")
 async def test_slice_ends_after_some_events(monkeypatch):
     """The loop runs after ``slice_size`` events, and the position is never ahead of the state."""
     monkeypatch.setattr(applying, "SLICE_S", 1e9)
@@ -212,6 +213,7 @@ async def test_slice_ends_after_some_events(monkeypatch):
     assert all(count == offset for count, offset in seen)
 
 
+@pytest.mark.guarantee("no poll misses its event")
 async def test_keys_of_a_slice_are_checked_though_the_following_is_left():
     """An event whose state was applied has its keys checked, also if the task is cancelled between two checks."""
     state = []
@@ -236,6 +238,71 @@ async def test_keys_of_a_slice_are_checked_though_the_following_is_left():
             await following.feed.publish("key", b"1")
             await until(lambda: state)
         assert all(poll.is_completed for poll in polls)
+
+
+# -- the state
+
+
+@pytest.mark.guarantee("the start is exact")
+@pytest.mark.parametrize("is_known", [True, False], ids=["position of the state", "no position"])
+async def test_event_during_the_reload_is_not_missed(is_known):
+    """What is published while ``reload`` reads the state is in that state, or is applied after it."""
+    feed = MemoryFeed()
+    await feed.publish("key", b"before")
+
+    async def reload():
+        read = await feed.publish("key", b"read")
+        await feed.publish("key", b"missed by the read")
+        return read if is_known else None
+
+    async with followed(feed, reload=reload) as (following, state):
+        await following.applied(await feed.publish("key", b"after"))
+        assert [b"read"] * (not is_known) + [b"missed by the read", b"after"] == state
+
+
+@pytest.mark.guarantee("no gap is silent", "no poll misses its event")
+async def test_poll_whose_event_fell_into_a_gap_is_answered():
+    """After a gap every parked operation is checked against the state that ``reload`` has read."""
+    feed = MemoryFeed()
+    database, state = [], []
+
+    def reload():
+        state[:] = database
+
+    async with (
+        AsyncPurgatory("worker") as purgatory,
+        feed.follow(purgatory, lambda event: [], reload=reload) as following,
+    ):
+        poll = Once(state, b"lost")
+        purgatory.start(poll, ["key"])
+        database.append(b"lost")
+        feed.restart()
+        await until(lambda: poll.is_completed)
+        assert [b"lost"] == state
+        assert 1 == feed.statistics().gaps
+        assert following.is_following
+
+
+@pytest.mark.guarantee("no gap is silent")
+async def test_gap_without_reload_is_raised():
+    """The block is cancelled, and raises FeedGap."""
+    feed = MemoryFeed()
+    with pytest.raises(FeedGap, match="pass reload="):
+        async with followed(feed):
+            feed.restart()
+            await asyncio.sleep(PATIENCE_S)
+
+
+@pytest.mark.guarantee("following is bounded")
+@pytest.mark.parametrize("on_error", ["skip", "stop"])
+async def test_apply_that_raises_is_decided_by_a_setting(on_error):
+    """The event is skipped and counted, or the block raises the error."""
+    feed = MemoryFeed()
+    contained = contextlib.nullcontext() if on_error == "skip" else pytest.raises(ZeroDivisionError)
+    with contained:
+        async with followed(feed, apply=lambda event: 1 // 0, on_error=on_error) as (following, _):
+            await following.applied(await feed.publish("key", b""))
+    assert int(on_error == "skip") == feed.statistics().skipped
 
 
 # -- ends
@@ -374,6 +441,7 @@ async def test_reload_that_raises_later_is_tried_again(logs):
     assert 2 == sum(line["event"] == "feed_reload_failed" for line in logs)
 
 
+@pytest.mark.guarantee("leaving does not block")
 @pytest.mark.slow
 async def test_reload_that_hangs_does_not_block_the_end(monkeypatch):
     """A ``reload`` that does not end when it is cancelled is left behind after a time."""
@@ -473,6 +541,7 @@ def test_apply_must_not_wait_for_its_own_thread(no_threads_left):
     assert ["must not wait" in error for error in errors] == [True]
 
 
+@pytest.mark.guarantee("threads get the same")
 def test_many_threads_publish_and_wait(no_threads_left):
     """Each thread sees what it has published."""
     state = []

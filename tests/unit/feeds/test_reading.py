@@ -70,6 +70,7 @@ async def test_connection_that_is_lost_during_the_start_is_made_again(script):
         await follow(Fake(**{name: [Disconnected("x")] for name in script}), test, start_timeout_ms=0)
 
 
+@pytest.mark.guarantee("each event once, in order")
 async def test_lost_reads_lose_and_double_nothing():
     """However often a read fails, each event is applied once, in order."""
     feed = Fake(read=[None, Disconnected("1"), None, Disconnected("2"), Disconnected("3")] * 4)

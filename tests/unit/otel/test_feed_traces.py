@@ -141,9 +141,12 @@ def test_wait_on_a_thread_is_linked_to_the_publisher(telemetry):
 
     with DelayedOperationPurgatory("threads") as purgatory, feed.follow(purgatory, apply) as following:
         purgatory.try_complete_else_watch(operation, ["ann"])
-        following.applied(following.publish("ann", b""))
+        with telemetry.tracer.start_as_current_span("request") as request:
+            position = following.publish("ann", b"")
+        following.applied(position)
 
     (wait,) = telemetry.spans("park ")
+    assert ids(request.get_span_context()) == ids(telemetry.published().parent)
     assert [ids(telemetry.published().context)] == links(wait)
 
 
