@@ -843,6 +843,6 @@ MUTANTS = (
         FEED_THREADS,
         "self._ask(self._following.applied, position, timeout_ms=timeout_ms)",
         "None",
-        T_FOLLOWING + "test_many_threads_publish_and_wait",
+        T_FOLLOWING + "test_thread_waits_until_its_event_is_applied",
     ),
 )
