@@ -51,6 +51,7 @@ ENGINE = "purgatory/feeds/engine.py"
 
 T_FEEDS = "tests/unit/feeds/test_feeds.py::"
 T_FOLLOWING = "tests/unit/feeds/test_following.py::"
+T_PROMISES = "tests/unit/feeds/test_promises.py::"
 T_READING = "tests/unit/feeds/test_reading.py::"
 T_OPERATION = "tests/unit/purgatory/test_operation.py::"
 T_PARK = "tests/unit/purgatory/test_park.py::"
@@ -844,5 +845,61 @@ MUTANTS = (
         "self._ask(self._following.applied, position, timeout_ms=timeout_ms)",
         "None",
         T_FOLLOWING + "test_thread_waits_until_its_event_is_applied",
+    ),
+    Mutant(
+        "a key is checked after its event was applied",
+        APPLYING,
+        "        keys: dict[Hashable, str | None] = {}",
+        "        keys: dict[Hashable, str | None] = {}\n        self._check_all([event.key for event in events])",
+        T_PROMISES + "test_keys_are_checked_after_the_state_has_changed",
+    ),
+    Mutant(
+        "an applied event has its keys checked",
+        APPLYING,
+        "            await self._check(_chunks(keys))",
+        "            pass",
+        T_PROMISES + "test_poll_is_answered_by_its_event",
+    ),
+    Mutant(
+        "an event that could not be sent is rejected",
+        OUTBOX,
+        "        failed: type[PublishRejected | PublishUncertain] = PublishRejected",
+        "        failed: type[PublishRejected | PublishUncertain] = PublishUncertain",
+        T_PROMISES + "test_publish_to_a_server_that_is_away_is_rejected",
+    ),
+    Mutant(
+        "leaving the block ends the reading",
+        FOLLOWING,
+        "                self._task.cancel()",
+        "                pass",
+        T_PROMISES + "test_block_is_left_at_once_though_the_server_is_away",
+    ),
+    Mutant(
+        "the start gives up after its time",
+        READING,
+        "                if time.monotonic() + rest_s > give_up_s:",
+        "                if False:",
+        T_PROMISES + "test_server_that_is_away_at_the_start_is_named",
+    ),
+    Mutant(
+        "the loop runs between two slices",
+        APPLYING,
+        "            if done:\n",
+        "            if False:\n",
+        T_PROMISES + "test_backlog_is_applied_in_slices",
+    ),
+    Mutant(
+        "publishes that wait are bounded",
+        OUTBOX,
+        "        if len(self._waiting) + len(self._on_its_way) >= feed.max_pending:",
+        "        if False:",
+        T_PROMISES + "test_publishes_that_wait_are_bounded",
+    ),
+    Mutant(
+        "the background thread follows until the block is left",
+        FEED_THREADS,
+        "            await self._loop.create_future()  # until the task is cancelled",
+        "            pass",
+        T_PROMISES + "test_operation_on_a_thread_is_completed_by_an_event",
     ),
 )

@@ -137,6 +137,7 @@ def make_topic(broker, topic, partitions=1, **config):
     return admin
 
 
+@pytest.mark.guarantee("each event once, in order")
 async def test_every_partition_is_read(broker, topic):
     """Each event of each partition is applied once, those of one key in their order."""
     make_topic(broker, topic, 3)
@@ -176,6 +177,7 @@ async def test_worker_reads_partitions_that_were_added(broker, topic):
         assert [b"first", *(b"%d" % number for number in range(20))] == seen
 
 
+@pytest.mark.guarantee("the start is exact")
 async def test_reload_may_return_the_position_of_one_publish(broker, topic):
     """Partitions that the position does not name are read from the end that was noted before."""
     make_topic(broker, topic, 3)
@@ -236,6 +238,7 @@ async def test_topic_that_loses_events_is_rejected(broker, topic, monkeypatch):
             await feed.publish("key", b"")
 
 
+@pytest.mark.guarantee("no gap is silent")
 async def test_topic_with_fewer_partitions_is_a_gap(broker, topic):
     """A topic that was made again with fewer partitions is noticed."""
     make_topic(broker, topic, 2)

@@ -51,6 +51,7 @@ async def empty():
 """
 
 
+@pytest.mark.guarantee("no gap is silent")
 @pytest.mark.slow
 @pytest.mark.parametrize("server", ["uvicorn", "hypercorn"])
 def test_gap_without_reload_ends_the_process(tmp_path, server):

@@ -104,6 +104,7 @@ async def publish_surely(feed, value):
     raise AssertionError(value)
 
 
+@pytest.mark.guarantee("publish says what happened")
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", ["kill", "end", "terminate", "cut", "pause", "refuse", "freeze"])
 async def test_every_answer_is_true_while_the_server_fails(server, proxy, make_feed, fault):
@@ -256,6 +257,7 @@ def has_first(standby, feed):
         return standby.execute(f"SELECT last FROM {feed._tables.name}_head") == [(1,)]
 
 
+@pytest.mark.guarantee("each event once, in order")
 @pytest.mark.slow
 async def test_failover_to_a_standby_that_has_everything_is_no_gap(pair, make_feed):
     """Workers and publishers find the new primary, and nothing is reloaded."""
@@ -272,6 +274,7 @@ async def test_failover_to_a_standby_that_has_everything_is_no_gap(pair, make_fe
         assert (1, 0) == (following.reloads, feed.statistics().gaps)
 
 
+@pytest.mark.guarantee("no gap is silent")
 @pytest.mark.slow
 @pytest.mark.parametrize("others", [0, 1, 2, 5])
 async def test_failover_to_a_standby_without_the_last_events_is_a_gap(pair, make_feed, others):

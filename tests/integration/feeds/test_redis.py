@@ -218,6 +218,7 @@ async def test_old_server_is_rejected(url, stream, monkeypatch):
 # -- what the server loses
 
 
+@pytest.mark.guarantee("no gap is silent")
 @pytest.mark.slow
 async def test_restart_without_persistence_is_a_gap(tmp_path, stream):
     """A server that starts again with nothing begins another epoch, which every worker notices."""
@@ -237,6 +238,7 @@ async def test_restart_without_persistence_is_a_gap(tmp_path, stream):
             assert 1 == feed.statistics().gaps
 
 
+@pytest.mark.guarantee("no gap is silent")
 @pytest.mark.slow
 @pytest.mark.parametrize("lagging", [False, True])
 async def test_failover(tmp_path, stream, lagging):
@@ -311,6 +313,7 @@ async def test_history_is_trimmed(server, url, stream):
 # -- publishing
 
 
+@pytest.mark.guarantee("publish says what happened")
 async def test_publish_without_an_answer_is_uncertain_and_not_repeated(server, proxy, url, stream):
     """The client sends it once. With the id it can be published again, and is in the stream once."""
     async with RedisFeed(url, stream=stream, publish_timeout_ms=300) as feed:
@@ -422,6 +425,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.guarantee("each event once, in order")
 @pytest.mark.slow
 async def test_stopped_process_misses_nothing(server, url, stream):
     """A worker process that stands still for longer than its connections last applies each event once, in order."""
@@ -444,6 +448,7 @@ async def test_stopped_process_misses_nothing(server, url, stream):
             process.kill()
 
 
+@pytest.mark.guarantee("each event once, in order")
 @pytest.mark.slow
 async def test_killed_server_loses_nothing_that_it_has_accepted(tmp_path, stream):
     """Events are published while the server is killed and started again. Each is applied once, in order."""
@@ -481,6 +486,7 @@ async def test_gap_without_reload_names_the_position(server, url, stream):
     assert position == raised.value.position
 
 
+@pytest.mark.guarantee("leaving does not block")
 async def test_leaving_closes_every_connection(server, stream):
     """Nothing stays open on the server."""
     began = time.monotonic()
