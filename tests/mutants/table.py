@@ -269,8 +269,8 @@ MUTANTS = (
     Mutant(
         "a user's lock that raises takes no place",
         PARKING,
-        "                parked = call_with(lock, ",
-        "                self._capacity and self._capacity.take(operation)\n                parked = call_with(lock, ",
+        "                answer = call_with(lock, ",
+        "                self._capacity and self._capacity.take(operation)\n                answer = call_with(lock, ",
         T_RARE + "test_lock_that_raises_costs_no_room",
     ),
     Mutant(
