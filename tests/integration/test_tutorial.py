@@ -1,17 +1,22 @@
 """The tutorial, followed word by word: its files are saved, its tests run, and its service answers real clients."""
 
+import json
+import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.support.served import free_port
+from tests.support.redis_server import RedisServer
+from tests.support.served import free_port, served
 from tests.support.threads import PATIENCE_S, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -119,3 +124,21 @@ def test_client_that_waits_at_the_shutdown_is_told_to_come_again(service):
 
     assert [(503, True)] == [(answer.status_code, "retry-after" in answer.headers) for answer in answers]
     server.wait(PATIENCE_S)
+
+
+def test_second_worker_answers_the_poll(folder, tmp_path):
+    """A message that is left at one worker of the fifth section answers the client that waits at the other."""
+    if not shutil.which("redis-server") and os.environ.get("CI") != "true":
+        pytest.skip("redis-server is not installed: run `make programs`")
+    command = ("uvicorn", "workers:app", "--port", "{port}")
+    with (
+        RedisServer(tmp_path) as redis,
+        served(*command, cwd=folder, ready="/openapi.json", REDIS_URL=redis.url) as one,
+        served(*command, cwd=folder, ready="/openapi.json", REDIS_URL=redis.url) as other,
+        ThreadPoolExecutor() as pool,
+    ):
+        poll = pool.submit(one.get, "/inbox/ann")
+        left = httpx.post(f"{other.url}/inbox/ann", params={"text": "hello"}, timeout=PATIENCE_S).json()
+        assert {left: "hello"} == json.loads(poll.result(2 * PATIENCE_S))
+        later = httpx.get(f"{other.url}/inbox/ann", params={"after": left, "timeout_ms": 1}, timeout=PATIENCE_S)
+        assert {} == later.json()
