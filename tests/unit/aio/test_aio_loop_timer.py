@@ -14,17 +14,22 @@ from tests.support.loops import until
 from timer import ManualClock, TimerClosed, TimerConfigError, TimerFull, check_invariants
 
 
-async def test_task_runs_on_the_loop_and_never_early(run):
-    """Tasks run on the loop's thread, in order of deadline, each after its full delay."""
+@pytest.fixture
+def timer():
     with LoopTimer() as timer:
-        log, pings = [], []
-        for delay_ms in (30, 1, 12, 12, 5):
-            pings.append(Ping(delay_ms, log))
-            timer.add(pings[-1])
-        await until(lambda: len(log) == 5)
-        assert sorted(log, key=lambda ping: ping.deadline_ns) == log
-        assert [1, 5, 12, 12, 30] == sorted(ping.delay_ms for ping in log)
-        assert all(ping.ran_ns[0] >= ping.deadline_ns for ping in pings)
+        yield timer
+
+
+async def test_task_runs_on_the_loop_and_never_early(run, timer):
+    """Tasks run on the loop's thread, in order of deadline, each after its full delay."""
+    log, pings = [], []
+    for delay_ms in (30, 1, 12, 12, 5):
+        pings.append(Ping(delay_ms, log))
+        timer.add(pings[-1])
+    await until(lambda: len(log) == 5)
+    assert sorted(log, key=lambda ping: ping.deadline_ns) == log
+    assert [1, 5, 12, 12, 30] == sorted(ping.delay_ms for ping in log)
+    assert all(ping.ran_ns[0] >= ping.deadline_ns for ping in pings)
 
 
 async def test_clock_decides_not_the_loop(run):
@@ -74,15 +79,14 @@ async def test_task_due_already_runs_soon_not_inside_add(run):
         assert set(threading.enumerate()) <= before
 
 
-async def test_task_added_from_another_thread_wakes_the_loop(run):
+async def test_task_added_from_another_thread_wakes_the_loop(run, timer):
     """A loop that sleeps for long is woken for a task that another thread adds."""
-    with LoopTimer() as timer:
-        timer.add(Ping(60_000))
-        ping = Ping(5)
-        ping.done = asyncio.Event()
-        ping.do = ping.done.set
-        await asyncio.to_thread(timer.add, ping)
-        await asyncio.wait_for(ping.done.wait(), 30)  # half as long as the other one takes
+    timer.add(Ping(60_000))
+    ping = Ping(5)
+    ping.done = asyncio.Event()
+    ping.do = ping.done.set
+    await asyncio.to_thread(timer.add, ping)
+    await asyncio.wait_for(ping.done.wait(), 30)  # half as long as the other one takes
 
 
 async def test_many_due_at_once_run_in_slices(run):
@@ -107,22 +111,21 @@ async def test_many_due_at_once_run_in_slices(run):
         assert (94, 0, 0) == (statistics.fired, statistics.pending, statistics.handed_over)
 
 
-async def test_task_may_add_and_cancel(run):
+async def test_task_may_add_and_cancel(run, timer):
     """A running task may add itself again and cancel others of its own slice."""
-    with LoopTimer() as timer:
-        victim = Ping(5)
-        again = Ping(5)
+    victim = Ping(5)
+    again = Ping(5)
 
-        def do():
-            victim.cancel()
-            if len(again.ran_ns) < 3:
-                timer.add(again)
+    def do():
+        victim.cancel()
+        if len(again.ran_ns) < 3:
+            timer.add(again)
 
-        again.do = do
-        timer.add(again)
-        timer.add(victim)
-        await until(lambda: len(again.ran_ns) == 3)
-        assert [] == victim.ran_ns
+    again.do = do
+    timer.add(again)
+    timer.add(victim)
+    await until(lambda: len(again.ran_ns) == 3)
+    assert [] == victim.ran_ns
 
 
 async def test_what_a_task_raises_is_handed_over(run):
@@ -138,15 +141,14 @@ async def test_what_a_task_raises_is_handed_over(run):
         assert [(broken, "late")] == errors
 
 
-async def test_tasks_do_not_run_in_the_context_of_an_adder(run):
+async def test_tasks_do_not_run_in_the_context_of_an_adder(run, timer):
     """A task sees no context variables of the code that happened to set the handle."""
     request = contextvars.ContextVar("request", default=None)
     seen = []
     request.set("somebody's")
-    with LoopTimer() as timer:
-        ping = added(timer, Ping(1, do=lambda: seen.append(request.get())))
-        await until(lambda: ping.ran_ns)
-        assert [None] == seen
+    ping = added(timer, Ping(1, do=lambda: seen.append(request.get())))
+    await until(lambda: ping.ran_ns)
+    assert [None] == seen
 
 
 async def test_shutdown_returns_what_was_pending(run):
@@ -173,12 +175,11 @@ async def test_full_timer_refuses(run):
             timer.add(Ping(60_000))
 
 
-def test_timer_without_a_loop_says_so():
+def test_timer_without_a_loop_says_so(timer):
     """Adding where no loop runs, before the timer has one, raises and adds nothing."""
-    with LoopTimer() as timer:
-        with pytest.raises(RuntimeError, match="no running event loop"):
-            timer.add(Ping(1))
-        assert (0, None) == (timer.size, timer.loop)
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        timer.add(Ping(1))
+    assert (0, None) == (timer.size, timer.loop)
 
 
 async def test_timer_belongs_to_one_loop(run):
@@ -251,37 +252,35 @@ class _Between(deque):
 
 
 @pytest.mark.parametrize("look", ["after a turn", "in a turn"])
-async def test_a_task_that_comes_as_the_loop_finds_nothing_to_do_is_run(run, look):
+async def test_a_task_that_comes_as_the_loop_finds_nothing_to_do_is_run(run, look, timer):
     """Its thread leaves the turn to the loop, which has one planned, and the loop looks again."""
-    with LoopTimer() as timer:
-        first, late = Ping(0), Ping(0)
-        timer.bind()
-        timer._turns._jobs = _Between(look, lambda: timer.add(late))
-        timer.add(first)
-        if look == "in a turn":
-            timer._turns._jobs.popleft()(1)  # as by a shutdown: the turn that is planned finds nothing
-        await until(lambda: late.ran_ns)
-        assert first.ran_ns
+    first, late = Ping(0), Ping(0)
+    timer.bind()
+    timer._turns._jobs = _Between(look, lambda: timer.add(late))
+    timer.add(first)
+    if look == "in a turn":
+        timer._turns._jobs.popleft()(1)  # as by a shutdown: the turn that is planned finds nothing
+    await until(lambda: late.ran_ns)
+    assert first.ran_ns
 
 
-async def test_tasks_that_are_due_come_from_any_thread(run):
+async def test_tasks_that_are_due_come_from_any_thread(run, timer):
     """Threads that each add a task as soon as the one before has run are never left waiting."""
-    with LoopTimer() as timer:
-        timer.bind()
+    timer.bind()
 
-        class Due(Ping):
-            def __init__(self):
-                super().__init__(0)
-                self.done = threading.Event()
+    class Due(Ping):
+        def __init__(self):
+            super().__init__(0)
+            self.done = threading.Event()
 
-            def run(self):
-                self.done.set()
+        def run(self):
+            self.done.set()
 
-        def again():
-            for _ in range(300):
-                task = added(timer, Due())
-                assert task.done.wait(20)
-            return True
+    def again():
+        for _ in range(300):
+            task = added(timer, Due())
+            assert task.done.wait(20)
+        return True
 
-        waits = [asyncio.to_thread(again) for _ in range(2)]
-        assert [True, True] == await asyncio.gather(*waits)
+    waits = [asyncio.to_thread(again) for _ in range(2)]
+    assert [True, True] == await asyncio.gather(*waits)

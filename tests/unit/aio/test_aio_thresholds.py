@@ -23,29 +23,32 @@ from tests.support.loops import until
 from timer import DelayTypeError
 
 
-async def test_value_reaches_some_thresholds(run):
+@pytest.fixture
+def watermark(run):
+    return AsyncThresholdPurgatory("watermark")
+
+
+async def test_value_reaches_some_thresholds(run, watermark):
     """A value completes the waits at or below it, each with that value. The others keep waiting."""
-    async with AsyncThresholdPurgatory("watermark") as watermark:
-        waiting = [asyncio.create_task(watermark.wait(at, timeout_ms=60_000)) for at in (1, 5, 5, 9)]
-        await until(lambda: watermark.num_waiting == 4)
-        assert 0 == watermark.maybe_complete(0)
-        assert 3 == watermark.maybe_complete(7)
-        assert [7, 7, 7] == [await task for task in waiting[:3]]
-        assert not waiting[3].done()
-        assert 0 == watermark.maybe_complete(3)
-        assert (7, 7) == (watermark.value, await watermark.wait(6, timeout_ms=5))
-        assert 1 == watermark.maybe_complete(9)
-        assert 9 == await waiting[3]
+    waiting = [asyncio.create_task(watermark.wait(at, timeout_ms=60_000)) for at in (1, 5, 5, 9)]
+    await until(lambda: watermark.num_waiting == 4)
+    assert 0 == watermark.maybe_complete(0)
+    assert 3 == watermark.maybe_complete(7)
+    assert [7, 7, 7] == [await task for task in waiting[:3]]
+    assert not waiting[3].done()
+    assert 0 == watermark.maybe_complete(3)
+    assert (7, 7) == (watermark.value, await watermark.wait(6, timeout_ms=5))
+    assert 1 == watermark.maybe_complete(9)
+    assert 9 == await waiting[3]
 
 
-async def test_wait_that_is_forced_to_complete_fails(run):
+async def test_wait_that_is_forced_to_complete_fails(run, watermark):
     """There is no value to give it, so the task gets an error."""
-    async with AsyncThresholdPurgatory("watermark") as watermark:
-        task = asyncio.create_task(watermark.wait(5, timeout_ms=60_000))
-        await until(lambda: watermark.num_waiting == 1)
-        watermark.purgatory.operations()[0].force_complete()
-        with pytest.raises(RuntimeError, match="force_complete"):
-            await task
+    task = asyncio.create_task(watermark.wait(5, timeout_ms=60_000))
+    await until(lambda: watermark.num_waiting == 1)
+    watermark.purgatory.operations()[0].force_complete()
+    with pytest.raises(RuntimeError, match="force_complete"):
+        await task
 
 
 async def test_event_asks_only_the_waits_that_it_completes(run):
@@ -80,23 +83,22 @@ async def test_numbers_have_keys(run):
 
 
 @pytest.mark.parametrize("end", ["fail", "fail_all", "forget"])
-async def test_an_error_that_many_waits_raise_keeps_its_traceback(run, end):
+async def test_an_error_that_many_waits_raise_keeps_its_traceback(run, end, watermark):
     """The traceback has the place where the error came from and the wait, also for the hundredth task."""
 
     def origin():
         raise OSError("no")
 
-    async with AsyncThresholdPurgatory("watermark") as watermark:
-        waiting = [asyncio.create_task(watermark.wait(1, timeout_ms=60_000)) for _ in range(100)]
-        await until(lambda: watermark.num_waiting == 100)
-        with pytest.raises(OSError, match="no") as raised:
-            origin()
-        assert 100 == getattr(watermark, end)(raised.value)
-        await asyncio.wait(waiting)
-        assert {raised.value} == {task.exception() for task in waiting}
-        frames = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
-        frames = [name for name in frames if name != "__step"]  # a task's own, where asyncio is pure Python
-        assert ["wait", test_an_error_that_many_waits_raise_keeps_its_traceback.__name__, "origin"] == frames
+    waiting = [asyncio.create_task(watermark.wait(1, timeout_ms=60_000)) for _ in range(100)]
+    await until(lambda: watermark.num_waiting == 100)
+    with pytest.raises(OSError, match="no") as raised:
+        origin()
+    assert 100 == getattr(watermark, end)(raised.value)
+    await asyncio.wait(waiting)
+    assert {raised.value} == {task.exception() for task in waiting}
+    frames = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
+    frames = [name for name in frames if name != "__step"]  # a task's own, where asyncio is pure Python
+    assert ["wait", test_an_error_that_many_waits_raise_keeps_its_traceback.__name__, "origin"] == frames
 
 
 async def test_waits_are_completed_and_failed_by_hand(run):
@@ -128,15 +130,14 @@ async def test_time_is_up_by_hand():
             await waiting
 
 
-async def test_cancelled_task_is_taken_out(run):
+async def test_cancelled_task_is_taken_out(run, watermark):
     """Cancelling the task takes the wait out, and nothing is left of it."""
-    async with AsyncThresholdPurgatory("watermark") as watermark:
-        waiting = asyncio.create_task(watermark.wait(3, timeout_ms=60_000))
-        await until(lambda: watermark.num_waiting == 1)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert (0, 0) == (watermark.num_waiting, watermark.purgatory.waiting)
+    waiting = asyncio.create_task(watermark.wait(3, timeout_ms=60_000))
+    await until(lambda: watermark.num_waiting == 1)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert (0, 0) == (watermark.num_waiting, watermark.purgatory.waiting)
 
 
 @pytest.mark.parametrize(("drain", "error"), [("expire", WaitDrained), ("cancel", PurgatoryClosed)])

@@ -33,6 +33,12 @@ def series(registry):
     ]
 
 
+@pytest.fixture
+def fetch(mock_timer):
+    with DelayedOperationPurgatory("fetch", timer=mock_timer) as fetch:
+        yield fetch
+
+
 def test_parked_operations_are_seen(mock_timer, value):
     """The page has the number of parked operations, keys and entries, and the greatest age."""
     with DelayedOperationPurgatory("fetch", timer=mock_timer, max_parked=10) as fetch:
@@ -49,23 +55,22 @@ def test_parked_operations_are_seen(mock_timer, value):
         assert 1 == value("timer_info", purgatory="fetch", timer="mock-timer")
 
 
-def test_every_outcome_is_counted(mock_timer, value):
+def test_every_outcome_is_counted(mock_timer, value, fetch):
     """Each way to leave has a series of its own, and together they are what was started."""
-    with DelayedOperationPurgatory("fetch", timer=mock_timer) as fetch:
-        satisfied, expired, cancelled, forced = (Waiting(50) for _ in range(4))
-        fetch.try_complete_else_watch(Waiting(ready=True), ["k"])
-        for operation in (satisfied, expired, cancelled, forced):
-            fetch.try_complete_else_watch(operation, ["k"])
-        satisfy(fetch, "k", satisfied)
-        cancelled.cancel()
-        forced.force_complete()
-        mock_timer.advance_clock(50)
+    satisfied, expired, cancelled, forced = (Waiting(50) for _ in range(4))
+    fetch.try_complete_else_watch(Waiting(ready=True), ["k"])
+    for operation in (satisfied, expired, cancelled, forced):
+        fetch.try_complete_else_watch(operation, ["k"])
+    satisfy(fetch, "k", satisfied)
+    cancelled.cancel()
+    forced.force_complete()
+    mock_timer.advance_clock(50)
 
-        for outcome in ("immediate", "satisfied", "expired", "cancelled", "forced"):
-            assert 1 == value("operations_completed_total", purgatory="fetch", outcome=outcome)
-        assert 5 == value("operations_started_total", purgatory="fetch")
-        assert 0 == value("parked_operations", purgatory="fetch")
-        assert 13 == value("checks_total", purgatory="fetch")
+    for outcome in ("immediate", "satisfied", "expired", "cancelled", "forced"):
+        assert 1 == value("operations_completed_total", purgatory="fetch", outcome=outcome)
+    assert 5 == value("operations_started_total", purgatory="fetch")
+    assert 0 == value("parked_operations", purgatory="fetch")
+    assert 13 == value("checks_total", purgatory="fetch")
 
 
 def test_refusals_and_callback_errors_are_counted(mock_timer, logs, value):
@@ -208,19 +213,18 @@ def test_bucket_that_nobody_takes_makes_its_operations_overdue(mock_timer, value
         assert 0.0 == value("overdue_seconds", purgatory="fetch")
 
 
-def test_operation_whose_lock_is_held_is_overdue(mock_timer, value):
+def test_operation_whose_lock_is_held_is_overdue(mock_timer, value, fetch):
     """An expiry that waits for the user's lock is overdue on every scrape until the lock is free."""
     lock = threading.Lock()
-    with DelayedOperationPurgatory("fetch", timer=mock_timer) as fetch:
-        operation = park_one(fetch, Waiting(1_000, lock=lock))
-        with lock:
-            mock_timer.advance_clock(4_000)
-            # The retrier tries it again and again meanwhile: no scrape may miss it.
-            assert {3.0} == {value("overdue_seconds", purgatory="fetch") for _ in range(200)}
+    operation = park_one(fetch, Waiting(1_000, lock=lock))
+    with lock:
+        mock_timer.advance_clock(4_000)
+        # The retrier tries it again and again meanwhile: no scrape may miss it.
+        assert {3.0} == {value("overdue_seconds", purgatory="fetch") for _ in range(200)}
 
-        assert eventually(lambda: operation.is_completed)
-        # The retrier's thread sets the outcome before it removes the operation.
-        assert eventually(lambda: 0.0 == value("overdue_seconds", purgatory="fetch"))
+    assert eventually(lambda: operation.is_completed)
+    # The retrier's thread sets the outcome before it removes the operation.
+    assert eventually(lambda: 0.0 == value("overdue_seconds", purgatory="fetch"))
 
 
 def test_batch_that_does_not_end_makes_operations_overdue(value):
@@ -324,17 +328,16 @@ def test_describe_names_all_that_is_collected(registry, mock_timer):
     assert not [sample for family in collector.describe() for sample in family.samples]
 
 
-def test_no_label_but_the_documented(registry, mock_timer):
+def test_no_label_but_the_documented(registry, fetch):
     """Series are labelled by purgatory, timer or feed, and outcome. Never by what a client chose, such as a key."""
     register(registry, histograms=True, callbacks=True)
     feed = MemoryFeed("inbox")
-    with DelayedOperationPurgatory("fetch", timer=mock_timer) as fetch:
-        fetch.try_complete_else_watch(Waiting(), ["a key of a client"])
-        labels = {label for _, *pairs in series(registry) for label, _ in pairs}
+    fetch.try_complete_else_watch(Waiting(), ["a key of a client"])
+    labels = {label for _, *pairs in series(registry) for label, _ in pairs}
 
-        assert {"purgatory", "timer", "feed", "outcome", "le"} == labels
-        assert "inbox" == feed.name
-        assert "a key of a client" not in generate_latest(registry).decode()
+    assert {"purgatory", "timer", "feed", "outcome", "le"} == labels
+    assert "inbox" == feed.name
+    assert "a key of a client" not in generate_latest(registry).decode()
 
 
 def test_name_is_escaped(registry):
@@ -389,16 +392,15 @@ def test_names_that_become_one_label_are_added_up(monkeypatch, value):
         assert 4 == value("slow_callbacks_total", purgatory=names[1])
 
 
-def test_normal_ends_are_no_failures(mock_timer, value):
+def test_normal_ends_are_no_failures(mock_timer, value, fetch):
     """``operations_failed`` has the expired and the cancelled operations, without those that ended normally."""
     poll = type("Poll", (Waiting,), {"normal_ends": {Outcome.EXPIRED}})
-    with DelayedOperationPurgatory("fetch", timer=mock_timer) as fetch:
-        for kind in (Waiting, poll, poll):
-            fetch.try_complete_else_watch(kind(50), ["k"])
-            fetch.try_complete_else_watch(kind(500), ["gone"])
-        fetch.cancel_for_key("gone")
-        mock_timer.advance_clock(50)
+    for kind in (Waiting, poll, poll):
+        fetch.try_complete_else_watch(kind(50), ["k"])
+        fetch.try_complete_else_watch(kind(500), ["gone"])
+    fetch.cancel_for_key("gone")
+    mock_timer.advance_clock(50)
 
-        for outcome, completed, failed in (("expired", 3, 1), ("cancelled", 3, 3)):
-            assert completed == value("operations_completed_total", purgatory="fetch", outcome=outcome)
-            assert failed == value("operations_failed_total", purgatory="fetch", outcome=outcome)
+    for outcome, completed, failed in (("expired", 3, 1), ("cancelled", 3, 3)):
+        assert completed == value("operations_completed_total", purgatory="fetch", outcome=outcome)
+        assert failed == value("operations_failed_total", purgatory="fetch", outcome=outcome)

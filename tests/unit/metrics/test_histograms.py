@@ -6,13 +6,18 @@ from purgatory import DelayedOperationPurgatory
 from purgatory.metrics import CallbackTime, ParkedTime, register
 from purgatory.metrics._histograms import FOLD_AT, PowerHistogram, cumulated
 from tests.support import Waiting, park_one, run_threads
-from timer import MockTimer
 
 
 def bucket_of(counts):
     """The one bucket that holds something."""
     (place,) = (place for place, number in enumerate(counts) if number)
     return place
+
+
+@pytest.fixture
+def purgatory(mock_timer):
+    with DelayedOperationPurgatory("p", timer=mock_timer) as purgatory:
+        yield purgatory
 
 
 @pytest.mark.parametrize(("ns", "place"), [(0, 0), (1, 1), (1023, 10), (1024, 11), (2**70, 64)])
@@ -49,23 +54,22 @@ def test_nothing_is_lost_between_threads():
 
 
 @pytest.mark.parametrize("outcome", ["satisfied", "expired", "cancelled", "forced"])
-def test_time_parked_is_by_outcome(outcome):
+def test_time_parked_is_by_outcome(outcome, purgatory, mock_timer):
     """The time from parking to the outcome is counted under that outcome, whichever it is."""
-    with MockTimer() as timer, DelayedOperationPurgatory("p", timer=timer) as purgatory:
-        parked_time = ParkedTime(timer.now_ns)
-        purgatory.attach(parked_time)
-        operation = park_one(purgatory, Waiting(40))
-        if outcome == "expired":
-            timer.advance_clock(40)
-        else:
-            timer.advance_clock(30)
-            operation.ready = outcome == "satisfied"
-            purgatory.check_and_complete("k")
-            _ = operation.cancel() if outcome == "cancelled" else operation.force_complete()
-        times = parked_time.read()
+    parked_time = ParkedTime(mock_timer.now_ns)
+    purgatory.attach(parked_time)
+    operation = park_one(purgatory, Waiting(40))
+    if outcome == "expired":
+        mock_timer.advance_clock(40)
+    else:
+        mock_timer.advance_clock(30)
+        operation.ready = outcome == "satisfied"
+        purgatory.check_and_complete("k")
+        _ = operation.cancel() if outcome == "cancelled" else operation.force_complete()
+    times = parked_time.read()
 
-        assert 30_000_000 <= times[outcome][1] <= 40_000_000
-        assert 1 == sum(sum(counts) for counts, _ in times.values())
+    assert 30_000_000 <= times[outcome][1] <= 40_000_000
+    assert 1 == sum(sum(counts) for counts, _ in times.values())
 
 
 def test_immediate_operation_was_never_parked():
@@ -78,19 +82,18 @@ def test_immediate_operation_was_never_parked():
     assert 1 == sum(callback_time.read()[0])
 
 
-def test_callback_time_is_that_of_the_hooks():
+def test_callback_time_is_that_of_the_hooks(purgatory, mock_timer):
     """The hooks' own time is counted, on_expiration included."""
-    with MockTimer() as timer, DelayedOperationPurgatory("p", timer=timer) as purgatory:
-        observer = CallbackTime(timer.now_ns)
-        purgatory.attach(observer)
+    observer = CallbackTime(mock_timer.now_ns)
+    purgatory.attach(observer)
 
-        def work(operation):
-            timer.clock.advance(7)
+    def work(operation):
+        mock_timer.clock.advance(7)
 
-        purgatory.try_complete_else_watch(Waiting(1, complete=work, expire=work), ["k"])
-        timer.advance_clock(1)
+    purgatory.try_complete_else_watch(Waiting(1, complete=work, expire=work), ["k"])
+    mock_timer.advance_clock(1)
 
-        assert 14_000_000 == observer.read()[1]
+    assert 14_000_000 == observer.read()[1]
 
 
 def test_what_waits_is_bounded():
@@ -134,18 +137,17 @@ def test_without_histograms_nothing_is_attached(registry):
 
 
 @pytest.mark.parametrize("moved_ms", [20, 5000, -30])
-def test_time_parked_is_from_parking_also_after_extend(registry, moved_ms):
+def test_time_parked_is_from_parking_also_after_extend(registry, moved_ms, purgatory, mock_timer):
     """A deadline that extend() has moved does not change since when the operation is parked."""
-    with MockTimer() as timer, DelayedOperationPurgatory("p", timer=timer) as purgatory:
-        register(registry, histograms=True, types=True)
-        operation = park_one(purgatory, Waiting(100))
-        timer.advance_clock(4)
-        operation.extend(100 + moved_ms)
-        timer.advance_clock(6)
-        operation.force_complete()
-        labels = {"purgatory": "p", "outcome": "forced"}
+    register(registry, histograms=True, types=True)
+    operation = park_one(purgatory, Waiting(100))
+    mock_timer.advance_clock(4)
+    operation.extend(100 + moved_ms)
+    mock_timer.advance_clock(6)
+    operation.force_complete()
+    labels = {"purgatory": "p", "outcome": "forced"}
 
-        assert 0.010 == registry.get_sample_value("purgatory_time_parked_seconds_sum", labels)
-        assert 0.010 == registry.get_sample_value(
-            "purgatory_time_parked_by_type_seconds_total", {"purgatory": "p", "operation": "Waiting"}
-        )
+    assert 0.010 == registry.get_sample_value("purgatory_time_parked_seconds_sum", labels)
+    assert 0.010 == registry.get_sample_value(
+        "purgatory_time_parked_by_type_seconds_total", {"purgatory": "p", "operation": "Waiting"}
+    )

@@ -46,34 +46,42 @@ def body(text, more=False):
     return {"type": "http.request", "body": text, "more_body": more}
 
 
-async def test_condition_that_holds_ends_the_wait():
+@pytest.fixture
+def purgatory():
+    return AsyncPurgatory("test")
+
+
+@pytest.fixture
+def polls(purgatory):
+    return LongPolls(purgatory)
+
+
+async def test_condition_that_holds_ends_the_wait(purgatory, polls):
     """An event that makes the condition hold ends the wait. Nothing of it is left."""
     inbox = []
-    async with AsyncPurgatory("test") as purgatory:
-        polls, client = LongPolls(purgatory), Client()
-        waiting = poll(polls, client, holds=lambda: inbox)
-        await until(lambda: purgatory.snapshot().parked)
-        inbox.append(1)
-        assert 1 == purgatory.check_and_complete("k")
-        assert Outcome.SATISFIED is await waiting
-        await asyncio.sleep(0)  # the listener was cancelled
-        assert 1 == len(asyncio.all_tasks())
+    client = Client()
+    waiting = poll(polls, client, holds=lambda: inbox)
+    await until(lambda: purgatory.snapshot().parked)
+    inbox.append(1)
+    assert 1 == purgatory.check_and_complete("k")
+    assert Outcome.SATISFIED is await waiting
+    await asyncio.sleep(0)  # the listener was cancelled
+    assert 1 == len(asyncio.all_tasks())
 
 
 @pytest.mark.parametrize("end", ["hang-up", "cancellation"])
-async def test_client_that_hangs_up_ends_the_wait(end):
+async def test_client_that_hangs_up_ends_the_wait(end, purgatory, polls):
     """When the client goes, or the endpoint is cancelled, the operation is out by the time that the error is raised."""
-    async with AsyncPurgatory("test") as purgatory:
-        client, operation = Client(), Waiting()
-        waiting = asyncio.ensure_future(LongPolls(purgatory).park(client.request, operation, ["k"]))
-        await until(lambda: operation.keys)
-        client.hang_up() if end == "hang-up" else waiting.cancel()
-        with pytest.raises(HungUp if end == "hang-up" else asyncio.CancelledError):
-            await waiting
-        assert Outcome.CANCELLED is operation.outcome
-        assert (0, 0) == (purgatory.snapshot().parked, purgatory.waiting)
-        await asyncio.sleep(0)
-        assert 1 == len(asyncio.all_tasks())
+    client, operation = Client(), Waiting()
+    waiting = asyncio.ensure_future(polls.park(client.request, operation, ["k"]))
+    await until(lambda: operation.keys)
+    client.hang_up() if end == "hang-up" else waiting.cancel()
+    with pytest.raises(HungUp if end == "hang-up" else asyncio.CancelledError):
+        await waiting
+    assert Outcome.CANCELLED is operation.outcome
+    assert (0, 0) == (purgatory.snapshot().parked, purgatory.waiting)
+    await asyncio.sleep(0)
+    assert 1 == len(asyncio.all_tasks())
 
 
 async def test_result_is_brought():
@@ -96,119 +104,106 @@ async def test_result_is_brought():
             await waiting[1]
 
 
-async def test_result_for_a_cancelled_endpoint_is_given_back():
+async def test_result_for_a_cancelled_endpoint_is_given_back(purgatory, polls):
     """A result for an endpoint that is cancelled before it gets it is given back."""
     items, back = [], []
-    async with AsyncPurgatory("test") as purgatory:
-        waiting = take(LongPolls(purgatory), find=lambda: items or None, give_back=back.append)
-        await until(lambda: purgatory.snapshot().parked)
-        items.append("item")
-        purgatory.check_and_complete("k")
-        for _ in range(3):  # wherever the result is on its way
-            await asyncio.sleep(0)
-            waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert [["item"]] == back
+    waiting = take(polls, find=lambda: items or None, give_back=back.append)
+    await until(lambda: purgatory.snapshot().parked)
+    items.append("item")
+    purgatory.check_and_complete("k")
+    for _ in range(3):  # wherever the result is on its way
+        await asyncio.sleep(0)
+        waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert [["item"]] == back
 
 
 @pytest.mark.parametrize("item_first", [True, False])
-async def test_client_that_has_gone_gets_no_item(item_first):
+async def test_client_that_has_gone_gets_no_item(item_first, purgatory, polls):
     """If an item and a hang-up come together, in either order, the item is given back and the next client gets it."""
     items, back = [], []
-    async with AsyncPurgatory("test") as purgatory:
-        client = Client()
-        waiting = take(LongPolls(purgatory), client, lambda: items.pop() if items else None, give_back=back.append)
-        await until(lambda: purgatory.snapshot().parked)
-        items.append("item")
-        come = [lambda: purgatory.check_and_complete("k"), client.hang_up]
-        for event in come if item_first else reversed(come):
-            event()
-        with pytest.raises(HungUp):
-            await waiting
-        assert ["item"] == [*back, *items]
+    client = Client()
+    waiting = take(polls, client, lambda: items.pop() if items else None, give_back=back.append)
+    await until(lambda: purgatory.snapshot().parked)
+    items.append("item")
+    come = [lambda: purgatory.check_and_complete("k"), client.hang_up]
+    for event in come if item_first else reversed(come):
+        event()
+    with pytest.raises(HungUp):
+        await waiting
+    assert ["item"] == [*back, *items]
 
 
-async def test_item_that_is_there_at_once_is_not_given_to_a_client_that_has_gone():
+async def test_item_that_is_there_at_once_is_not_given_to_a_client_that_has_gone(polls):
     """A hang-up that is known wins over an item that need not be waited for. A client that is there gets it."""
     items, back = ["item"], []
-    async with AsyncPurgatory("test") as purgatory:
-        polls = LongPolls(purgatory)
-        with pytest.raises(HungUp):
-            await take(polls, Client({"type": "http.disconnect"}), items.pop, give_back=back.append)
-        assert ["item"] == back
-        items.append("another")
-        assert "another" == await take(polls, Client(), items.pop, give_back=back.append)
-        items.append("unacknowledged")
-        assert "unacknowledged" == await take(polls, Client({"type": "http.disconnect"}), items.pop)
-        await asyncio.sleep(0)
-        assert 1 == len(asyncio.all_tasks())
+    with pytest.raises(HungUp):
+        await take(polls, Client({"type": "http.disconnect"}), items.pop, give_back=back.append)
+    assert ["item"] == back
+    items.append("another")
+    assert "another" == await take(polls, Client(), items.pop, give_back=back.append)
+    items.append("unacknowledged")
+    assert "unacknowledged" == await take(polls, Client({"type": "http.disconnect"}), items.pop)
+    await asyncio.sleep(0)
+    assert 1 == len(asyncio.all_tasks())
 
 
-async def test_endpoint_cancelled_while_it_looks_for_its_client_gives_back():
+async def test_endpoint_cancelled_while_it_looks_for_its_client_gives_back(polls):
     """An endpoint that is cancelled between its item and its return gives the item back, once."""
     back = []
-    async with AsyncPurgatory("test") as purgatory:
-        waiting = take(LongPolls(purgatory), find=lambda: "item", give_back=back.append)
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert ["item"] == back
+    waiting = take(polls, find=lambda: "item", give_back=back.append)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert ["item"] == back
 
 
-async def test_wait_can_have_a_name():
+async def test_wait_can_have_a_name(purgatory, polls):
     """``name`` names the type of the operation that waits."""
-    async with AsyncPurgatory("test") as purgatory:
-        polls = LongPolls(purgatory)
-        common = {"keys": ["k"], "timeout_ms": 60_000}
-        waiting = [
-            asyncio.ensure_future(polls.wait_for(Client().request, lambda: False, **common, name="inbox poll")),
-            asyncio.ensure_future(polls.wait_for_result(Client().request, lambda: None, **common, name="order")),
-        ]
-        await until(lambda: 2 == purgatory.parked)
-        assert {"inbox poll", "order"} == {type(operation).__qualname__ for operation in purgatory.operations()}
-        purgatory.cancel_for_key("k")
-        assert Outcome.CANCELLED is await waiting[0]
-        with pytest.raises(WaitCancelled):
-            await waiting[1]
+    common = {"keys": ["k"], "timeout_ms": 60_000}
+    waiting = [
+        asyncio.ensure_future(polls.wait_for(Client().request, lambda: False, **common, name="inbox poll")),
+        asyncio.ensure_future(polls.wait_for_result(Client().request, lambda: None, **common, name="order")),
+    ]
+    await until(lambda: 2 == purgatory.parked)
+    assert {"inbox poll", "order"} == {type(operation).__qualname__ for operation in purgatory.operations()}
+    purgatory.cancel_for_key("k")
+    assert Outcome.CANCELLED is await waiting[0]
+    with pytest.raises(WaitCancelled):
+        await waiting[1]
 
 
-async def test_client_that_went_before_is_not_waited_for():
+async def test_client_that_went_before_is_not_waited_for(polls):
     """A client that has hung up before the wait begins doesn't wait. A result that is there at once is returned all the
     same.
     """
-    async with AsyncPurgatory("test") as purgatory:
-        polls = LongPolls(purgatory)
-        client = Client({"type": "http.disconnect"})
-        with pytest.raises(HungUp):
-            await polls.wait_for(client.request, lambda: False, keys=["k"], timeout_ms=60_000)
-        client = Client({"type": "http.disconnect"})
-        assert Outcome.IMMEDIATE is await polls.wait_for(client.request, lambda: True, keys=["k"], timeout_ms=60_000)
+    client = Client({"type": "http.disconnect"})
+    with pytest.raises(HungUp):
+        await polls.wait_for(client.request, lambda: False, keys=["k"], timeout_ms=60_000)
+    client = Client({"type": "http.disconnect"})
+    assert Outcome.IMMEDIATE is await polls.wait_for(client.request, lambda: True, keys=["k"], timeout_ms=60_000)
 
 
-async def test_body_can_be_read_after_the_wait():
+async def test_body_can_be_read_after_the_wait(polls):
     """Listening for the client reads the body, and keeps it."""
-    async with AsyncPurgatory("test") as purgatory:
-        client = Client(body(b"one, ", more=True), body(b"two"))
-        assert Outcome.EXPIRED is await LongPolls(purgatory).wait_for(
-            client.request, lambda: False, keys=["k"], timeout_ms=20
-        )
-        assert b"one, two" == await client.request.body()
+    client = Client(body(b"one, ", more=True), body(b"two"))
+    assert Outcome.EXPIRED is await polls.wait_for(client.request, lambda: False, keys=["k"], timeout_ms=20)
+    assert b"one, two" == await client.request.body()
 
 
-async def test_wait_that_ends_before_the_body_loses_nothing_of_it():
+async def test_wait_that_ends_before_the_body_loses_nothing_of_it(purgatory, polls):
     """Waits that end while the body arrives lose nothing of it, however many there are."""
-    async with AsyncPurgatory("test") as purgatory:
-        polls, client = LongPolls(purgatory), Client(body(b"one, ", more=True))
-        for text in (b"two, ", b"three"):
-            waiting = poll(polls, client)
-            await until(lambda client=client: client.messages.empty())
-            purgatory.cancel_for_key("k")
-            assert Outcome.CANCELLED is await waiting
-            client.messages.put_nowait(body(text, more=text != b"three"))
-        assert b"one, two, three" == await client.request.body()
+    client = Client(body(b"one, ", more=True))
+    for text in (b"two, ", b"three"):
+        waiting = poll(polls, client)
+        await until(lambda client=client: client.messages.empty())
+        purgatory.cancel_for_key("k")
+        assert Outcome.CANCELLED is await waiting
+        client.messages.put_nowait(body(text, more=text != b"three"))
+    assert b"one, two, three" == await client.request.body()
 
 
 @pytest.mark.parametrize(("piece", "taken"), [(bytes(600_000), 2), (b"x", 1024)], ids=["large", "small"])
@@ -226,26 +221,24 @@ async def test_long_body_stays_with_the_server(piece, taken):
         assert b"".join(pieces) == await client.request.body()
 
 
-async def test_hang_up_is_known_to_the_next_wait():
+async def test_hang_up_is_known_to_the_next_wait(polls):
     """A server that reports a hang-up once is enough for every wait of the request."""
-    async with AsyncPurgatory("test") as purgatory:
-        polls, client = LongPolls(purgatory), Client({"type": "http.disconnect"})
-        for _ in range(2):
-            with pytest.raises(HungUp):
-                await polls.wait_for(client.request, lambda: False, keys=["k"], timeout_ms=60_000)
-        assert await client.request.is_disconnected()
-
-
-async def test_body_that_was_read_as_a_stream_is_no_hindrance():
-    """An endpoint that has read its body piece by piece hears of a client that goes."""
-    async with AsyncPurgatory("test") as purgatory:
-        client = Client(body(b"all"))
-        assert [b"all", b""] == [piece async for piece in client.request.stream()]
-        waiting = poll(LongPolls(purgatory), client)
-        await until(lambda: purgatory.snapshot().parked)
-        client.hang_up()
+    client = Client({"type": "http.disconnect"})
+    for _ in range(2):
         with pytest.raises(HungUp):
-            await waiting
+            await polls.wait_for(client.request, lambda: False, keys=["k"], timeout_ms=60_000)
+    assert await client.request.is_disconnected()
+
+
+async def test_body_that_was_read_as_a_stream_is_no_hindrance(purgatory, polls):
+    """An endpoint that has read its body piece by piece hears of a client that goes."""
+    client = Client(body(b"all"))
+    assert [b"all", b""] == [piece async for piece in client.request.stream()]
+    waiting = poll(polls, client)
+    await until(lambda: purgatory.snapshot().parked)
+    client.hang_up()
+    with pytest.raises(HungUp):
+        await waiting
 
 
 async def test_wait_that_was_cancelled_elsewhere_is_no_hang_up():
@@ -314,14 +307,12 @@ async def test_full_purgatory_refuses():
         first.cancel()
 
 
-async def test_mistakes_are_raised_as_they_are():
+async def test_mistakes_are_raised_as_they_are(purgatory, polls):
     """The purgatory's errors for wrong arguments, and the predicate's own error, are raised."""
-    async with AsyncPurgatory("test") as purgatory:
-        polls = LongPolls(purgatory)
-        with pytest.raises(NoKeys):
-            await polls.wait_for(Client().request, lambda: False, keys=[], timeout_ms=1)
-        with pytest.raises(ZeroDivisionError):
-            await polls.wait_for(Client().request, lambda: 1 / 0, keys=["k"], timeout_ms=60_000)
+    with pytest.raises(NoKeys):
+        await polls.wait_for(Client().request, lambda: False, keys=[], timeout_ms=1)
+    with pytest.raises(ZeroDivisionError):
+        await polls.wait_for(Client().request, lambda: 1 / 0, keys=["k"], timeout_ms=60_000)
 
 
 async def test_wait_ends_before_the_client_gives_up():
@@ -373,32 +364,30 @@ async def test_metrics_are_a_route():
     assert "# HELP purgatory_parked_operations" in answer.text
 
 
-async def test_poll_that_expires_ends_normally():
+async def test_poll_that_expires_ends_normally(purgatory, polls):
     """The time of a poll is up without anything being wrong. A wait that must be answered passes ``()``."""
-    async with AsyncPurgatory("test") as purgatory:
-        polls, request = LongPolls(purgatory), Client().request
-        options = {"keys": ["k"], "timeout_ms": 1}
-        assert Outcome.EXPIRED is await polls.wait_for(request, lambda: False, **options)
-        with pytest.raises(TimeoutError):
-            await polls.wait_for_result(request, lambda: None, **options)
-        assert (2, 2) == (purgatory.totals().expired, purgatory.totals().expired_normally)
-        await polls.wait_for(request, lambda: False, normal_ends=(), **options)
-        assert (3, 2) == (purgatory.totals().expired, purgatory.totals().expired_normally)
+    request = Client().request
+    options = {"keys": ["k"], "timeout_ms": 1}
+    assert Outcome.EXPIRED is await polls.wait_for(request, lambda: False, **options)
+    with pytest.raises(TimeoutError):
+        await polls.wait_for_result(request, lambda: None, **options)
+    assert (2, 2) == (purgatory.totals().expired, purgatory.totals().expired_normally)
+    await polls.wait_for(request, lambda: False, normal_ends=(), **options)
+    assert (3, 2) == (purgatory.totals().expired, purgatory.totals().expired_normally)
 
 
-async def test_websocket_is_rejected():
+async def test_websocket_is_rejected(purgatory, polls):
     """A WebSocket is not a request. The error says what to await instead, and nothing is parked or received."""
     received = asyncio.Queue()
     received.put_nowait({"type": "websocket.connect"})
     websocket = WebSocket({"type": "websocket", "headers": []}, received.get, received.put)
-    async with AsyncPurgatory("test") as purgatory:
-        polls, options = LongPolls(purgatory), {"keys": ["k"], "timeout_ms": 60_000}
-        for wait in (
-            polls.wait_for(websocket, lambda: False, **options),
-            polls.wait_for_result(websocket, lambda: None, **options),
-            polls.park(websocket, Waiting(), ["k"]),
-            unless_hung_up(websocket, asyncio.get_running_loop().create_future()),
-        ):
-            with pytest.raises(InvalidSetting, match=r"^request must be a Request .* for a WebSocket, await"):
-                await wait
-        assert (0, 1) == (purgatory.watched, received.qsize())
+    options = {"keys": ["k"], "timeout_ms": 60_000}
+    for wait in (
+        polls.wait_for(websocket, lambda: False, **options),
+        polls.wait_for_result(websocket, lambda: None, **options),
+        polls.park(websocket, Waiting(), ["k"]),
+        unless_hung_up(websocket, asyncio.get_running_loop().create_future()),
+    ):
+        with pytest.raises(InvalidSetting, match=r"^request must be a Request .* for a WebSocket, await"):
+            await wait
+    assert (0, 1) == (purgatory.watched, received.qsize())
