@@ -18,12 +18,11 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+from purgatory._support.closing import Closing
 from purgatory._support.errors import AddressUnusable, InvalidSetting, checked_int
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from types import TracebackType
-    from typing import Self
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 _MOST_PORT: Final = 65_535
@@ -83,7 +82,7 @@ def listen(port: int, addr: str) -> socket.socket:
     return listening
 
 
-class Served:
+class Served(Closing):
     """A server that runs on a thread of its own. A context manager that closes on leaving.
 
     Args:
@@ -97,18 +96,6 @@ class Served:
         self.port: int = listening.getsockname()[1]
         #: Where to ask.
         self.url = f"http://{f'[{addr}]' if ':' in addr else addr}:{self.port}{path}"
-
-    def close(self) -> None:
-        """Stop serving. Harmless twice."""
-        raise NotImplementedError
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def guarded(app: WSGIApplication, hosts: frozenset[str] | None, token: str | None) -> WSGIApplication:

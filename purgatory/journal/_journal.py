@@ -16,11 +16,12 @@ import time
 from array import array
 from operator import add
 from operator import index as whole
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import attrs
 
 from purgatory import Observer
+from purgatory._support.closing import Closing
 from purgatory._support.label import label
 from purgatory.journal._ledger import DRAINED, Ledger, Recorder, part_of
 from purgatory.journal._options import JournalStats, folder_of, options_of
@@ -33,7 +34,6 @@ from timer import NS_PER_MS
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
     from pathlib import Path
-    from types import TracebackType
 
     from purgatory.journal._ledger import Lines
 
@@ -56,7 +56,7 @@ class Operation(Protocol):
     def checks(self) -> int: ...
 
 
-class Folder:
+class Folder(Closing):
     """What `Journal` and `Trace` have in common: a writer, a clock, and `close`."""
 
     def __init__(self, writer: FolderWriter) -> None:
@@ -79,14 +79,6 @@ class Folder:
     def close(self) -> JournalStats:
         """Write the remaining rows, seal the last segment and release the folder."""
         return self._writer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _epoch_ns() -> int:

@@ -330,16 +330,8 @@ static int batch_clear(Batch *self)
     return 0;
 }
 
-static void batch_dealloc(Batch *self)
-{
-    PyObject_GC_UnTrack(self);
-    batch_clear(self);
-    PyMem_Free(self->tasks);
-    Py_XDECREF(self->dispatcher);
-    Py_XDECREF(self->buckets);
-    Py_XDECREF(self->clock);
-    free_object(self);
-}
+DEALLOC(Batch, batch, PyMem_Free(self->tasks); Py_XDECREF(self->dispatcher); Py_XDECREF(self->buckets);
+        Py_XDECREF(self->clock))
 
 static PyMethodDef batch_methods[] = {
     {"run", (PyCFunction)(void (*)(void))batch_run, METH_FASTCALL | METH_KEYWORDS,

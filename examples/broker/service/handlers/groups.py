@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+import attrs
+
 from examples.broker.groups.state.group import Group, GroupState
 from examples.broker.groups.state.values import Identity, Join, Joined
 from examples.broker.protocol.errors import BrokerError, ErrorCode
@@ -24,11 +26,11 @@ _FIRST_WITH_KNOWN_ID = 4
 _FIRST_LEAVE_OF_MANY = 3
 
 
+@attrs.define(eq=False)
 class GroupHandlers:
-    def __init__(self, config: Config, coordinator: Coordinator, metadata: Metadata) -> None:
-        self.config = config
-        self.metadata = metadata
-        self.coordinator = coordinator
+    config: Config
+    coordinator: Coordinator
+    metadata: Metadata
 
     def find_coordinator(self, request: m.FindCoordinatorRequest, _version: int, reply: Reply) -> None:
         """Return the coordinator: the leader of the partition that has the group's records."""

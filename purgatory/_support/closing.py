@@ -1,0 +1,24 @@
+"""What is closed at the end of a ``with`` block. From which thread is said by the subclass, for its ``close``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+
+class Closing:
+    """A context manager that closes on leaving."""
+
+    def close(self) -> object:
+        """Close. Harmless twice."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
