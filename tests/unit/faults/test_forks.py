@@ -421,9 +421,6 @@ def test_a_child_that_an_observer_forks_counts_no_hook_twice():
     out = run(
         """
 from purgatory import Observer
-class Quiet(Op):
-    def on_complete(self):
-        pass
 class Forks(Observer):
     pid = None
     def finished(self, operation, outcome, error):

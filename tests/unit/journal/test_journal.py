@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome
+from purgatory import DelayedOperationPurgatory, Outcome
 from purgatory.journal import (
     Journal,
     JournalClock,
@@ -26,7 +26,7 @@ from purgatory.journal.cli import main
 from purgatory.journal.records import JOURNAL, Record, Schema
 from purgatory.journal.records.folder import END, dropped, open_name
 from purgatory.journal.records.frames import Batch, decode, encode, scan
-from tests.support import Waiting, eventually
+from tests.support import Waiting, eventually, park_all, satisfy
 from timer import MockTimer
 
 
@@ -299,14 +299,6 @@ def test_a_key_without_a_hash_is_refused_where_it_is_put(tmp_path):
     assert (1, 0) == (trace.stats().written, trace.stats().dropped)
 
 
-class Waits(DelayedOperation):
-    def try_complete(self):
-        return False
-
-    def on_complete(self):
-        """Nothing to do."""
-
-
 @pytest.mark.parametrize(
     "wrong", [{"needs": lambda _: None}, {"identify": lambda _: Nameless()}], ids=["needs", "name"]
 )
@@ -318,7 +310,7 @@ def test_an_operation_of_which_nothing_can_be_told_is_counted(tmp_path, logs, wr
         DelayedOperationPurgatory("fetch", observers=[trace.observer("fetch", **asked)]) as own,
     ):
         for _ in range(3):
-            own.try_complete_else_watch(Waits(60_000), ["k"])
+            own.try_complete_else_watch(Waiting(), ["k"])
         trace.event("fetch", "k", 1)
         assert trace.flush()
         assert "observer_failed" in [entry["event"] for entry in logs]
@@ -555,19 +547,11 @@ def test_whatever_varies_in_a_batch_is_told_apart(tmp_path, operation, outcome):
 
 def test_an_operation_that_was_put_off_waits_from_when_it_was_parked(tmp_path):
     """Its record says when it was parked, and how long it might wait in all, extensions included."""
-
-    class Lease(DelayedOperation):
-        def try_complete(self):
-            return False
-
-        def on_complete(self):
-            """Nothing to do."""
-
     timer = MockTimer()
     with Journal(tmp_path) as journal:
         observer = journal.observer("leases", now_ns=timer.clock, epoch_ns=1_767_225_600 * 10**9)
         with DelayedOperationPurgatory("leases", timer=timer, observers=[observer]) as leases:
-            lease = Lease(100)
+            lease = Waiting(100)
             timer.advance_clock(7)
             leases.try_complete_else_watch(lease, ["k"])
             timer.advance_clock(60)
@@ -581,28 +565,13 @@ def test_an_operation_that_was_put_off_waits_from_when_it_was_parked(tmp_path):
 @pytest.mark.parametrize("keys", [["k"], ["k", "m"]])
 def test_what_is_under_one_key_is_labelled_once_a_batch(tmp_path, monkeypatch, keys):
     """Of many operations under the same keys these are looked at once, whichever implementation hands them over."""
-
-    class Ready(DelayedOperation):
-        ready = False
-
-        def try_complete(self):
-            return self.ready and self.force_complete()
-
-        def on_complete(self):
-            """Nothing to do."""
-
-    asked = []
-    label = _journal.label
+    asked, label = [], _journal.label
     monkeypatch.setattr(_journal, "label", lambda key: asked.append(key) or label(key))
     with (
         Journal(tmp_path, interval_ms=60_000) as journal,
         DelayedOperationPurgatory("fetch", observers=[journal.observer("fetch")]) as fetch,
     ):
-        operations = [Ready(60_000) for _ in range(50)]
-        for operation in operations:
-            fetch.try_complete_else_watch(operation, keys)
-            operation.ready = True
-        fetch.check_and_complete("k")
+        satisfy(fetch, "k", *park_all(fetch, [Waiting() for _ in range(50)], *keys))
         assert journal.flush()
     assert [tuple(keys)] * 50 == [record.keys for record in read(tmp_path)]
     assert keys == asked

@@ -12,10 +12,10 @@ from array import array
 
 import pytest
 
-from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome
+from purgatory import DelayedOperationPurgatory, Outcome
 from purgatory.journal import Journal, JournalClosed, JournalLocked, read
 from purgatory.journal._ledger import Ledger, Recorder
-from tests.support import cpython_only
+from tests.support import Waiting, cpython_only
 from timer import MockTimer
 
 
@@ -28,15 +28,6 @@ class Watch:
 
 class Source:
     """Stands for what the rows of one observer have in common."""
-
-
-class Ready(DelayedOperation):
-    """Completes when the test allows it."""
-
-    ready = False
-
-    def try_complete(self):
-        return self.ready and self.force_complete()
 
 
 @contextlib.contextmanager
@@ -63,7 +54,7 @@ SOURCE, WATCH = Source(), Watch("k")
 
 
 def row(number, *, source=SOURCE, watches=(WATCH,), outcome=Outcome.SATISFIED, error=None):
-    return (source, Ready, watches, outcome, error, number, 5, number + 7, 1)
+    return (source, Waiting, watches, outcome, error, number, 5, number + 7, 1)
 
 
 def numbers(lines, place=0):
@@ -138,15 +129,15 @@ def test_rows_that_are_alike_are_one_group():
     """Rows of one source, type, key, outcome and error share a group. Whatever differs makes another."""
     error, other, several = ValueError("no"), Watch("other"), (Watch("a"), Watch("b"))
     wanted = [
-        (SOURCE, Ready, (WATCH,), Outcome.SATISFIED, None),
-        (SOURCE, Ready, (other,), Outcome.SATISFIED, None),
-        (SOURCE, Ready, (WATCH,), Outcome.EXPIRED, None),
-        (SOURCE, Ready, (WATCH,), Outcome.EXPIRED, error),
-        (SOURCE, Ready, several, Outcome.SATISFIED, None),
-        (SOURCE, Ready, several[:1], Outcome.SATISFIED, None),
-        (SOURCE, Ready, several[1:], Outcome.SATISFIED, None),
-        (SOURCE, Ready, (), Outcome.IMMEDIATE, None),
-        (Source(), Ready, (WATCH,), Outcome.SATISFIED, None),
+        (SOURCE, Waiting, (WATCH,), Outcome.SATISFIED, None),
+        (SOURCE, Waiting, (other,), Outcome.SATISFIED, None),
+        (SOURCE, Waiting, (WATCH,), Outcome.EXPIRED, None),
+        (SOURCE, Waiting, (WATCH,), Outcome.EXPIRED, error),
+        (SOURCE, Waiting, several, Outcome.SATISFIED, None),
+        (SOURCE, Waiting, several[:1], Outcome.SATISFIED, None),
+        (SOURCE, Waiting, several[1:], Outcome.SATISFIED, None),
+        (SOURCE, Waiting, (), Outcome.IMMEDIATE, None),
+        (Source(), Waiting, (WATCH,), Outcome.SATISFIED, None),
     ]
     draw = random.Random(3)
     rows = [draw.choice(wanted) for _ in range(3_000)]
@@ -204,7 +195,7 @@ def test_a_key_that_raises_later_costs_no_row(tmp_path):
         Journal(tmp_path, interval_ms=60_000) as journal,
         DelayedOperationPurgatory("fetch", observers=[journal.observer("fetch")]) as fetch,
     ):
-        operations = [Ready(60_000) for _ in range(6)]
+        operations = [Waiting(60_000) for _ in range(6)]
         for each in operations:
             fetch.try_complete_else_watch(each, [key, "k"])
             each.force_complete()
@@ -302,14 +293,14 @@ def test_a_recorder_hands_on_what_has_no_room_and_what_is_not_the_core_s():
     """A row without room goes to `refuse` as `put` would take it, and what is no operation of the core's to `other`."""
     ledger, refused, others = Ledger(1), [], []
     recorder = Recorder(ledger, SOURCE, lambda: 77, None, refused.append, lambda *given: others.append(given))
-    operation, stranger = Ready(40), object()
+    operation, stranger = Waiting(40), object()
     recorder.finished(operation, Outcome.IMMEDIATE, None)
     recorder.finished(operation, Outcome.FORCED, None)
     recorder.finished(stranger, Outcome.FORCED, None)
-    assert [(SOURCE, Ready, (), Outcome.FORCED, None, 77, 40, 77, 0)] == refused
+    assert [(SOURCE, Waiting, (), Outcome.FORCED, None, 77, 40, 77, 0)] == refused
     assert [(SOURCE, stranger, Outcome.FORCED, None, 77)] == others
     lines = ledger.take(1)
-    assert [(SOURCE, Ready, (), Outcome.IMMEDIATE, None)] == groups_of(lines)
+    assert [(SOURCE, Waiting, (), Outcome.IMMEDIATE, None)] == groups_of(lines)
     assert ledger.put(refused[0])
 
 
@@ -323,7 +314,7 @@ def test_a_clock_that_fails_is_the_caller_s_to_hear_of():
     for clock, source_of in ((fail, None), (None, fail)):
         recorder = Recorder(ledger, SOURCE, clock, source_of, fail, fail)
         with pytest.raises(OSError, match="stopped"):
-            recorder.finished(Ready(5), Outcome.FORCED, None)
+            recorder.finished(Waiting(5), Outcome.FORCED, None)
     assert 0 == len(ledger)
 
 
@@ -331,7 +322,7 @@ def test_a_clock_that_takes_to_fractions_is_cut_to_whole_nanoseconds():
     """An observer rejects such a clock when it is made. One that changes afterwards costs no row."""
     ledger = Ledger(5)
     recorder = Recorder(ledger, SOURCE, lambda: 77.9, None, pytest.fail, pytest.fail)
-    recorder.finished(Ready(5), Outcome.FORCED, None)
+    recorder.finished(Waiting(5), Outcome.FORCED, None)
     lines = ledger.take(1)
     assert ([77], [77]) == (numbers(lines), numbers(lines, 2))
 
@@ -342,7 +333,7 @@ def test_parked_instant_is_exact_whatever_it_was_put_off_by(tmp_path):
     with Journal(tmp_path) as journal:
         observer = journal.observer("leases", now_ns=timer.clock, epoch_ns=10**18)
         with DelayedOperationPurgatory("leases", timer=timer, observers=[observer]) as leases:
-            lease = Ready(100)
+            lease = Waiting(100)
             timer.advance_clock(3)
             leases.try_complete_else_watch(lease, ["k"])
             lease._task_put_off_by_ns, lease._task_deadline_ns = (
@@ -360,7 +351,7 @@ def test_nothing_of_an_operation_is_kept(tmp_path):
         Journal(tmp_path, interval_ms=60_000) as journal,
         DelayedOperationPurgatory("fetch", observers=[journal.observer("fetch")]) as fetch,
     ):
-        operation = Ready(60_000)
+        operation = Waiting(60_000)
         fetch.try_complete_else_watch(operation, ["k"])
         operation.force_complete()
         gone = weakref.ref(operation)
@@ -415,7 +406,7 @@ def test_a_forked_child_writes_nothing_and_leaves_the_parent_s_journal_alone(tmp
         Journal(tmp_path) as journal,
         DelayedOperationPurgatory("fetch", observers=[journal.observer("fetch")]) as fetch,
     ):
-        operation = Ready(60_000)
+        operation = Waiting(60_000)
         fetch.try_complete_else_watch(operation, ["k"])
         child = os.fork()
         if not child:
@@ -466,7 +457,7 @@ def test_a_forked_child_s_copy_is_closed_whatever_was_held_at_the_fork(tmp_path)
         DelayedOperationPurgatory("fetch", observers=[journal.observer("fetch")]) as fetch,
     ):
         writer = journal._writer
-        fetch.try_complete_else_watch(Ready(60_000), ["before"])
+        fetch.try_complete_else_watch(Waiting(60_000), ["before"])
         fetch.cancel_for_key("before")
         held = (writer._wake._cond, writer._room, writer._counting, writer._sealer._thread._shutdown_lock)
         for lock in held:
@@ -476,7 +467,7 @@ def test_a_forked_child_s_copy_is_closed_whatever_was_held_at_the_fork(tmp_path)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(30)  # a hanging child is killed, and the exit is not 0
             for number in range(5):
-                operation = Ready(60_000)
+                operation = Waiting(60_000)
                 fetch.try_complete_else_watch(operation, [number])
                 operation.force_complete()
             stats = journal.stats()
