@@ -1,9 +1,10 @@
 """Bounded ways to run threads and to wait for what they do."""
 
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 #: How long a test waits for what ought to happen at once. A machine that is busy with other things puts a thread off
@@ -52,3 +53,15 @@ def run_threads(*functions: Callable[[], Any], seconds: float = 2 * PATIENCE_S) 
     if errors:
         raise errors[0]
     return results
+
+
+@contextlib.contextmanager
+def beside(*functions: Callable[[], object], seconds: float = 2 * PATIENCE_S) -> Iterator[None]:
+    """Run each on a thread of its own beside the block, which waits for them at its end."""
+    threads = [threading.Thread(target=function, daemon=True) for function in functions]
+    for thread in threads:
+        thread.start()
+    yield
+    for thread in threads:
+        thread.join(seconds)
+    assert not [thread.name for thread in threads if thread.is_alive()], "threads did not come back"

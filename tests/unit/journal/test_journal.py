@@ -3,6 +3,7 @@ import os
 import threading
 import time
 from array import array
+from functools import partial
 from unittest.mock import Mock
 
 import pytest
@@ -26,7 +27,7 @@ from purgatory.journal.cli import main
 from purgatory.journal.records import JOURNAL, Record, Schema
 from purgatory.journal.records.folder import END, dropped, open_name
 from purgatory.journal.records.frames import Batch, decode, encode, scan
-from tests.support import Waiting, eventually, park_all, satisfy
+from tests.support import Waiting, eventually, park_all, run_threads, satisfy
 from timer import MockTimer
 
 
@@ -56,11 +57,7 @@ def test_every_thread_s_records_are_written_once(tmp_path, operation, outcome):
             for number in range(2_000):
                 observer.finished(operation(checks=thread * 10_000 + number), outcome.SATISFIED, None)
 
-        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_threads(*[partial(work, thread) for thread in range(4)])
     rows = list(read(tmp_path))
     assert list(range(8_000)) == [row.seq for row in rows]
     assert {t * 10_000 + n for t in range(4) for n in range(2_000)} == {row.checks for row in rows}

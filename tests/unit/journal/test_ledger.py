@@ -9,13 +9,14 @@ import sys
 import threading
 import weakref
 from array import array
+from functools import partial
 
 import pytest
 
 from purgatory import DelayedOperationPurgatory, Outcome
 from purgatory.journal import Journal, JournalClosed, JournalLocked, read
 from purgatory.journal._ledger import Ledger, Recorder
-from tests.support import Waiting, cpython_only
+from tests.support import Waiting, beside, cpython_only, run_threads
 from timer import MockTimer
 
 
@@ -246,15 +247,11 @@ def test_two_takers_get_each_row_once():
             except RuntimeError:
                 continue
 
-    takers = [threading.Thread(target=take, args=(mine,)) for mine in found]
-    for taker in takers:
-        taker.start()
-    for number in range(30_000):
-        while not ledger.put(row(number)):
-            pass
-    over.set()
-    for taker in takers:
-        taker.join()
+    with beside(*[partial(take, mine) for mine in found]):
+        for number in range(30_000):
+            while not ledger.put(row(number)):
+                pass
+        over.set()
     assert list(range(30_000)) == sorted(found[0] + found[1])
     assert 0 == len(ledger)
 
@@ -275,14 +272,9 @@ def test_every_thread_s_rows_come_out_once_and_in_its_order():
             if len(ledger):
                 found.extend(numbers(ledger.take(500)))
 
-    taker = threading.Thread(target=take)
-    workers = [threading.Thread(target=add, args=(n,)) for n in range(threads)]
-    for thread in (taker, *workers):
-        thread.start()
-    for thread in workers:
-        thread.join()
-    over.set()
-    taker.join()
+    with beside(take):
+        run_threads(*[partial(add, thread) for thread in range(threads)])
+        over.set()
     assert threads * each == len(found) == len(set(found))
     for thread in range(threads):
         own = [number for number in found if number // each == thread]

@@ -3,6 +3,7 @@
 import gc
 import threading
 import weakref
+from functools import partial
 
 import pytest
 from prometheus_client import Counter, generate_latest
@@ -11,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, PurgatoryFull
 from purgatory.feeds import MemoryFeed
 from purgatory.metrics import _collector, register, unregister
-from tests.support import PATIENCE_S, Waiting, eventually, park_one, satisfy
+from tests.support import PATIENCE_S, Waiting, beside, eventually, park_one, satisfy
 from timer import ManualClock, MockTimer, SystemTimer, SystemTimerReaper
 from timer._base import JOIN_ERRORS
 
@@ -359,15 +360,10 @@ def test_scrapes_beside_work_are_clean(registry, value):
             into.append(value("operations_started_total", purgatory="fetch"))
 
     with DelayedOperationPurgatory("fetch") as fetch:
-        threads = [threading.Thread(target=scrape, args=(into,)) for into in seen]
-        for thread in threads:
-            thread.start()
-        for number in range(2000):
-            operation = park_one(fetch, Waiting(), number % 7, "all")
-            satisfy(fetch, "all", operation)
-        done.set()
-        for thread in threads:
-            thread.join()
+        with beside(*[partial(scrape, into) for into in seen]):
+            for number in range(2000):
+                satisfy(fetch, "all", park_one(fetch, Waiting(), number % 7, "all"))
+            done.set()
 
         assert all(numbers == sorted(numbers) for numbers in seen)
         assert 2000 == value("time_parked_seconds_count", purgatory="fetch", outcome="satisfied")

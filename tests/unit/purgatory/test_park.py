@@ -21,7 +21,18 @@ from purgatory import (
     UnhashableKey,
     WatchKeysType,
 )
-from tests.support import PATIENCE_S, Waiting, added, eventually, in_thread, park_all, park_one, run_threads, satisfy
+from tests.support import (
+    PATIENCE_S,
+    Waiting,
+    added,
+    beside,
+    eventually,
+    in_thread,
+    park_all,
+    park_one,
+    run_threads,
+    satisfy,
+)
 from timer import DelayTypeError, DelayValueError, MockTimer, SystemTimer, Timer, TimerClosed, TimerFull
 
 
@@ -506,16 +517,11 @@ def test_check_missed_while_a_second_parker_is_refused_is_made_up(purgatory):
         except AlreadyParked:
             refused.append(operation.outcome)
 
-    holder = threading.Thread(target=operation.maybe_try_complete)
-    holder.start()
-    assert eventually(lambda: operation.looks)
-    parkers = [threading.Thread(target=park) for _ in range(2)]
-    for parker in parkers:
-        parker.start()
-    time.sleep(0.05)  # both wait for the hold
-    operation.go.set()
-    for thread in (holder, *parkers):
-        thread.join(PATIENCE_S)
+    with beside(operation.maybe_try_complete):
+        assert eventually(lambda: operation.looks)
+        with beside(park, park):
+            time.sleep(0.05)  # both wait for the hold
+            operation.go.set()
 
     assert [Outcome.SATISFIED] == refused
     assert ["complete"] == operation.history
@@ -849,11 +855,9 @@ def test_second_parking_thread_leaves_the_extension_of_the_first(purgatory, mock
 
     lock = Lock()
     operation = Waiting(10, look=look, lock=lock)
-    checker = threading.Thread(target=operation.maybe_try_complete)
-    checker.start()
-    arrived.wait(PATIENCE_S)
-    run_threads(park, park)
-    checker.join(PATIENCE_S)
+    with beside(operation.maybe_try_complete):
+        arrived.wait(PATIENCE_S)
+        run_threads(park, park)
     mock_timer.advance_clock(999)
 
     assert [True] == answers

@@ -8,7 +8,7 @@ import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, InvalidSetting, Observer, Outcome, PurgatoryClosed
 from purgatory._purgatory.shards import Shards
-from tests.support import PATIENCE_S, Waiting, eventually, in_thread, park, park_one
+from tests.support import PATIENCE_S, Waiting, beside, eventually, in_thread, park, park_one
 from timer import InlineExecutor, MockTimer, SystemTimer, SystemTimerReaper, TimerTask
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
@@ -62,10 +62,8 @@ def test_wait_lets_them_complete(shutdown_clock):
         assert eventually(lambda: expiring.is_completed)
         shutdown_clock.skip_s = 60
 
-    checker = threading.Thread(target=check)
-    checker.start()
-    report = purgatory.shutdown("wait", timeout_ms=60_000)
-    checker.join()
+    with beside(check):
+        report = purgatory.shutdown("wait", timeout_ms=60_000)
 
     assert [Outcome.SATISFIED, Outcome.EXPIRED, Outcome.EXPIRED] == [
         operation.outcome for operation in (satisfied, expiring, rest)
@@ -195,13 +193,10 @@ def test_interrupt_while_a_shutdown_waits_for_another_one():
         begun.set()
         hangs.wait(PATIENCE_S)
 
-    operation = park(purgatory, "k", complete=call)
-    thread = threading.Thread(target=operation.force_complete)
-    thread.start()
-    assert begun.wait(PATIENCE_S)
-    report = purgatory.shutdown(timeout_ms=20)
-    hangs.set()
-    thread.join()
+    with beside(park(purgatory, "k", complete=call).force_complete):
+        assert begun.wait(PATIENCE_S)
+        report = purgatory.shutdown(timeout_ms=20)
+        hangs.set()
 
     assert 1 == report.running
 
@@ -393,11 +388,9 @@ def test_shutdown_waits_for_its_own_hooks_only_and_for_all_of_them(mock_timer):
     begun, ended, seen = threading.Event(), [], []
     slow = park(purgatory, "k", complete=lambda _: [begun.set(), time.sleep(0.2), ended.append(1)])
     closer = park(other, "k", complete=lambda _: [purgatory.shutdown(), seen.extend(ended)])
-    thread = threading.Thread(target=slow.force_complete)
-    thread.start()
-    assert begun.wait(PATIENCE_S)
-    closer.force_complete()
-    thread.join()
+    with beside(slow.force_complete):
+        assert begun.wait(PATIENCE_S)
+        closer.force_complete()
     other.shutdown()
 
     assert [1] == seen
@@ -414,11 +407,9 @@ def test_shutdowns_of_a_hook_and_of_another_thread_do_not_wait_for_each_other(mo
         assert eventually(lambda: purgatory.is_closed)
         reports.append(purgatory.shutdown(timeout_ms=60_000))
 
-    thread = threading.Thread(target=park(purgatory, "k", complete=close).force_complete)
-    thread.start()
-    assert begun.wait(PATIENCE_S)
-    report = purgatory.shutdown(timeout_ms=60_000)
-    thread.join()
+    with beside(park(purgatory, "k", complete=close).force_complete):
+        assert begun.wait(PATIENCE_S)
+        report = purgatory.shutdown(timeout_ms=60_000)
 
     assert [report] == reports
     assert 30_000 > report.elapsed_ms
@@ -560,16 +551,14 @@ def test_shutdown_waits_for_another_one_until_its_timeout(hang, mock_timer):
     purgatory = DelayedOperationPurgatory("test", timer=mock_timer)
     first, second = park(purgatory, "a", complete=hang), park(purgatory, "b", complete=hang)
     reports = []
-    thread = threading.Thread(target=lambda: reports.append(purgatory.shutdown()))
-    thread.start()
-    assert hang.begun.wait(PATIENCE_S)
-    rest = second if first.is_completed else first
-    rest._doing = (None, None, None)
-    reports.append(in_thread(lambda: purgatory.shutdown(timeout_ms=30)))
-    assert not hang.ended.is_set()
-    assert rest.is_completed
-    hang.release()
-    thread.join()
+    with beside(lambda: reports.append(purgatory.shutdown())):
+        assert hang.begun.wait(PATIENCE_S)
+        rest = second if first.is_completed else first
+        rest._doing = (None, None, None)
+        reports.append(in_thread(lambda: purgatory.shutdown(timeout_ms=30)))
+        assert not hang.ended.is_set()
+        assert rest.is_completed
+        hang.release()
 
     assert [(1, 1), (0, 2)] == [(report.running, report.expired) for report in reports]
     assert reports[1] == purgatory.shutdown()

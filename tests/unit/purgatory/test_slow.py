@@ -12,7 +12,7 @@ import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, InvalidSetting, Observer
 from purgatory._threads.watchdog import Watchdog, slow_callback_ms
-from tests.support import HAS_GLOBAL_LOCK, PATIENCE_S, Ping, Waiting, eventually, in_thread, park_one, satisfy
+from tests.support import HAS_GLOBAL_LOCK, PATIENCE_S, Ping, Waiting, beside, eventually, in_thread, park_one, satisfy
 
 
 @pytest.fixture
@@ -412,13 +412,7 @@ def test_slow_observer_is_logged(watchdog, logs):
 def test_threads_that_run_no_hook_cost_a_sample_nothing(watchdog):
     """A sample looks at calls that run, not at threads."""
     go = threading.Event()
-    threads = [threading.Thread(target=go.wait, args=(PATIENCE_S,)) for _ in range(50)]
-    for thread in threads:
-        thread.start()
-    try:
+    with beside(*[lambda: go.wait(PATIENCE_S)] * 50):
         watchdog.sample(0)
-        assert {} == watchdog._seen
-    finally:
         go.set()
-        for thread in threads:
-            thread.join()
+    assert {} == watchdog._seen

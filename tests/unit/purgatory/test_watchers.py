@@ -10,7 +10,7 @@ import pytest
 from purgatory import COMPILED, DelayedOperationPurgatory, UnhashableKey
 from purgatory._purgatory import shards
 from purgatory._purgatory.shards import Shards
-from tests.support import PATIENCE_S, Waiting, in_thread, park_all, park_one, run_threads, satisfy
+from tests.support import PATIENCE_S, Waiting, beside, in_thread, park_all, park_one, run_threads, satisfy
 
 
 def test_key_is_forgotten_when_nobody_waits(purgatory):
@@ -252,15 +252,11 @@ def test_an_equal_key_is_found_as_quickly_as_the_same_one(purgatory):
         return time.perf_counter_ns() - began_ns
 
     parked, over = threading.Event(), threading.Event()
-    parker = threading.Thread(target=park)
-    parker.start()
-    try:
+    with beside(park):
         assert parked.wait(PATIENCE_S)
         equal_ns = min(took([f"topic-{number}" for number in range(100)]) for _ in range(10))
         same_ns = min(took([watchers.key for watchers in purgatory._shards.walk()]) for _ in range(10))
-    finally:
         over.set()
-        parker.join()
     assert equal_ns < 20 * same_ns
 
 

@@ -1,7 +1,7 @@
 """The content of the tree's nodes: written and read back, and nonsense rejected."""
 
 import json
-import threading
+from functools import partial
 from random import Random
 
 import pytest
@@ -13,6 +13,7 @@ from examples.broker.controller.tree import layout
 from examples.broker.controller.tree.candidacy import epoch_in
 from examples.broker.coordination.store import Node
 from examples.broker.replication.leadership import Leadership
+from tests.support import run_threads
 
 nodes = st.lists(st.integers(0, 99), max_size=5, unique=True).map(tuple)
 keys = st.tuples(st.text("abc.", min_size=1, max_size=5), st.integers(0, 99))
@@ -119,11 +120,7 @@ def test_events_are_handled_in_order(no_threads_left):
             queue.put("count", lambda number=number: seen.append((name, number)))
         queue.put("fail", lambda: 1 / 0)
 
-    threads = [threading.Thread(target=put, args=(name,)) for name in "abc"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
+    run_threads(*[partial(put, name) for name in "abc"])
     queue.close()
 
     assert 600 == len(seen)
