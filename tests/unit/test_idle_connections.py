@@ -17,7 +17,7 @@ import pytest
 
 from purgatory import metrics
 from purgatory._wsgi import _MOST, WsgiServer
-from tests.support import PATIENCE_S, eventually
+from tests.support import PATIENCE_S, beside, eventually
 
 PATIENT_S, SOON_S = 60.0, 0.2
 REQUEST = b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -228,12 +228,10 @@ def test_answer_under_way_is_sent_before_closing(clients):
     server = served(app, PATIENT_S)
     idle, slow = clients(server, REQUEST[:20]), clients(server, REQUEST.replace(b"/x", b"/hang"))
     assert app.entered.wait(PATIENCE_S)
-    closing = threading.Thread(target=server.close)
-    closing.start()
-    assert b"" == answer_to(idle)
-    app.hanging.set()
-    assert len(answer_to(slow)) > len(LARGE)
-    closing.join(PATIENCE_S)
+    with beside(server.close):
+        assert b"" == answer_to(idle)
+        app.hanging.set()
+        assert len(answer_to(slow)) > len(LARGE)
     with pytest.raises(ConnectionRefusedError):
         clients(server)
 

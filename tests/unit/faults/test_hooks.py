@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from purgatory import COMPILED, DelayedOperationPurgatory, Outcome
-from tests.support import PATIENCE_S, Waiting, eventually, in_thread, satisfy
+from tests.support import PATIENCE_S, Waiting, beside, eventually, in_thread, satisfy
 
 
 @pytest.fixture
@@ -98,19 +98,12 @@ def test_a_hook_that_blocks_holds_up_no_other_key(purgatory):
 
     slow = parked(purgatory, ["slow"], complete=block)
     slow.ready = True
-    thread = threading.Thread(target=lambda: purgatory.check_and_complete("slow"))
-    thread.start()
-    try:
+    with beside(lambda: purgatory.check_and_complete("slow")):
         assert begun.wait(PATIENCE_S)
-        quick = parked(purgatory, ["quick"])
-        assert 1 == in_thread(satisfy, purgatory, "quick", quick)
+        assert 1 == in_thread(satisfy, purgatory, "quick", parked(purgatory, ["quick"]))
         # Under the key itself, too: another thread is checking the slow one.
-        beside = parked(purgatory, ["slow"])
-        assert 1 == in_thread(satisfy, purgatory, "slow", beside)
-    finally:
+        assert 1 == in_thread(satisfy, purgatory, "slow", parked(purgatory, ["slow"]))
         go.set()
-        thread.join(PATIENCE_S)
-    assert not thread.is_alive()
     assert ["complete"] == slow.history
 
 

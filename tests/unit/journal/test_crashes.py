@@ -17,7 +17,7 @@ import pytest
 from purgatory.journal import Journal, JournalDamaged, JournalLocked, read, segments, verify
 from purgatory.journal.records.folder import END, End, dropped, end, list_segments, open_name
 from purgatory.journal.segments import recover, seal
-from tests.support import PATIENCE_S, eventually
+from tests.support import PATIENCE_S, beside, eventually
 
 ROOT = Path(__file__).parents[3]
 
@@ -325,12 +325,10 @@ def test_a_flush_without_a_limit_ends_with_the_journal(tmp_path, finish):
     found = []
     journal = Journal(tmp_path, open_file=FullDisk, interval_ms=1)
     finish(journal)
-    thread = threading.Thread(target=lambda: found.append(journal.flush(None)), daemon=True)
-    thread.start()
-    while not journal._writer._flushes:
-        time.sleep(0.001)
-    journal.close()
-    thread.join(30)
+    with beside(lambda: found.append(journal.flush(None))):
+        while not journal._writer._flushes:
+            time.sleep(0.001)
+        journal.close()
     assert [False] == found
     assert 1 == journal.stats().dropped
 

@@ -14,7 +14,7 @@ from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, Purgat
 from purgatory.aio import AsyncPurgatory
 from purgatory.otel import Spans, instrument
 from purgatory.otel._spans import MOST_ENDS
-from tests.support import Waiting, in_thread, park_one, satisfy
+from tests.support import Waiting, beside, in_thread, park_one, satisfy
 from tests.support.loops import run_on, until
 from tests.support.operations import WAYS_OUT
 
@@ -173,14 +173,12 @@ def test_races_end_each_span_once(telemetry):
                     operation.ready = True  # also before it is parked, and while it is
                     purgatory.check_and_complete("k")
 
-        checker = threading.Thread(target=check)
-        checker.start()
-        for operation in operations:
-            operation.ready = False
-            purgatory.try_complete_else_watch(operation, ["k"])
-        in_thread(lambda: [purgatory.check_and_complete("k") for _ in range(3)])
-        done.set()
-        checker.join()
+        with beside(check):
+            for operation in operations:
+                operation.ready = False
+                purgatory.try_complete_else_watch(operation, ["k"])
+            in_thread(lambda: [purgatory.check_and_complete("k") for _ in range(3)])
+            done.set()
     waited = [operation for operation in operations if operation.outcome is not Outcome.IMMEDIATE]
     assert len(waited) == len(telemetry.waits())
     assert ({}, {}, {}) == (spans._spans, spans._links, spans._ends)

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from purgatory import ActionQueue, InvalidAction
-from tests.support import PATIENCE_S, run_threads
+from tests.support import beside, run_threads
 
 
 def test_actions_run_in_order_when_the_queue_is_run():
@@ -102,13 +102,9 @@ def test_every_action_runs_once():
         while not done.is_set():
             queue.try_complete_actions()
 
-    runners = [threading.Thread(target=run, daemon=True) for _ in range(2)]
-    for runner in runners:
-        runner.start()
-    run_threads(*[lambda first=first: add(first) for first in (0, 500, 1000)])
-    done.set()
-    for runner in runners:
-        runner.join(PATIENCE_S)
+    with beside(run, run):
+        run_threads(*[lambda first=first: add(first) for first in (0, 500, 1000)])
+        done.set()
     queue.try_complete_actions()
 
     assert list(range(1500)) == sorted(made)

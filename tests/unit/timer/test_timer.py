@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import attrs
 import pytest
 
-from tests.support import PATIENCE_S, Ping, add_all, added, eventually, in_thread
+from tests.support import PATIENCE_S, Ping, add_all, added, beside, eventually, in_thread
 from tests.support.tasks import Collecting
 from timer import (
     InlineExecutor,
@@ -122,15 +122,13 @@ def test_early_wakeup_runs_nothing(clock):
     """A waiter that wakes before its time looks at the clock again, and goes back to sleep."""
     timer = SystemTimer(clock=clock, executor=InlineExecutor())
     task = added(timer, Ping(5))
-    driver = threading.Thread(target=timer.advance_clock, args=(60_000,), daemon=True)
-    driver.start()
-    for _ in range(20):
-        timer.wake()
-    assert [] == task.log
+    with beside(lambda: timer.advance_clock(60_000)):
+        for _ in range(20):
+            timer.wake()
+        assert [] == task.log
 
-    clock.advance(5)
-    timer.wake()
-    driver.join(PATIENCE_S)
+        clock.advance(5)
+        timer.wake()
     assert [task] == task.log
 
 
@@ -160,10 +158,8 @@ def test_advance_ends_with_the_timer():
     """A call that waits in a timer that is shut down returns False."""
     timer = SystemTimer()
     answers = []
-    waiter = threading.Thread(target=lambda: answers.append(timer.advance_clock(60_000)), daemon=True)
-    waiter.start()
-    timer.shutdown()
-    waiter.join(PATIENCE_S)
+    with beside(lambda: answers.append(timer.advance_clock(60_000))):
+        timer.shutdown()
 
     assert [False] == answers
 
