@@ -8,7 +8,7 @@ import time
 import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome, UnhashableKey
-from tests.support import PATIENCE_S, Waiting, cpython_only, in_thread, park_all, park_one, satisfy
+from tests.support import PATIENCE_S, Waiting, beside, cpython_only, in_thread, park_all, park_one, satisfy
 
 CROWD = 1_000_000
 
@@ -196,19 +196,15 @@ def test_an_equality_that_takes_its_time_holds_up_no_other_shard(mock_timer):
     with DelayedOperationPurgatory("faults", timer=mock_timer, reaper_enabled=False, shards=8) as purgatory:
         purgatory.try_complete_else_watch(Waiting(), [Slow()])
         late = Waiting()
-        parker = threading.Thread(target=purgatory.try_complete_else_watch, args=(late, [Slow()]), daemon=True)
-        parker.start()
-        assert begun.wait(PATIENCE_S)
-        try:
+        with beside(lambda: purgatory.try_complete_else_watch(late, [Slow()])):
+            assert begun.wait(PATIENCE_S)
             satisfied, expiring = Waiting(), Waiting(5)
             for operation in (satisfied, expiring):
                 assert not in_thread(purgatory.try_complete_else_watch, operation, [6])
             assert 1 == in_thread(satisfy, purgatory, 6, satisfied)
             in_thread(mock_timer.advance_clock, 5)
             assert ["complete", "expire"] == expiring.history
-        finally:
             go.set()
-            parker.join(PATIENCE_S)
         assert 2 == len(purgatory.cancel_for_key(7)) == len({late, *purgatory.operations()}) + 1
 
 

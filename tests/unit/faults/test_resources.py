@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from purgatory import DelayedOperationPurgatory, Outcome
-from tests.support import PATIENCE_S, Ping, Waiting, add_all, added, eventually, in_thread, park_all, park_one
+from tests.support import Ping, Waiting, add_all, added, eventually, in_thread, park_all, park_one
 from timer import InlineExecutor, ManualClock, MockTimer, SystemTimer, SystemTimerReaper, check_invariants
 
 
@@ -66,14 +66,10 @@ def test_no_thread_for_the_retrier_is_made_up_for_later(monkeypatch, mock_timer)
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", start_all_but_retriers)
             with lock:
-                checker = threading.Thread(target=lambda: purgatory.check_and_complete("k"))
-                checker.start()
-                checker.join(PATIENCE_S)
+                in_thread(purgatory.check_and_complete, "k")
         assert not operation.is_completed
         with lock:
-            checker = threading.Thread(target=lambda: purgatory.check_and_complete("k"))
-            checker.start()
-            checker.join(PATIENCE_S)
+            in_thread(purgatory.check_and_complete, "k")
         assert eventually(lambda: operation.is_completed)
 
 
@@ -89,10 +85,7 @@ def test_the_retrier_logs_without_its_lock(monkeypatch, mock_timer):
         monkeypatch.setattr("purgatory._threads.retrier.log", SimpleNamespace(error=back))
         monkeypatch.setattr(threading.Thread, "start", start_all_but_retriers)
         with lock:
-            checker = threading.Thread(target=lambda: purgatory.check_and_complete("k"), daemon=True)
-            checker.start()
-            checker.join(PATIENCE_S)
-        assert not checker.is_alive()
+            in_thread(purgatory.check_and_complete, "k")
         assert [("retrier_not_started", 0)] == logged
 
 
