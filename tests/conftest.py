@@ -2,6 +2,7 @@ import gc
 import math
 import threading
 import time
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -90,3 +91,11 @@ def no_threads_left():
     before = set(threading.enumerate())
     yield
     assert eventually(lambda: not set(threading.enumerate()) - before), set(threading.enumerate()) - before
+
+
+@pytest.fixture
+def warned():
+    """The texts of the warnings so far of things that were dropped without a shutdown."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield lambda: [str(each.message) for each in caught if each.category is ResourceWarning]

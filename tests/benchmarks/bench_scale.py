@@ -75,11 +75,19 @@ def grown(
 
 
 @contextlib.contextmanager
+def watched_by(number: int) -> Iterator[DelayedOperationPurgatory[Ready]]:
+    """A purgatory with so many operations under "topic-0", which are cancelled in the end."""
+    with DelayedOperationPurgatory[Ready]("bench") as purgatory:
+        for _ in range(number):
+            purgatory.try_complete_else_watch(Ready(DELAY_MS), ["topic-0"])
+        yield purgatory
+        purgatory.shutdown("cancel")
+
+
+@contextlib.contextmanager
 def crowded(watchers: int) -> Iterator[Run]:
     """Park under a key with many waiting operations, and complete by force: a check would look at all of them."""
-    with DelayedOperationPurgatory("bench") as purgatory:
-        for _ in range(watchers):
-            purgatory.try_complete_else_watch(Ready(DELAY_MS), ["topic-0"])
+    with watched_by(watchers) as purgatory:
 
         def run(n: int) -> None:
             park, names = purgatory.try_complete_else_watch, ["topic-0"]
@@ -89,15 +97,12 @@ def crowded(watchers: int) -> Iterator[Run]:
                 operation.force_complete()
 
         yield run
-        purgatory.shutdown("cancel")
 
 
 @contextlib.contextmanager
 def check_unready(watchers: int) -> Iterator[Run]:
     """Checks of a key with many waiting operations, none of them ready. The unit is one operation looked at."""
-    with DelayedOperationPurgatory("bench") as purgatory:
-        for _ in range(watchers):
-            purgatory.try_complete_else_watch(Ready(DELAY_MS), ["topic-0"])
+    with watched_by(watchers) as purgatory:
 
         def run(n: int) -> float:
             times = max(1, n // watchers)
@@ -107,7 +112,6 @@ def check_unready(watchers: int) -> Iterator[Run]:
             return (clock() - start) / (times * watchers) * n
 
         yield run
-        purgatory.shutdown("cancel")
 
 
 @contextlib.contextmanager

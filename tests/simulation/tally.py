@@ -64,18 +64,11 @@ class Request(DelayedOperation):
         self.early += time.monotonic_ns() < self.deadline_ns
 
 
-@attrs.define
-class Tally:
-    """The counts so far."""
+COUNTS = ("operations", "answered", "expired", "taken_out", "lost", "doubled", "early", "adrift")
 
-    operations: int = 0
-    answered: int = 0
-    expired: int = 0
-    taken_out: int = 0
-    lost: int = 0
-    doubled: int = 0
-    early: int = 0
-    adrift: int = 0
+
+class Tally(attrs.make_class("Counts", {name: attrs.field(default=0) for name in COUNTS})):
+    """The counts so far."""
 
     @property
     def is_clean(self):

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-import warnings
 from concurrent.futures import Future
 
 import pytest
@@ -24,14 +23,6 @@ KINDS = {
     "futures": DelayedFuturePurgatory,
     "threshold": ThresholdPurgatory,
 }
-
-
-@pytest.fixture
-def warned():
-    """The texts of the warnings so far."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield lambda: [str(each.message) for each in caught if each.category is ResourceWarning]
 
 
 def reapers():

@@ -2,7 +2,6 @@
 
 import gc
 import threading
-import warnings
 
 import pytest
 
@@ -10,14 +9,6 @@ from tests.support import PATIENCE_S, Ping, eventually
 from timer import Driver, SystemTimer, SystemTimerReaper, Timer
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
-
-
-@pytest.fixture
-def warned():
-    """The texts of the warnings so far."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield lambda: [str(each.message) for each in caught if each.category is ResourceWarning]
 
 
 def ends(thread):
