@@ -9,6 +9,7 @@ import os
 import shutil
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 
 from purgatory import DelayedOperationPurgatory
+from purgatory._events import feeds
 from purgatory.console import _app, serve
 from purgatory.feeds import MemoryFeed
 from purgatory.journal import label
@@ -154,8 +156,9 @@ def test_counts_change_live(page, console, fetch):
     assert eventually(lambda: page.ink("#chart-parked") > 1000)
 
 
-def test_feeds_have_a_line_each(page, console, fetch):
+def test_feeds_have_a_line_each(page, console, fetch, monkeypatch):
     """Whether the process follows a feed shows live. Without a feed there is no table, and a feed's name is text."""
+    monkeypatch.setattr(feeds, "_feeds", weakref.WeakSet())  # those of other tests wait for the garbage collector
     park(fetch, ["k"])
     page.open(console.url)
     assert eventually(lambda: page.text("#t-parked") == "1")
