@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from redis.asyncio import ConnectionPool
 from redis.exceptions import BusyLoadingError, NoScriptError, RedisError, ResponseError
@@ -86,8 +87,8 @@ class RedisFeed(Feed):
         replicas: int = 0,
         **settings: int,
     ) -> None:
-        if not isinstance(stream, str) or not stream:
-            raise InvalidSetting("stream", stream, "a non-empty str")
+        if not isinstance(stream, str) or not stream or not stream.isprintable():
+            raise InvalidSetting("stream", stream, "a non-empty str of printable characters")
         self._connections = _connections(url)
         self.stream = stream
         super().__init__(stream if name is None else name, where=_where(self._connections, stream), **settings)
@@ -312,10 +313,22 @@ def _connections(url: object) -> Any:
         for name in ("retry", "retry_on_timeout", "retry_on_error"):
             pool.connection_kwargs.pop(name, None)
         pool.make_connection()
+        _check_database(str(url))
     except (ValueError, TypeError, AttributeError) as error:
-        shown = re.sub("//[^@/]*@", "//***@", url) if isinstance(url, str) else url
-        raise InvalidSetting("url", shown, "a URL such as redis://localhost:6379/0", str(error)) from None
+        shown, why = url, str(error)
+        if isinstance(url, str):
+            shown = re.sub("//.*@", "//***@", url).partition("?")[0]
+            if shown != url and "Port" in why:  # it quotes what follows a colon
+                why = "percent-encode special characters of the user and the password"
+        raise InvalidSetting("url", shown, "a URL such as redis://localhost:6379/0", why) from None
     return pool
+
+
+def _check_database(url: str) -> None:
+    """See that the path of a URL is the number of a database. The client would take database 0 otherwise."""
+    parts = urlsplit(url)
+    if parts.scheme != "unix" and not re.fullmatch("/?[0-9]*", parts.path):
+        raise ValueError("the database must be a number")
 
 
 def _where(connections: Any, stream: str) -> str:

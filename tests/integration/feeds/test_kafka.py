@@ -269,8 +269,20 @@ def test_topic_must_have_a_name_that_kafka_accepts(topic):
         KafkaFeed("localhost:9092", topic=topic)
 
 
-@pytest.mark.parametrize("servers", ["", "localhost", "localhost:x", [], 7, b"localhost:9092", ["localhost:1", ""]])
+@pytest.mark.parametrize(
+    "servers",
+    [
+        *("", "localhost", "localhost:x", [], 7, b"localhost:9092", ["localhost:1", ""]),
+        *("localhost:0", "localhost:65536", "kafka://localhost:9092"),
+    ],
+)
 def test_servers_must_be_addresses(servers):
     """Anything else is an error that says so."""
     with pytest.raises(InvalidSetting, match="host:port"):
         KafkaFeed(servers, topic="topic")
+
+
+def test_settings_of_the_client_must_be_a_dict():
+    """Anything else is an error before anything is connected."""
+    with pytest.raises(InvalidSetting, match="client must be a dict"):
+        KafkaFeed("localhost:9092", topic="topic", client="sasl")

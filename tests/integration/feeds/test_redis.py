@@ -167,6 +167,7 @@ async def test_key_of_another_type_in_the_place_of_the_stream_ends_the_following
     [
         *(("http://localhost", "x"), ("localhost:6379", "x"), (None, "x"), ("redis://localhost:port", "x")),
         *(("redis://localhost?health_check_interval=soon", "x"), ("redis://localhost", ""), ("redis://localhost", 7)),
+        *(("redis://localhost/inbox", "x"), ("redis://localhost/0/1", "x"), ("redis://localhost", "\ud800")),
     ],
 )
 def test_bad_url_and_bad_name_are_errors(url, stream):
@@ -181,9 +182,13 @@ def test_password_is_not_shown():
 
     assert "Redis at localhost:7, database 2, stream 'x'" == feed.where
     assert "secret" not in repr(feed)
-    with pytest.raises(InvalidSetting) as raised:
-        RedisFeed("http://ann:secret@localhost", stream="x")
-    assert "secret" not in str(raised.value)
+    for url in (
+        *("http://ann:secret@localhost", "redis://ann:secret/1@localhost", "redis://ann:1@secret@localhost:x"),
+        "redis://localhost:x?password=secret",
+    ):
+        with pytest.raises(InvalidSetting) as raised:
+            RedisFeed(url, stream="x")
+        assert "secret" not in str(raised.value)
 
 
 @pytest.mark.slow

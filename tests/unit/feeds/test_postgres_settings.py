@@ -36,6 +36,9 @@ def test_feed_names_its_server_without_the_password(dsn, where):
         ("postgresql://ann:secret@localhost/app?wrong=1", 'invalid URI query parameter: "wrong"'),
         ("host=localhost password=my secret", "got '...'"),
         (None, "got None"),
+        ("postgresql://ann:secret/1@localhost/app", "its port must be a number"),
+        ("postgresql://ann:secret@localhost:port/app", "its port must be a number"),
+        ("host=a,b port=5432,70000 password=secret", "its port must be a number"),
     ],
 )
 def test_dsn_that_is_none_is_rejected(dsn, hint):

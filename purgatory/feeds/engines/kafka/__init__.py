@@ -82,6 +82,8 @@ class KafkaFeed(Feed):
             None if replication_factor is None else checked_int("replication_factor", replication_factor, 1)
         )
         self.keep_ids = checked_int("keep_ids", keep_ids, 0)
+        if client is not None and not isinstance(client, Mapping):
+            raise InvalidSetting("client", client, "a dict of settings of aiokafka's clients")
         self.client: dict[str, Any] = {**(client or {}), "bootstrap_servers": addresses}
 
     def position(self, text: str) -> Position:
@@ -124,7 +126,11 @@ def _addresses(servers: object) -> list[str]:
     """
     given: object = servers.split(",") if isinstance(servers, str) else servers
     addresses = [str(each).strip() for each in given] if isinstance(given, (list, tuple)) else []
-    parts = [each.rpartition(":") for each in addresses]
-    if not addresses or not all(host and port.isdecimal() for host, _, port in parts):
+    if not addresses or not all(map(_is_address, addresses)):
         raise InvalidSetting("servers", servers, '"host:port", or a list of them')
     return addresses
+
+
+def _is_address(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return bool(host) and "/" not in host and port.isdecimal() and 0 < int(port) < 1 << 16

@@ -145,6 +145,9 @@ def _where(dsn: object) -> str:
         raise InvalidSetting("dsn", shown, wanted, hint) from None
     hosts = str(parts.get("host") or parts.get("hostaddr") or "").split(",")
     ports = str(parts.get("port") or "5432").split(",")
+    if not all(port == "" or (port.isdecimal() and 0 < int(port) < 1 << 16) for port in ports):
+        hint = "its port must be a number; percent-encode special characters of the password"
+        raise InvalidSetting("dsn", "...", wanted, hint)  # what looks like a port may be of the password
     ports = ports * len(hosts) if len(ports) == 1 else ports
     servers = ", ".join(f"{host}:{port}" for host, port in zip(hosts, ports, strict=False) if host)
     database = f", database {parts['dbname']}" if "dbname" in parts else ""
