@@ -6,6 +6,7 @@ that bears the name of an API, in small letters, answers its requests.
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
 
 from examples.broker.protocol.apis import ApiKey
@@ -18,5 +19,7 @@ __all__ = ["by_api"]
 
 def by_api(handlers: object) -> dict[int, Handler]:
     """The methods of a family by the numbers of the APIs that they are named after."""
-    methods = vars(type(handlers))
+    methods = {
+        name for name, value in vars(type(handlers)).items() if inspect.isfunction(value)
+    }  # not what attrs keeps
     return {key: getattr(handlers, name) for key in ApiKey if (name := key.name.lower()) in methods}
