@@ -18,6 +18,7 @@ the tasks, because a slow task would delay all others. If your tasks are quick, 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,10 @@ if TYPE_CHECKING:
 
 #: How long a driver waits between two slices of tasks, so that other threads get the interpreter.
 SLEEP_S: Final = 0.0001
+
+#: How often buckets are made due again if there is no memory, and how long the thread sleeps in between.
+MEMORY_TRIES: Final = 1_000
+MEMORY_SLEEP_S: Final = 0.001
 
 #: The longest sleep of a driver. After it, the driver of a timer whose tasks were all cancelled begins to rest.
 LONGEST_SLEEP_NS: Final = 30_000_000_000
@@ -250,7 +255,17 @@ class SystemTimer(Timer):
         return bool(due)
 
     def _requeue(self, buckets: list[TimerTaskList]) -> None:
-        """Make the tasks that remain in some buckets due again."""
+        """Make the tasks that remain in some buckets due again. If there is no memory, wait up to a second for it."""
+        for _ in range(MEMORY_TRIES):
+            try:
+                self._make_due_again(buckets)
+            except MemoryError:
+                time.sleep(MEMORY_SLEEP_S)
+            else:
+                return
+        self._make_due_again(buckets)
+
+    def _make_due_again(self, buckets: list[TimerTaskList]) -> None:
         with self._lock:
             there = set(map(id, self._wheel.due))
             self._wheel.due += [bucket for bucket in buckets if id(bucket) not in there]

@@ -119,6 +119,36 @@ def test_a_batch_that_fails_is_due_again():
     assert [True, True] == [task.ran.is_set() for task in tasks]
 
 
+def test_a_batch_is_due_again_although_memory_fails_several_times():
+    """If there is no memory to hand a batch over, and none to make it due again, the timer waits for memory."""
+    clock = ManualClock()
+    timer = SystemTimer(clock=clock, executor=InlineExecutor())
+    hand_over, failures = timer._dispatcher.hand_over, [1, 2, 3]
+
+    class Due(list):
+        def __iter__(self):
+            if failures:
+                failures.pop()
+                raise MemoryError
+            return super().__iter__()
+
+    def without_memory(buckets):
+        timer._wheel.due = Due()
+        timer._dispatcher.hand_over = hand_over
+        raise MemoryError
+
+    timer._dispatcher.hand_over = without_memory
+    task = Ping(5)
+    timer.add(task)
+    clock.advance(5)
+    with pytest.raises(MemoryError):
+        timer.advance_clock(0)
+
+    assert ([], 1) == (failures, timer.size)
+    timer.advance_clock(0)
+    assert task.ran.is_set()
+
+
 def test_a_restart_hook_that_raises_does_not_end_the_thread():
     """A driver goes on although the hook for its restarts raises, too."""
     restarted = threading.Event()
