@@ -300,12 +300,14 @@ static PyObject *ledger_drop(Ledger *self, PyObject *most)
     return PyLong_FromSsize_t(done);
 }
 
-/* In a forked child: free the mutex, and accept no more rows, because no thread takes them. */
+/* In a forked child: free the mutex, and accept no more rows, because no thread takes them. Another thread of the parent
+ * may have been taking some. */
 static PyObject *ledger_after_fork(Ledger *self, PyObject *Py_UNUSED(none))
 {
 #ifdef Py_GIL_DISABLED
     self->mutex = (PyMutex){0};
 #endif
+    self->taking = 0;
     self->room = 0;
     Py_RETURN_NONE;
 }
@@ -388,13 +390,13 @@ static int times_of(TimerEntry *entry, int64_t left, int64_t *created, int64_t *
 {
     int64_t delay = __atomic_load_n(&entry->delay_ms, __ATOMIC_RELAXED);
     int64_t due = __atomic_load_n(&entry->deadline_ns, __ATOMIC_RELAXED);
-    int64_t moved = __atomic_load_n(&entry->put_off_by_ns, __ATOMIC_RELAXED);
+    int64_t put_off_by_ns = __atomic_load_n(&entry->put_off_by_ns, __ATOMIC_RELAXED);
     if (delay == TIMER_HUGE || delay == TIMER_UNSET)
         return 0;
     *created = left; /* an operation that was never parked ended at once */
     if (due != 0) /* it was in a timer, so all of these are far from the end of 64 bits */
-        *created = (int64_t)((uint64_t)due - (uint64_t)moved - (uint64_t)delay * 1000000u);
-    *delay_ms = delay + moved / 1000000 + (moved % 1000000 > 0);
+        *created = (int64_t)((uint64_t)due - (uint64_t)put_off_by_ns - (uint64_t)delay * 1000000u);
+    *delay_ms = delay + put_off_by_ns / 1000000 + (put_off_by_ns % 1000000 > 0);
     return 1;
 }
 

@@ -16,7 +16,7 @@ import pytest
 from purgatory import DelayedOperationPurgatory, Outcome
 from purgatory.journal import Journal, JournalClosed, JournalLocked, read
 from purgatory.journal._ledger import Ledger, Recorder
-from tests.support import Waiting, beside, cpython_only, run_threads
+from tests.support import PATIENCE_S, Waiting, beside, cpython_only, run_threads
 from timer import MockTimer
 
 
@@ -233,6 +233,47 @@ def test_a_second_taker_gets_nothing_while_the_first_is_at_it():
     del kept
     assert list(range(3_000)) == found
     assert 0 == len(ledger)
+
+
+@pytest.mark.native  # Python's own ledger has no mark that a thread takes rows
+@cpython_only
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
+def test_a_forked_child_can_drop_rows_that_another_thread_was_taking():
+    """A thread that is inside ``take`` at the fork is not in the child, and leaves no mark in its ledger."""
+    ledger, is_inside, end = Ledger(50), threading.Event(), threading.Event()
+    for number in range(9):
+        ledger.put(row(number))
+
+    def stop_inside(phase, _):
+        is_takers = threading.current_thread() is taker and 1 == gc.get_threshold()[0]
+        if phase == "start" and is_takers and not is_inside.is_set():
+            is_inside.set()
+            end.wait(PATIENCE_S)
+
+    def take():
+        kept = [[] for _ in range(500)]  # so that the next list isn't one that lies ready
+        gc.set_threshold(1)
+        ledger.take(9)
+        is_inside.set()  # since CPython 3.12 no collection begins inside
+        del kept
+
+    thresholds, taker = gc.get_threshold(), threading.Thread(target=take)
+    gc.callbacks.append(stop_inside)
+    try:
+        taker.start()
+        assert is_inside.wait(PATIENCE_S)
+        there = len(ledger)
+        child = os.fork()
+        if not child:
+            ledger.after_fork()
+            os._exit(ledger.drop(9) != there)
+    finally:
+        end.set()
+        taker.join()
+        gc.set_threshold(*thresholds)
+        gc.callbacks.remove(stop_inside)
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @pytest.mark.native  # Python's own ledger leaves it to its writer that one takes at a time
