@@ -88,7 +88,7 @@ class InvalidTask(TimerError, TypeError):
 
 
 class TaskHeld(TimerError, RuntimeError):
-    """A pending operation, ``task``, was added to a timer again. Only its purgatory may reschedule it."""
+    """A pending operation, ``task``, was added to a timer again. Only its purgatory may put it off."""
 
     def __init__(self, task: object) -> None:
         super().__init__(

@@ -58,7 +58,7 @@ TIMER, TASK, DISPATCH, WHEEL = "timer._timer", "timer._task", "timer._dispatch",
 #: Where the executor takes a task of its batch.
 CLAIM = """
 with bucket.lock:
-    is_ours = bucket.remove(task)  # False if it was cancelled or rescheduled meanwhile
+    is_ours = bucket.remove(task)  # False if it was cancelled or put off meanwhile
 """
 
 KAFKAS = (

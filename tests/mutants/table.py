@@ -503,7 +503,7 @@ MUTANTS = (
         T_CONTRACT + "test_task_put_off_remembers_when_it_was_added",
     ),
     Mutant(
-        "a task rescheduled while its batch runs is not run before its new deadline",
+        "a task put off while its batch runs is not run before its new deadline",
         DISPATCH,
         "                is_ours = bucket.remove(task)",
         "                is_ours = task._task_bucket is not None and task._task_bucket.remove(task)",

@@ -210,7 +210,7 @@ static int move_quickly(QuickTimer *self, TimerEntry *task, int64_t deadline_ns)
     return moves;
 }
 
-/* Reschedule a task. 1 or 0, or -1 with an error. */
+/* Put off a task: 1 or 0, or -1 with an error. */
 static int put_off(QuickTimer *self, TimerEntry *task, PyObject *delay_ms)
 {
     int64_t delay, deadline_ns;
@@ -267,7 +267,7 @@ static PyObject *quick_free_mutexes(QuickTimer *self, PyObject *buckets)
 }
 
 /* The sum over all lanes. */
-static PyObject *quick_get_reschedules(QuickTimer *self, void *closure)
+static PyObject *quick_get_put_offs(QuickTimer *self, void *closure)
 {
     (void)closure;
     Py_ssize_t sum = 0;
@@ -325,7 +325,7 @@ static PyMethodDef quick_methods[] = {
     {"_free_mutexes", (PyCFunction)quick_free_mutexes, METH_O, NULL},
     {NULL}};
 
-static PyGetSetDef quick_getset[] = {{"_quick_put_offs", (getter)quick_get_reschedules, NULL, NULL, NULL}, {NULL}};
+static PyGetSetDef quick_getset[] = {{"_quick_put_offs", (getter)quick_get_put_offs, NULL, NULL, NULL}, {NULL}};
 
 static PyType_Slot quick_slots[] = {
     {Py_tp_traverse, quick_traverse}, {Py_tp_clear, quick_clear}, {Py_tp_dealloc, quick_dealloc},
