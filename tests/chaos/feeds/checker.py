@@ -70,8 +70,8 @@ class Worker:
     is_last: bool = True  # whether it was there at the end, and so has everything
 
 
-def check(sent, workers):
-    """All complaints, and counts of what was seen."""
+def check(sent, workers, trims=()):
+    """All complaints, and counts of what was seen. `trims` are the places up to which ids were forgotten."""
     events = {event.uid: event for event in sent}
     complaints = check_accepted_order(sent)
     counts = Counter(event.outcome for event in sent)
@@ -79,7 +79,7 @@ def check(sent, workers):
         found = [f"broken: {text}" for text in worker.broken]
         for segment in worker.segments:
             found += check_segment(segment, events)
-        found += check_doubled(worker, events)
+        found += check_doubled(worker, events, trims)
         found += check_lost(worker, sent)
         found += [text for poll in worker.polls if (text := check_poll(poll, worker.excused))]
         complaints += [f"{worker.name}: {text}" for text in found]
@@ -128,8 +128,8 @@ def check_segment(segment, events):
     return complaints
 
 
-def check_doubled(worker, events):
-    """No event was applied twice. After a reload, one with an id may come again if the server has forgotten its id."""
+def check_doubled(worker, events, trims):
+    """No event was applied twice, except one with an id that the server has forgotten, or that comes after a reload."""
     complaints = []
     seen = {}
     latest = {}
@@ -139,7 +139,11 @@ def check_doubled(worker, events):
             latest = {}
         for applied in segment.applied:
             uid, (group, number) = applied.uid, applied.place
-            if uid in here or (uid in seen and not segment.is_back and not events[uid].has_id):
+            if uid in here:
+                is_allowed = is_forgotten(events.get(uid), seen[uid], applied.place, trims)
+            else:
+                is_allowed = uid not in seen or segment.is_back or (uid in events and events[uid].has_id)
+            if not is_allowed:
                 complaints.append(f"doubled: {uid} was applied at {applied.place} and at {seen[uid]}")
             elif group in latest and number <= latest[group]:
                 complaints.append(f"order: {uid} at {applied.place} was applied after {latest[group]}, over a reload")
@@ -147,6 +151,15 @@ def check_doubled(worker, events):
             seen[uid] = applied.place
             latest[group] = number
     return complaints
+
+
+def is_forgotten(event, first, second, trims):
+    """Whether the place where an id was accepted was trimmed before it was accepted again."""
+    return (
+        event is not None
+        and event.has_id
+        and any(group == first[0] == second[0] and first[1] <= number < second[1] for group, number in trims)
+    )
 
 
 def check_lost(worker, sent):

@@ -36,6 +36,7 @@ class Nemesis:
         self._random = random.Random(seed)
         self._open = []  # when a fault ends, its name, what it has hurt, what ends it
         self.deeds = Counter()
+        self.trims = []  # the places up to which the server has forgotten ids
 
     def step(self):
         """Begin or end one fault, or rest a moment."""
@@ -121,7 +122,7 @@ class Nemesis:
 
     def _trim_history(self, keep):
         if all(fault[1] != "kill" for fault in self._open):
-            self._run.server.trim(keep)
+            self.trims += self._run.server.trim(keep)
 
     def _empty(self, _):
         self._run.server.empty()

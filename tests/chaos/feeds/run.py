@@ -97,7 +97,7 @@ class Run:
             for slot in self.slots:
                 slot.close()
             self.server.remove()
-        return self._check(nemesis.deeds)
+        return self._check(nemesis)
 
     def _look(self):
         """Note workers that have ended by themselves, after which the run is over."""
@@ -126,7 +126,7 @@ class Run:
             if answer != expected:
                 self.complaints.append(f"{slot.name} answered {command!r} with {answer!r}")
 
-    def _check(self, deeds):
+    def _check(self, nemesis):
         sent, partitions = read_sent(self.folder, self.engine)
         workers = []
         for slot in self.slots:
@@ -134,11 +134,11 @@ class Run:
                 path = self.folder / f"worker-{slot.number}-{incarnation}.log"
                 is_last = incarnation == slot.incarnation and not self.complaints
                 workers.append(read_worker(path, self.engine, partitions, is_last=is_last))
-        complaints, counts = check(sent, workers)
+        complaints, counts = check(sent, workers, nemesis.trims)
         late = [
             lateness_s(poll, worker.excused)
             for worker in workers
             for poll in worker.polls
             if poll.changed is not None and poll.outcome != "EXPIRED"
         ]
-        return Report(self.engine, self.complaints + complaints, counts, deeds, max(late, default=0.0))
+        return Report(self.engine, self.complaints + complaints, counts, nemesis.deeds, max(late, default=0.0))

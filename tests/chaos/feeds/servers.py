@@ -1,4 +1,7 @@
-"""The server of an engine, with what the nemesis does to it. `stream` is the name of the feed in it."""
+"""The server of an engine, with what the nemesis does to it.
+
+`trim` removes all but the last events, and returns the places up to which the server forgot ids with them.
+"""
 
 import contextlib
 
@@ -26,6 +29,7 @@ class Redis:
 
     def trim(self, keep):
         self._server.ask("XTRIM", STREAM, "MAXLEN", keep)
+        return []  # it keeps ids elsewhere
 
     def empty(self):
         self._server.ask("DEL", STREAM)
@@ -47,8 +51,12 @@ class Postgres:
         return self._server.dsn.replace(f":{self.port}/", f":{port}/")
 
     def trim(self, keep):
-        with contextlib.suppress(psycopg.errors.UndefinedTable):
-            self._server.execute(f"DELETE FROM {STREAM} WHERE position <= (SELECT last FROM {STREAM}_head) - {keep}")
+        try:
+            ((epoch, last),) = self._server.execute(f"SELECT epoch, last - {keep} FROM {STREAM}_head")
+            self._server.execute(f"DELETE FROM {STREAM} WHERE position <= {last}")
+        except (psycopg.errors.UndefinedTable, ValueError):  # there is no feed yet
+            return []
+        return [("", (epoch, last))]
 
     def empty(self):
         with contextlib.suppress(psycopg.errors.UndefinedTable):
@@ -83,6 +91,7 @@ class Kafka:
             ends += [TopicPartition(STREAM, partition, max(0, end - keep))]
         for future in admin.delete_records(ends).values() if ends else ():
             future.result(30)
+        return [(end.partition, end.offset - 1) for end in ends]
 
 
 def _end(admin, partition):

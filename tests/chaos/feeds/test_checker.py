@@ -14,8 +14,8 @@ def place(number, group=""):
 
 def sent(number, group="", **changed):
     """Event `number`, which was accepted at place `number`. Its row of the truth ends at byte `10 * number`."""
-    given = {"uid": f"e{number}p", "outcome": "accepted", "place": place(number, group)}
-    return Sent(key=f"k{group}", row=10 * number, **{**given, **changed})
+    given = {"uid": f"e{number}p", "key": f"k{group}", "outcome": "accepted", "place": place(number, group)}
+    return Sent(row=10 * number, **{**given, **changed})
 
 
 def segment(*numbers, start=0, read=0, group="", is_back=False):
@@ -123,6 +123,16 @@ def test_an_event_that_was_applied_again_after_a_reload_is_found():
 def test_a_reload_that_names_a_position_may_apply_events_again():
     """A reload that returns an earlier position asks for the events after it."""
     assert [] == complaints(EVENTS, worker(segment(1, 2), segment(2, 3, 4, start=1, read=20, is_back=True)))
+
+
+def test_an_id_that_was_trimmed_may_be_applied_again():
+    """A server that forgets ids with their events accepts a trimmed one again, and only that one."""
+    again = segment(1, 2, 3)
+    again.applied[0].uid = again.applied[2].uid = "e1i"
+    events = [sent(1, uid="e1i", key="a", place=place(3)), sent(2)]
+
+    assert [] == check(events, [worker(again)], [place(1)])[0]
+    assert [] != check(events, [worker(again)], [place(0), place(3), (0, 1)])[0]
 
 
 # -- out of order

@@ -47,7 +47,8 @@ class KafkaFeed(Feed):
         partitions: how many partitions a new topic gets.
         replication_factor: how many replicas a new topic gets. The default is 3, or the number of brokers if it is
             smaller.
-        keep_ids: in how many records of a partition, up to the last one, an id is recognized.
+        keep_ids: in how many records of a partition, up to the last one, an id is recognized. The topic must still
+            have the record.
         client: further settings of aiokafka's clients, such as ``security_protocol`` and ``sasl_mechanism``.
         settings: ``max_bytes``, ``max_pending`` and ``publish_timeout_ms``, as :class:`~purgatory.feeds.Feed` takes
             them. ``max_bytes`` is 1,000,000 by default, which fits into Kafka's own limit.

@@ -36,7 +36,8 @@ class PostgresFeed(Feed):
     Args:
         dsn: where the server is, as libpq reads it: ``postgresql://user@host/database``, or ``host=... dbname=...``.
         table: the name of the table as SQL reads it: ``inbox``, ``app.inbox``, or ``app."In Box"``.
-        keep: how many events are kept for workers that lag behind, about. None keeps all.
+        keep: how many events are kept for workers that lag behind, about. None keeps all. An id is recognized as long
+            as its event is kept.
         keep_s: for how many seconds events are kept, about. None does not look at their age. The last event stays.
         name: the name in logs and metrics. The table's by default.
         settings: ``max_bytes``, ``max_pending`` and ``publish_timeout_ms``, as :class:`~purgatory.feeds.Feed` takes
