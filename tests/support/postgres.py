@@ -33,6 +33,7 @@ SETTINGS = {
     "unix_socket_directories": "",
     "max_wal_size": "128MB",
     "autovacuum_naptime": "5s",
+    "dynamic_shared_memory_type": "mmap",  # in its folder. A killed server leaves what it has in /dev/shm
 }
 USER = "purgatory"
 
@@ -117,8 +118,13 @@ class PostgresServer:
         """Kill all its processes with -9."""
         if self._process is None:
             return
-        self._signal(signal.SIGSTOP, children=False)  # so that it forks no more
-        self._signal(signal.SIGKILL)
+        self._signal(signal.SIGSTOP, children=False)
+        os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)  # from here on it forks no more
+        while children := self._children():  # one that still ends would keep the memory from the next server
+            for pid in children:
+                _send(pid, signal.SIGKILL)
+            time.sleep(0.01)
+        self._process.kill()
         self._process.wait(PATIENCE_S)
         self._process = None
 
@@ -187,14 +193,21 @@ class PostgresServer:
         assert self._process is not None
         # Backends are sessions of their own, so a signal to the group would miss them.
         for pid in [*(self._children() if children else ()), self._process.pid]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
+            _send(pid, number)
 
     def _children(self) -> list[int]:
+        """Its processes that have not ended."""
         assert self._process is not None
-        listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
-        pairs = [line.split() for line in listed.splitlines()]
-        return [int(pid) for pid, parent in pairs if int(parent) == self._process.pid]
+        command = ["ps", "-A", "-o", "pid=,ppid=,stat="]
+        listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        rows = [line.split() for line in listed.splitlines()]
+        parent = str(self._process.pid)
+        return [int(pid) for pid, above, state in rows if above == parent and not state.startswith("Z")]
+
+
+def _send(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def _program(name: str) -> str:
