@@ -256,10 +256,10 @@ class RedisReader(_Connection, Reader):
         here = self._position
         block = (b"BLOCK", int(wait_s * 1000), b"STREAMS", self._stream, b"%d-%d" % (here.epoch, here.offset))
         (answer,) = await self._ask((b"XREAD", b"COUNT", most, *block))
-        if answer is None:
+        ((_, entries),) = ((None, ()),) if answer is None else self._checked(answer)
+        if not entries:  # the time is up, or the stream was begun again, or what woke this is removed
             await self._verify(here)
             return ()
-        ((_, entries),) = self._checked(answer)
         events = []
         epoch, offset = here.epoch, here.offset
         for entry in entries:

@@ -315,6 +315,18 @@ async def test_history_is_trimmed(server, url, stream):
     assert 100 <= server.ask("XLEN", stream) < 400
 
 
+@pytest.mark.guarantee("no gap is silent")
+async def test_stream_that_was_removed_and_begun_again_is_a_gap(server, url, stream):
+    """A worker that starts makes the stream again, without an event. The server answers waiting reads with no entry."""
+    async with RedisFeed(url, stream=stream) as feed, Worker(RedisFeed(url, stream=stream)) as worker:
+        await worker.following.applied(await feed.publish("ann", b"1"))
+        await until(lambda: server.ask("INFO", "clients")["blocked_clients"] == 1)
+        server.ask("DEL", stream)
+        async with Worker(feed):
+            await until(lambda: worker.reloads == 2)
+        assert worker.following.error is None
+
+
 # -- publishing
 
 
