@@ -18,7 +18,7 @@ CORE  := $(VENV)/.ready-core
 REHEARSE := $(VENV)/.ready-rehearse
 
 .DEFAULT_GOAL := help
-.PHONY: help run quickstart test test-core rehearse native wheel check format cov bench bench-plots bench-spark bench-spark-plots docs soak races explore mutants sanitize kafka-jar suites lowest programs others clean broker bench-broker chaos
+.PHONY: help run quickstart test test-core rehearse native wheel check format cov bench bench-plots bench-spark bench-spark-plots docs soak races explore mutants sanitize kafka-jar suites lowest programs others clean broker bench-broker chaos feed-faults
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -124,6 +124,9 @@ races: $(READY) ## Run the race tests RUNS=20 times and count failures, with the
 
 chaos: $(READY) ## Kill, stop and resume the nodes of a cluster under load for SECONDS=120, and check what was promised (ARGS="--seed 7")
 	$(PY) -m tests.chaos --seconds $(SECONDS) $(ARGS)
+
+feed-faults: $(READY) ## Break the server, the network and the workers of feeds for SECONDS=120 per engine, and check what was promised (ARGS="--engine redis")
+	$(PY) -m tests.chaos.feeds --seconds $(SECONDS) $(ARGS)
 
 BOUND  ?= 2
 BUDGET ?=

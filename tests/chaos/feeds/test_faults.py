@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from tests.chaos.feeds import by_hand
 from tests.chaos.feeds.run import Run
 from tests.support.postgres import programs
 
@@ -24,3 +25,13 @@ def test_no_fault_breaks_a_promise(tmp_path_factory, engine):
 
     assert [] == report.complaints, report.row()
     assert report.deeds.total() >= 4, report.deeds
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not INSTALLED["redis"], reason="redis-server is not installed: run `make programs`")
+def test_plain_publish_and_subscribe_loses_events():
+    """The faults are real: code by hand over publish and subscribe of Redis loses accepted events."""
+    accepted, lost, _, deeds = by_hand.run("redis", 10, seed=7)
+
+    assert accepted > 100, deeds
+    assert lost > 0, deeds

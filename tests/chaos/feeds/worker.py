@@ -290,14 +290,14 @@ def main():
     work(options, make_feed(options.engine, options.address, options.stream), sys.stdin, sys.stdout)
 
 
-def lead_through(server_port, proxy_port):
+def lead_through(server_port, proxy_port, loops=asyncio.BaseEventLoop):
     """Connect to the proxy in place of the server. A server of Kafka tells its clients its own address."""
-    connect = asyncio.BaseEventLoop.create_connection
+    connect = loops.create_connection
 
-    def create_connection(loop, factory, host=None, port=None, **settings):
-        return connect(loop, factory, host, proxy_port if port == server_port else port, **settings)
+    def create_connection(*args, **settings):
+        return connect(*(proxy_port if arg == server_port else arg for arg in args), **settings)
 
-    asyncio.BaseEventLoop.create_connection = create_connection
+    loops.create_connection = create_connection
 
 
 if __name__ == "__main__":
