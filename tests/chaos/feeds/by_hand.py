@@ -10,6 +10,7 @@ on from its position while its process lives. So it loses only events that were 
 
 import asyncio
 import contextlib
+import logging
 import random
 import tempfile
 import time
@@ -73,7 +74,9 @@ async def play(engine, server, seconds, seed):
     """A run. Returns how many events were accepted, how many of them were lost and doubled, and the faults."""
     proxy = Proxy(server.port)
     if engine == "kafka":
-        admin = AdminClient({"bootstrap.servers": server.address(server.port)})  # kept: its request ends with it
+        admin = AdminClient(
+            {"bootstrap.servers": server.address(server.port), "log_level": 0}
+        )  # kept: its request ends with it
         admin.create_topics([NewTopic(STREAM, 1, 1)])[STREAM].result(30)
         lead_through(server.port, proxy.port, asyncio.get_running_loop())
     applied, deeds = Counter(), Counter()
@@ -94,6 +97,7 @@ async def play(engine, server, seconds, seed):
 
 def run(engine, seconds, seed):
     """Start a server and play."""
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
     with tempfile.TemporaryDirectory(prefix="feed-by-hand-") as folder:
         Path(folder).chmod(0o755)
         (Path(folder) / "server").mkdir()
