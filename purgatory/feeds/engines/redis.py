@@ -313,22 +313,22 @@ def _connections(url: object) -> Any:
         for name in ("retry", "retry_on_timeout", "retry_on_error"):
             pool.connection_kwargs.pop(name, None)
         pool.make_connection()
-        _check_database(str(url))
     except (ValueError, TypeError, AttributeError) as error:
-        shown, why = url, str(error)
-        if isinstance(url, str):
-            shown = re.sub("//.*@", "//***@", url).partition("?")[0]
-            if shown != url and "Port" in why:  # it quotes what follows a colon
-                why = "percent-encode special characters of the user and the password"
-        raise InvalidSetting("url", shown, "a URL such as redis://localhost:6379/0", why) from None
+        raise _bad_url(url, str(error)) from None
+    parts = urlsplit(str(url))
+    if parts.scheme != "unix" and not re.fullmatch("/?[0-9]*", parts.path):  # the client would take database 0
+        raise _bad_url(url, "the database must be a number")
     return pool
 
 
-def _check_database(url: str) -> None:
-    """See that the path of a URL is the number of a database. The client would take database 0 otherwise."""
-    parts = urlsplit(url)
-    if parts.scheme != "unix" and not re.fullmatch("/?[0-9]*", parts.path):
-        raise ValueError("the database must be a number")
+def _bad_url(url: object, why: str) -> InvalidSetting:
+    """The error for what is no URL of a server. It shows no part of a password."""
+    shown = url
+    if isinstance(url, str):
+        shown = re.sub("//.*@", "//***@", url).partition("?")[0]
+        if shown != url and "Port" in why:  # it quotes what follows a colon
+            why = "percent-encode special characters of the user and the password"
+    return InvalidSetting("url", shown, "a URL such as redis://localhost:6379/0", why)
 
 
 def _where(connections: Any, stream: str) -> str:
