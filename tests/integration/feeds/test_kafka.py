@@ -14,7 +14,9 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Ne
 from purgatory import InvalidSetting
 from purgatory.aio import AsyncPurgatory
 from purgatory.feeds import FeedGap, KafkaFeed, PublishRejected, UnsupportedServer
+from purgatory.feeds.engine import Disconnected, Gap
 from purgatory.testing.feeds import Faults, FeedContract
+from purgatory.testing.feeds._tools import until
 from tests.integration.broker.conftest import Cluster
 
 PATIENCE_MS = 30_000
@@ -130,6 +132,26 @@ def _partition_of(position):
     return next(number for number, offset in enumerate(position.offsets) if offset is not None)
 
 
+def expire(broker, topic, positions):
+    """Delete the records up to positions, as the retention of the topic does."""
+    ends = {}
+    for number, offset in ((_partition_of(each), max(filter(None, each.offsets))) for each in positions):
+        ends[number] = max(offset, ends.get(number, 0))
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for future in admin.delete_records([Place(topic, *each) for each in ends.items()]).values():
+        future.result(30)
+
+
+async def lose_reader(feed, following):
+    """The next read finds the connection lost. Returns when there is another reader."""
+
+    async def read(most, wait_s):
+        raise Disconnected("lost")
+
+    following._reading._reader.read = read
+    await until(lambda: feed.statistics().reconnections)
+
+
 def make_topic(broker, topic, partitions=1, **config):
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     config = {name.replace("_", "."): value for name, value in config.items()}
@@ -236,6 +258,62 @@ async def test_topic_that_loses_events_is_rejected(broker, topic, monkeypatch):
                 pass
         with pytest.raises(PublishRejected, match="loses events"):
             await feed.publish("key", b"")
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+@pytest.mark.parametrize("reload", [None, lambda: None])
+async def test_worker_starts_where_every_event_has_expired(broker, topic, partitions, reload):
+    """A topic of which no record is left is followed from its end, as a new one is."""
+    make_topic(broker, topic, partitions)
+    async with KafkaFeed(broker.bootstrap, topic=topic) as feed:
+        positions = [await feed.publish(f"key {number}", b"old") for number in range(10)]
+        await asyncio.to_thread(expire, broker, topic, positions)
+        seen = []
+        async with (
+            AsyncPurgatory("worker") as purgatory,
+            feed.follow(purgatory, keep_values(seen), reload=reload) as following,
+        ):
+            for number in range(10):
+                position = await feed.publish(f"key {number}", b"%d" % number)
+                await following.applied(position, timeout_ms=PATIENCE_MS)
+        assert [b"%d" % number for number in range(10)] == seen
+        assert 0 == feed.statistics().gaps
+
+
+@pytest.mark.parametrize("reconnects", [False, True])
+async def test_worker_that_missed_nothing_follows_on_after_its_events_expired(broker, topic, reconnects):
+    """A position whose event has expired is no gap if the history begins directly after it."""
+    make_topic(broker, topic, 2)
+    async with KafkaFeed(broker.bootstrap, topic=topic) as feed, AsyncPurgatory("worker") as purgatory:
+        seen = []
+        async with feed.follow(purgatory, keep_values(seen)) as following:
+            positions = [await feed.publish(f"key {number}", b"old") for number in range(10)]
+            for position in positions:
+                await following.applied(position, timeout_ms=PATIENCE_MS)
+            await asyncio.to_thread(expire, broker, topic, positions)
+            if reconnects:
+                await lose_reader(feed, following)
+            await asyncio.sleep(0.1)  # longer than a check counts
+            for number in range(10):
+                position = await feed.publish(f"key {number}", b"new")
+                await following.applied(position, timeout_ms=PATIENCE_MS)
+        assert [b"old"] * 10 + [b"new"] * 10 == seen
+        assert 0 == feed.statistics().gaps
+
+
+@pytest.mark.guarantee("no gap is silent")
+async def test_event_that_expired_before_it_was_applied_is_a_gap(broker, topic):
+    """A history that begins after the next event of one partition is noticed."""
+    make_topic(broker, topic, 2)
+    async with KafkaFeed(broker.bootstrap, topic=topic) as feed:
+        positions = [await feed.publish(f"key {number}", b"") for number in range(10)]
+        reader = await feed.open_reader()
+        end = await reader.end()
+        positions.append(await feed.publish("key 0", b"missed"))
+        await asyncio.to_thread(expire, broker, topic, positions)
+        with pytest.raises(Gap, match="the next event is missing"):
+            await reader.resume(end)
+        await reader.close()
 
 
 @pytest.mark.guarantee("no gap is silent")

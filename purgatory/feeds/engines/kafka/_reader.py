@@ -10,6 +10,9 @@ Either takes longer than 20 ms. A start of history that is gone is an error of t
 
 A topic that got more partitions is a lost connection. The next reader reads the new ones from their start.
 
+**A last event that has expired** is no gap if the history begins directly after it, because nothing is missing then.
+Its mark cannot be compared. So a topic that was made again is not noticed if its history begins at the same offset.
+
 Offsets of a partition may have holes, where a transaction ended. Nothing else makes them in a topic that ``_topic``
 accepts.
 """
@@ -23,6 +26,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import OffsetOutOfRangeError
 
 from purgatory.feeds.engine import Disconnected, Event, Gap, Position, Reader, mark_of
 from purgatory.feeds.engines.kafka._position import KafkaPosition
@@ -91,7 +95,7 @@ class KafkaReader(Reader):
             found = await self._looker.end_offsets(self._parts)
         offsets = [found[part] for part in self._parts]
         last = await self._records_before(offsets)
-        marks = [_mark(last[number]) if number in last else 0 for number in range(len(offsets))]
+        marks = [_mark(record) if (record := last.get(number)) else 0 for number in range(len(offsets))]
         self._noted = KafkaPosition(tuple(offsets), tuple(marks))
         return self._noted
 
@@ -150,7 +154,8 @@ class KafkaReader(Reader):
             if offset > 0 and mark:
                 if number not in found:
                     raise Gap(f"offset {offset - 1} of partition {number} has no event now")
-                if _mark(found[number]) != mark:
+                record = found[number]
+                if record is not None and _mark(record) != mark:
                     raise Gap(f"another event is at offset {offset - 1} of partition {number}")
         known = self._looker.partitions_for_topic(self._feed.topic)
         if known is not None and len(known) != len(self._parts):
@@ -160,12 +165,15 @@ class KafkaReader(Reader):
     async def _records_before(self, offsets: Sequence[int]) -> dict[int, Any]:
         """Of each partition with events before an offset the last of them, if the servers have it.
 
+        None in its place says that it has expired, and that the history begins with the offset.
+
         Raises:
             Gap: the servers have none of that place.
             Disconnected: they do not answer in time.
         """
         wanted = {self._parts[number]: offset - 1 for number, offset in enumerate(offsets) if offset > 0}
         found: dict[int, Any] = {}
+        missing: dict[TopicPartition, int] = {}
         if not wanted:
             await self._see_servers()
         for part, offset in wanted.items():
@@ -175,15 +183,39 @@ class KafkaReader(Reader):
             with kafka_errors():
                 async with asyncio.timeout(_ANSWER_S):
                     while wanted:
-                        records = await self._looker.getmany(*wanted, timeout_ms=_TURN_MS)
-                        for part, (first, *_) in records.items():
+                        for part, (first, *_) in (await self._take(wanted, missing)).items():
                             if first.offset == wanted[part]:
                                 found[part.partition] = first
                         for part in [part for part in wanted if await self._looker.position(part) > wanted[part]]:
                             del wanted[part]
+                    await self._check_expired(missing)
         finally:
             self._looker.pause(*self._parts)
-        return found
+        return {**found, **dict.fromkeys((part.partition for part in missing), None)}
+
+    async def _take(self, wanted: dict[TopicPartition, int], missing: dict[TopicPartition, int]) -> dict[Any, Any]:
+        """Records of the wanted places. A place that the servers do not have becomes a missing one."""
+        try:
+            records: dict[Any, Any] = await self._looker.getmany(*wanted, timeout_ms=_TURN_MS)
+        except OffsetOutOfRangeError as error:
+            for part, offset in error.args[0].items():
+                if wanted.get(part) == offset:  # and not the late answer to an earlier question
+                    missing[part] = wanted.pop(part)
+            return {}
+        return records
+
+    async def _check_expired(self, missing: dict[TopicPartition, int]) -> None:
+        """See that missing events have expired, and that the history begins directly after them.
+
+        Raises:
+            Gap: the history begins later, or it ends before them.
+        """
+        if not missing:
+            return
+        starts = await self._looker.beginning_offsets(list(missing))
+        for part, offset in missing.items():
+            if starts[part] != offset + 1:
+                raise Gap(f"offset {offset} of partition {part.partition} is not there, and the next event is missing")
 
     async def _see_servers(self) -> None:
         """See that the servers answer, where there is no event to look at."""
