@@ -155,7 +155,8 @@ class Reading:
         noted = await _in_time(reader.end())
         included = None if self._settings.reload is None else await self._reload(self._settings.reload)
         position = noted if included is None else included
-        await _in_time(reader.resume(position))
+        whole = await _in_time(reader.resume(position))
+        position = position if whole is None else whole
         self._has_state = True
         self._beyond = position.events_until(noted) or 0
         self._advance(position, 0)

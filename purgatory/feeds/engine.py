@@ -98,8 +98,11 @@ class Reader(Connection):
         """
 
     @abc.abstractmethod
-    async def resume(self, after: Position) -> None:
+    async def resume(self, after: Position) -> Position | None:
         """Read on after a position. The server must have that event, unless it is the end of an empty stream.
+
+        Returns:
+            The whole position, if ``after`` is only a part of it. None if it is ``after``.
 
         Raises:
             Disconnected: the connection was lost.

@@ -224,6 +224,26 @@ async def test_reload_may_return_the_position_of_one_publish(broker, topic):
     await feed.aclose()
 
 
+@pytest.mark.guarantee("the start is exact")
+async def test_connection_lost_after_a_reload_does_not_begin_other_partitions_again(broker, topic):
+    """A reader after the first one reads on from the noted ends too, before any event was applied."""
+    make_topic(broker, topic, 2)
+    async with KafkaFeed(broker.bootstrap, topic=topic) as feed:
+        for number in range(20):
+            await feed.publish(f"key {number}", b"old")
+        seen = []
+        async with (
+            AsyncPurgatory("worker") as purgatory,
+            feed.follow(purgatory, keep_values(seen), reload=lambda: feed.publish("key", b"in the state")) as following,
+        ):
+            assert None not in following.position.offsets
+            assert 21 == sum(following.position.offsets)
+            await lose_reader(feed, following)
+            for number in range(10):
+                await following.applied(await feed.publish(f"key {number}", b"new"), timeout_ms=PATIENCE_MS)
+        assert [b"new"] * 10 == seen
+
+
 async def test_records_of_other_programs_are_events(broker, topic):
     """A record without headers is applied. A record without a key or value has an empty one."""
     make_topic(broker, topic)

@@ -99,8 +99,11 @@ class KafkaReader(Reader):
         self._noted = KafkaPosition(tuple(offsets), tuple(marks))
         return self._noted
 
-    async def resume(self, after: Position) -> None:
-        """Read on after a position. A partition that it does not name is read from the end that was noted."""
+    async def resume(self, after: Position) -> Position:
+        """Read on after a position. A partition that it does not name is read from the end that was noted.
+
+        Returns the position with these ends. Another reader, which noted no end, reads on after it.
+        """
         assert isinstance(after, KafkaPosition)
         count = len(self._parts)
         if len(after.offsets) > count:
@@ -112,6 +115,7 @@ class KafkaReader(Reader):
             await self._remember_ids()
         for part, offset in zip(self._parts, self._offsets, strict=True):
             self._consumer.seek(part, offset)
+        return self._position()
 
     async def read(self, most: int, wait_s: float) -> Sequence[Event]:
         """The next events."""
@@ -122,6 +126,9 @@ class KafkaReader(Reader):
         return [self._event(record) for records in found.values() for record in records]
 
     # -- its parts
+
+    def _position(self) -> KafkaPosition:
+        return KafkaPosition(tuple(self._offsets), tuple(self._marks))
 
     def _event(self, record: Any) -> Event:
         """A record as an event. This worker's position moves on to it."""
@@ -134,7 +141,7 @@ class KafkaReader(Reader):
         return Event(
             _text(record.key),
             record.value or b"",
-            KafkaPosition(tuple(self._offsets), tuple(self._marks)),
+            self._position(),
             None if name is None else _text(name),
             _published_ns(record),
             None if context is None else _text(context),
