@@ -1,10 +1,10 @@
-"""Reading a topic: one consumer reads on, and another one looks whether the last event is still there.
+"""Reading a topic: one consumer reads on, and another one checks the last event.
 
     read:    the consumer's next records, of whatever partitions have some
-    look:    of each partition the record that was read last:  the same mark, or a gap
+    check:   of each partition the record that was read last:  the same mark, or a gap
 
-A read is followed by a look if the last look is more than 20 ms old, or if nothing came. The look comes after the
-read, so if the old end is still there, the records that were read are those that follow it. Between two looks nothing
+A read is followed by a check if the last check is older than 20 ms, or if nothing came. The check comes after the
+read, so if the old end is still there, the records that were read are those that follow it. Between two checks nothing
 is replaced unseen: that takes a topic that is deleted, made and filled again, or the loss of every in-sync replica.
 Either takes longer than 20 ms. A start of history that is gone is an error of the servers themselves.
 
@@ -36,9 +36,9 @@ from purgatory.feeds.engines.kafka._topic import kafka_errors, prepare
 if TYPE_CHECKING:
     from purgatory.feeds.engines.kafka import KafkaFeed
 
-#: How long a look counts.
-_LOOK_S: Final = 0.02
-#: How long the servers may take to answer a look, and how often to see whether they can.
+#: How long a check counts.
+_CHECK_S: Final = 0.02
+#: How long the servers may take to answer a check, and how often to see whether they can.
 _ANSWER_S, _TURN_MS = 3.0, 50
 #: How long a fetch waits at the server. Longer than a read, which then asks for nothing twice.
 _FETCH_MS: Final = 1_000
@@ -53,13 +53,13 @@ class KafkaReader(Reader):
     def __init__(self, feed: KafkaFeed) -> None:
         self._feed = feed
         self._consumer: Any = None
-        self._looker: Any = None
+        self._checker: Any = None
         self._parts: list[TopicPartition] = []
         self._noted: KafkaPosition | None = None
         self._offsets: list[int] = []
         self._marks: list[int] = []
         self._ids: list[_Ids] = []
-        self._looked_s = 0.0
+        self._checked_s = 0.0
 
     async def open(self) -> None:
         """Connect, and see whether the topic can be a feed."""
@@ -78,21 +78,21 @@ class KafkaReader(Reader):
         with kafka_errors():
             self._consumer = AIOKafkaConsumer(**settings)
             await self._consumer.start()
-            # A look takes the first batch only, and does not wait for others.
-            self._looker = AIOKafkaConsumer(**{**settings, "fetch_max_wait_ms": 0}, max_partition_fetch_bytes=1)
-            await self._looker.start()
-            self._looker.assign(self._parts)
-            self._looker.pause(*self._parts)
+            # A check takes the first batch only, and does not wait for others.
+            self._checker = AIOKafkaConsumer(**{**settings, "fetch_max_wait_ms": 0}, max_partition_fetch_bytes=1)
+            await self._checker.start()
+            self._checker.assign(self._parts)
+            self._checker.pause(*self._parts)
 
     async def close(self) -> None:
         """Close it."""
-        consumers = [consumer for consumer in (self._consumer, self._looker) if consumer is not None]
+        consumers = [consumer for consumer in (self._consumer, self._checker) if consumer is not None]
         await asyncio.gather(*map(_stop, consumers), return_exceptions=True)
 
     async def end(self) -> Position:
         """The position of the last event."""
         with kafka_errors():
-            found = await self._looker.end_offsets(self._parts)
+            found = await self._checker.end_offsets(self._parts)
         offsets = [found[part] for part in self._parts]
         last = await self._records_before(offsets)
         marks = [_mark(record) if (record := last.get(number)) else 0 for number in range(len(offsets))]
@@ -109,7 +109,7 @@ class KafkaReader(Reader):
         if len(after.offsets) > count:
             raise Gap(f"the topic has {count} partitions now, and had {len(after.offsets)}")
         self._offsets, self._marks = after.completed(self._noted or KafkaPosition.start(count))
-        await self._verify()
+        await self._check()
         self._consumer.assign(self._parts)
         with kafka_errors():
             await self._remember_ids()
@@ -121,8 +121,8 @@ class KafkaReader(Reader):
         """The next events."""
         with kafka_errors():
             found = await self._consumer.getmany(timeout_ms=int(wait_s * 1000), max_records=most)
-        if not found or time.monotonic() - self._looked_s > _LOOK_S:
-            await self._verify()
+        if not found or time.monotonic() - self._checked_s > _CHECK_S:
+            await self._check()
         return [self._event(record) for records in found.values() for record in records]
 
     # -- its parts
@@ -148,7 +148,7 @@ class KafkaReader(Reader):
             is_repeated=name is not None and self._ids[number].is_repeated(name, record.offset),
         )
 
-    async def _verify(self) -> None:
+    async def _check(self) -> None:
         """See that the last events are there, and that the topic has no more partitions than this knows.
 
         Raises:
@@ -164,10 +164,10 @@ class KafkaReader(Reader):
                 record = found[number]
                 if record is not None and _mark(record) != mark:
                     raise Gap(f"another event is at offset {offset - 1} of partition {number}")
-        known = self._looker.partitions_for_topic(self._feed.topic)
+        known = self._checker.partitions_for_topic(self._feed.topic)
         if known is not None and len(known) != len(self._parts):
             raise Disconnected(f"the topic has {len(known)} partitions now")
-        self._looked_s = began_s
+        self._checked_s = began_s
 
     async def _records_before(self, offsets: Sequence[int]) -> dict[int, Any]:
         """Of each partition with events before an offset the last of them, if the servers have it.
@@ -184,8 +184,8 @@ class KafkaReader(Reader):
         if not wanted:
             await self._see_servers()
         for part, offset in wanted.items():
-            self._looker.seek(part, offset)
-        self._looker.resume(*wanted)
+            self._checker.seek(part, offset)
+        self._checker.resume(*wanted)
         try:
             with kafka_errors():
                 async with asyncio.timeout(_ANSWER_S):
@@ -193,17 +193,17 @@ class KafkaReader(Reader):
                         for part, (first, *_) in (await self._take(wanted, missing)).items():
                             if first.offset == wanted[part]:
                                 found[part.partition] = first
-                        for part in [part for part in wanted if await self._looker.position(part) > wanted[part]]:
+                        for part in [part for part in wanted if await self._checker.position(part) > wanted[part]]:
                             del wanted[part]
                     await self._check_expired(missing)
         finally:
-            self._looker.pause(*self._parts)
+            self._checker.pause(*self._parts)
         return {**found, **dict.fromkeys((part.partition for part in missing), None)}
 
     async def _take(self, wanted: dict[TopicPartition, int], missing: dict[TopicPartition, int]) -> dict[Any, Any]:
         """Records of the wanted places. A place that the servers do not have becomes a missing one."""
         try:
-            records: dict[Any, Any] = await self._looker.getmany(*wanted, timeout_ms=_TURN_MS)
+            records: dict[Any, Any] = await self._checker.getmany(*wanted, timeout_ms=_TURN_MS)
         except OffsetOutOfRangeError as error:
             for part, offset in error.args[0].items():
                 if wanted.get(part) == offset:  # and not the late answer to an earlier question
@@ -219,16 +219,16 @@ class KafkaReader(Reader):
         """
         if not missing:
             return
-        starts = await self._looker.beginning_offsets(list(missing))
+        starts = await self._checker.beginning_offsets(list(missing))
         for part, offset in missing.items():
             if starts[part] != offset + 1:
                 raise Gap(f"offset {offset} of partition {part.partition} is not there, and the next event is missing")
 
     async def _see_servers(self) -> None:
-        """See that the servers answer, where there is no event to look at."""
+        """See that the servers answer, where there is no event to check."""
         with kafka_errors():
             async with asyncio.timeout(_ANSWER_S):
-                await self._looker.end_offsets(self._parts)
+                await self._checker.end_offsets(self._parts)
 
     async def _remember_ids(self) -> None:
         """Read the ids of the last records before the position."""

@@ -26,7 +26,7 @@ _REJECTED: Final = {"cleanup.policy": "compact", "unclean.leader.election.enable
 #: How many replicas a new topic gets, if there are so many brokers.
 _REPLICAS: Final = 3
 #: How often to ask whether a new topic is ready.
-_LOOK_S: Final = 0.05
+_ASK_S: Final = 0.05
 
 
 @contextlib.contextmanager
@@ -57,7 +57,7 @@ async def prepare(feed: KafkaFeed) -> int:
                     await _make(feed, admin)
                 elif partitions and all(each["leader"] >= 0 for each in partitions):
                     return len(partitions)
-                await asyncio.sleep(_LOOK_S)
+                await asyncio.sleep(_ASK_S)
 
 
 @contextlib.asynccontextmanager
