@@ -144,7 +144,7 @@ class Reading:
         feed = self._feed
         self._reader = reader = await feed._opened(feed.open_reader)
         if self._has_state and self.position is not None:
-            await _in_time(reader.resume(self.position))
+            await _in_time(reader.resume(self.position), reader.resume_s)
         else:
             await self._get_state(reader)
         self.is_current = True
@@ -155,7 +155,7 @@ class Reading:
         noted = await _in_time(reader.end())
         included = None if self._settings.reload is None else await self._reload(self._settings.reload)
         position = noted if included is None else included
-        whole = await _in_time(reader.resume(position))
+        whole = await _in_time(reader.resume(position), reader.resume_s)
         position = position if whole is None else whole
         self._has_state = True
         self._beyond = position.events_until(noted) or 0

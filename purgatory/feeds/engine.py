@@ -87,7 +87,13 @@ class Publisher(Connection):
 
 
 class Reader(Connection):
-    """A connection for reading."""
+    """A connection for reading.
+
+    Attributes:
+        resume_s: how long ``resume`` may take.
+    """
+
+    resume_s: float = 5.0
 
     @abc.abstractmethod
     async def end(self) -> Position:

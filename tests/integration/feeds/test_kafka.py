@@ -6,6 +6,7 @@ import gc
 import uuid
 
 import pytest
+from aiokafka import AIOKafkaConsumer
 from aiokafka.conn import AIOKafkaConnection
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka import TopicPartition as Place
@@ -13,8 +14,9 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Ne
 
 from purgatory import InvalidSetting
 from purgatory.aio import AsyncPurgatory
-from purgatory.feeds import FeedGap, KafkaFeed, PublishRejected, UnsupportedServer
+from purgatory.feeds import FeedGap, KafkaFeed, PublishRejected, UnsupportedServer, _reading
 from purgatory.feeds.engine import Disconnected, Gap
+from purgatory.feeds.engines.kafka import _ids
 from purgatory.testing.feeds import Faults, FeedContract
 from purgatory.testing.feeds._tools import until
 from tests.integration.broker.conftest import Cluster
@@ -118,6 +120,92 @@ class TestKafkaFeed(FeedContract):
             assert [] == late_seen
             assert b"a" == seen[0]
             assert 2 == len(seen)
+
+
+@pytest.fixture
+def slow_reads(monkeypatch):
+    """Each read of a consumer takes 0.1 s and gives one record. Other answers may take 1 s."""
+    getmany = AIOKafkaConsumer.getmany
+
+    async def slow(consumer, *parts, timeout_ms, max_records=None):
+        await asyncio.sleep(0.1)
+        return await getmany(consumer, *parts, timeout_ms=timeout_ms, max_records=1)
+
+    monkeypatch.setattr(AIOKafkaConsumer, "getmany", slow)
+    monkeypatch.setattr(_reading._in_time, "__defaults__", (1.0,))
+
+
+@pytest.mark.slow
+async def test_ids_may_take_longer_than_an_answer(broker, topic, slow_reads):
+    """A worker connects however long the history is, and knows each id of it."""
+    make_topic(broker, topic)
+    async with KafkaFeed(broker.bootstrap, topic=topic) as feed:
+        for number in range(20):
+            await feed.publish("key", b"first", id=f"{number}")
+        seen = []
+        async with (
+            AsyncPurgatory("worker") as purgatory,
+            feed.follow(purgatory, keep_values(seen), start_timeout_ms=1_000) as following,
+        ):
+            for number in (0, 19):
+                await following.applied(await feed.publish("key", b"again", id=f"{number}"), timeout_ms=PATIENCE_MS)
+            await following.applied(await feed.publish("key", b"new", id="20"), timeout_ms=PATIENCE_MS)
+        assert [b"new"] == seen
+
+
+async def test_servers_that_send_no_history_are_a_lost_connection(broker, topic, monkeypatch):
+    """The error says what did not come."""
+    monkeypatch.setattr(_ids, "_PAUSE_S", 0.3)
+    make_topic(broker, topic)
+    async with KafkaFeed(broker.bootstrap, topic=topic) as feed:
+        await feed.publish("key", b"", id="x")
+        reader = await feed.open_reader()
+        reader._consumer.getmany = nothing
+        with pytest.raises(Disconnected, match=r"sent no record for 0\.3 seconds"):
+            await reader.resume(await reader.end())
+        await reader.close()
+
+
+async def test_long_reading_of_ids_is_logged(broker, topic, monkeypatch, caplog):
+    """The event says how many records are left."""
+    monkeypatch.setattr(_ids, "_SLOW_S", 0.0)
+    monkeypatch.setattr(_ids, "_CHUNK", 1)
+    make_topic(broker, topic)
+    async with KafkaFeed(broker.bootstrap, topic=topic) as feed:
+        for _ in range(5):
+            await feed.publish("key", b"")
+        reader = await feed.open_reader()
+        with caplog.at_level("INFO"):
+            await reader.resume(await reader.end())
+        await reader.close()
+        assert 1 == sum("feed_reads_ids" in each.getMessage() for each in caplog.records)
+
+
+async def test_ids_that_expire_while_they_are_read_are_no_gap(broker, topic):
+    """The reading goes on with the first record that is left."""
+    make_topic(broker, topic)
+    async with KafkaFeed(broker.bootstrap, topic=topic) as feed:
+        positions = [await feed.publish("key", b"", id=f"{number}") for number in range(5)]
+        reader = await feed.open_reader()
+        consumer, end = reader._consumer, await reader.end()
+        begins = consumer.beginning_offsets
+
+        async def begins_before(parts):
+            consumer.beginning_offsets = begins
+            found = await begins(parts)
+            await asyncio.to_thread(expire, broker, topic, positions[:3])
+            return found
+
+        consumer.beginning_offsets = begins_before
+        await reader.resume(end)
+        await feed.publish("key", b"", id="4")
+        assert [True] == [event.is_repeated for event in await reader.read(10, 5.0)]
+        await reader.close()
+
+
+async def nothing(*parts, timeout_ms, max_records):
+    await asyncio.sleep(timeout_ms / 1000)
+    return {}
 
 
 def keep_values(seen):

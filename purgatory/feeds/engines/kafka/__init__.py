@@ -5,11 +5,12 @@ may write events to the topic and read them, too. Each worker reads every partit
 group. Events with one key are in one partition and have one order. Events of different partitions have none.
 
 **An id counts within its partition**, so publish again under the same key. Kafka keeps no ids. Each reader remembers
-those of the last ``keep_ids`` records of a partition. At the start it reads these records again.
+those of the last ``keep_ids`` records of a partition. At each connect it reads these records again (``_ids``), and is
+not current meanwhile. So let ``keep_ids`` be small if events are large.
 
 **A topic that loses events** is noticed as a gap (``_reader``), or rejected (``_topic``).
 
-Read ``_position``, ``_topic``, ``_publisher`` and ``_reader``.
+Read ``_position``, ``_topic``, ``_publisher``, ``_ids`` and ``_reader``.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class KafkaFeed(Feed):
         replication_factor: how many replicas a new topic gets. The default is 3, or the number of brokers if it is
             smaller.
         keep_ids: in how many records of a partition, up to the last one, an id is recognized. The topic must still
-            have the record.
+            have the record. A worker reads these records again at each connect, and the values with them.
         client: further settings of aiokafka's clients, such as ``security_protocol`` and ``sasl_mechanism``.
         settings: ``max_bytes``, ``max_pending`` and ``publish_timeout_ms``, as :class:`~purgatory.feeds.Feed` takes
             them. ``max_bytes`` is 1,000,000 by default, which fits into Kafka's own limit.

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -29,6 +28,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
 
 from purgatory.feeds.engine import Disconnected, Event, Gap, Position, Reader, mark_of
+from purgatory.feeds.engines.kafka._ids import History, Ids
 from purgatory.feeds.engines.kafka._position import KafkaPosition
 from purgatory.feeds.engines.kafka._publisher import CONTEXT, ID, TIME
 from purgatory.feeds.engines.kafka._topic import kafka_errors, prepare
@@ -42,13 +42,13 @@ _CHECK_S: Final = 0.02
 _ANSWER_S, _TURN_MS = 3.0, 50
 #: How long a fetch waits at the server. Longer than a read, which then asks for nothing twice.
 _FETCH_MS: Final = 1_000
-#: How many records of the history are taken at once.
-_CHUNK: Final = 1_000
 _NS_PER_MS: Final = 1_000_000
 
 
 class KafkaReader(Reader):
     """Two consumers without a group. ``open`` starts them."""
+
+    resume_s = 3_600.0  # it reads the ids again, and ends by itself if the servers stop to send them
 
     def __init__(self, feed: KafkaFeed) -> None:
         self._feed = feed
@@ -58,7 +58,7 @@ class KafkaReader(Reader):
         self._noted: KafkaPosition | None = None
         self._offsets: list[int] = []
         self._marks: list[int] = []
-        self._ids: list[_Ids] = []
+        self._ids: list[Ids] = []
         self._checked_s = 0.0
 
     async def open(self) -> None:
@@ -66,7 +66,7 @@ class KafkaReader(Reader):
         feed = self._feed
         count = await prepare(feed)
         self._parts = [TopicPartition(feed.topic, number) for number in range(count)]
-        self._ids = [_Ids(feed.keep_ids) for _ in self._parts]
+        self._ids = [Ids(feed.keep_ids) for _ in self._parts]
         settings: dict[str, Any] = {
             **feed.client,
             "auto_offset_reset": "none",
@@ -111,8 +111,10 @@ class KafkaReader(Reader):
         self._offsets, self._marks = after.completed(self._noted or KafkaPosition.start(count))
         await self._check()
         self._consumer.assign(self._parts)
-        with kafka_errors():
-            await self._remember_ids()
+        if self._feed.keep_ids:
+            history = History(self._feed.name, self._consumer, self._ids)
+            with kafka_errors():
+                await history.read(dict(zip(self._parts, self._offsets, strict=True)), self._feed.keep_ids)
         for part, offset in zip(self._parts, self._offsets, strict=True):
             self._consumer.seek(part, offset)
         return self._position()
@@ -229,47 +231,6 @@ class KafkaReader(Reader):
         with kafka_errors():
             async with asyncio.timeout(_ANSWER_S):
                 await self._checker.end_offsets(self._parts)
-
-    async def _remember_ids(self) -> None:
-        """Read the ids of the last records before the position."""
-        if self._feed.keep_ids == 0:
-            return
-        begins = await self._consumer.beginning_offsets(self._parts)
-        left = {}
-        for number, part in enumerate(self._parts):
-            end = self._offsets[number]
-            start = max(begins[part], end - self._feed.keep_ids)
-            if start < end:
-                left[part] = end
-                self._consumer.seek(part, start)
-        while left:
-            found = await self._consumer.getmany(*left, timeout_ms=_TURN_MS, max_records=_CHUNK)
-            for record in (record for records in found.values() for record in records):
-                name = dict(record.headers).get(ID)
-                if name is not None and record.offset < self._offsets[record.partition]:
-                    self._ids[record.partition].is_repeated(name, record.offset)
-            for part in [part for part in left if await self._consumer.position(part) >= left[part]]:
-                del left[part]
-
-
-class _Ids:
-    """The ids of the last ``keep`` records of a partition. Each worker finds the same repetitions."""
-
-    def __init__(self, keep: int) -> None:
-        self._keep = keep
-        self._last: dict[bytes, int] = {}  # the offset of the last record with an id
-        self._order: deque[tuple[int, bytes]] = deque()
-
-    def is_repeated(self, name: bytes, offset: int) -> bool:
-        """Whether one of the ``keep`` records before this one has its id. Remembers it."""
-        while self._order and self._order[0][0] < offset - self._keep:
-            old, expired = self._order.popleft()
-            if self._last[expired] == old:
-                del self._last[expired]
-        known = name in self._last
-        self._last[name] = offset
-        self._order.append((offset, name))
-        return known
 
 
 async def _stop(consumer: Any) -> None:

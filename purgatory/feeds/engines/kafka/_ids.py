@@ -1,0 +1,120 @@
+"""The ids of the last records of each partition, by which a repeated publish is noticed.
+
+Kafka keeps no ids. So each reader begins with reading the last ``keep_ids`` records before its position again. Kafka
+sends whole records, so this can be many bytes. It takes as long as records come, and no event is read before its end.
+Otherwise an event could be applied whose id is in the rest. Rejected: a limit of bytes or of time. Workers would
+disagree about a repetition.
+
+Everything here runs on the loop of the reader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from aiokafka.errors import OffsetOutOfRangeError
+
+from purgatory._events.log import log
+from purgatory.feeds.engine import Disconnected
+from purgatory.feeds.engines.kafka._publisher import ID
+
+if TYPE_CHECKING:
+    from aiokafka import TopicPartition
+
+#: How many records are taken at once, and how often to see whether a partition has come to its end.
+_CHUNK, _TURN_MS = 1_000, 50
+#: How long the servers may send nothing.
+_PAUSE_S: Final = 5.0
+#: After how long a log event says what the worker waits for.
+_SLOW_S: Final = 5.0
+
+
+class Ids:
+    """The ids of the last ``keep`` records of a partition. Each worker finds the same repetitions."""
+
+    def __init__(self, keep: int) -> None:
+        self._keep = keep
+        self._last: dict[bytes, int] = {}  # the offset of the last record with an id
+        self._order: deque[tuple[int, bytes]] = deque()
+
+    def is_repeated(self, name: bytes, offset: int) -> bool:
+        """Whether one of the ``keep`` records before this one has its id. Remembers it."""
+        while self._order and self._order[0][0] < offset - self._keep:
+            old, expired = self._order.popleft()
+            if self._last[expired] == old:
+                del self._last[expired]
+        known = name in self._last
+        self._last[name] = offset
+        self._order.append((offset, name))
+        return known
+
+
+class History:
+    """Reading the last records before a position again.
+
+    Args:
+        feed: the name of the feed.
+        consumer: reads the partitions. Afterwards its place in them is any.
+        ids: by the number of a partition, what is to remember its ids.
+    """
+
+    def __init__(self, feed: str, consumer: Any, ids: Sequence[Ids]) -> None:
+        self._feed = feed
+        self._consumer = consumer
+        self._ids = ids
+        self._left: dict[TopicPartition, int] = {}  # up to which offset a partition is still to be read
+
+    async def read(self, ends: dict[TopicPartition, int], keep: int) -> None:
+        """Remember the ids of the ``keep`` records of each partition before an offset.
+
+        Raises:
+            Disconnected: no record came for some seconds.
+        """
+        try:
+            async with asyncio.timeout(_PAUSE_S) as limit:
+                await self._begin({part: (end - keep, end) for part, end in ends.items()})
+                began_s, is_logged = time.monotonic(), False
+                while self._left:
+                    if await self._read_some():
+                        limit.reschedule(asyncio.get_running_loop().time() + _PAUSE_S)
+                    if not is_logged and time.monotonic() - began_s > _SLOW_S:
+                        is_logged = True
+                        log.info("feed_reads_ids", feed=self._feed, records=await self._records_left())
+        except TimeoutError as error:
+            why = f"the servers sent no record for {_PAUSE_S:g} seconds, while the ids of the last ones were read"
+            raise Disconnected(why) from error
+
+    async def _begin(self, ranges: dict[TopicPartition, tuple[int, int]]) -> None:
+        """Go to the first record of each range that the servers still have."""
+        starts = await self._consumer.beginning_offsets(list(ranges))
+        for part, (first, end) in ranges.items():
+            start = max(starts[part], first)
+            if start < end:
+                self._left[part] = end
+                self._consumer.seek(part, start)
+            else:
+                self._left.pop(part, None)
+
+    async def _read_some(self) -> bool:
+        """Take the next records. Returns whether some came, or a partition was read to its end."""
+        try:
+            found = await self._consumer.getmany(*self._left, timeout_ms=_TURN_MS, max_records=_CHUNK)
+        except OffsetOutOfRangeError as error:  # they expired meanwhile
+            await self._begin({part: (offset, self._left[part]) for part, offset in error.args[0].items()})
+            return False
+        for part, records in found.items():
+            for record in records:
+                name = dict(record.headers).get(ID)
+                if name is not None and record.offset < self._left[part]:
+                    self._ids[part.partition].is_repeated(name, record.offset)
+        read = [part for part, end in self._left.items() if await self._consumer.position(part) >= end]
+        for part in read:
+            del self._left[part]
+        return bool(found or read)
+
+    async def _records_left(self) -> int:
+        return sum([end - await self._consumer.position(part) for part, end in self._left.items()])
