@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Ne
 
 from purgatory import InvalidSetting
 from purgatory.aio import AsyncPurgatory
-from purgatory.feeds import FeedGap, KafkaFeed, PublishRejected, UnsupportedServer, _reading
-from purgatory.feeds.engine import Disconnected, Gap
+from purgatory.feeds import FeedGap, KafkaFeed, PublishRejected, UnsupportedServer
+from purgatory.feeds.engine import Disconnected, Gap, Reader
 from purgatory.feeds.engines.kafka import _ids
 from purgatory.testing.feeds import Faults, FeedContract
 from purgatory.testing.feeds._tools import until
@@ -124,7 +124,7 @@ class TestKafkaFeed(FeedContract):
 
 @pytest.fixture
 def slow_reads(monkeypatch):
-    """Each read of a consumer takes 0.1 s and gives one record. Other answers may take 1 s."""
+    """Each read of a consumer takes 0.1 s and gives one record. Other engines would have 1 s to resume."""
     getmany = AIOKafkaConsumer.getmany
 
     async def slow(consumer, *parts, timeout_ms, max_records=None):
@@ -132,7 +132,7 @@ def slow_reads(monkeypatch):
         return await getmany(consumer, *parts, timeout_ms=timeout_ms, max_records=1)
 
     monkeypatch.setattr(AIOKafkaConsumer, "getmany", slow)
-    monkeypatch.setattr(_reading._in_time, "__defaults__", (1.0,))
+    monkeypatch.setattr(Reader, "resume_s", 1.0)
 
 
 @pytest.mark.slow
