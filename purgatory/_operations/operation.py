@@ -42,7 +42,7 @@ is taken, the retrier, a background thread, repeats the check.
 **Interrupts.** A signal handler can raise ``KeyboardInterrupt`` after any call, also directly after a ``with`` block.
 So a thread stores a token in the turn, and marks its :class:`Completion`, inside the block. Its exception handler reads
 both. It passes an unfinished check to the retrier, and runs the pending hooks. It also removes the operation once more,
-which changes nothing if that was done, or if the parking thread still has it to do.
+which changes nothing if that was done. If the operation was arriving, its parking thread removes it.
 
 **Lock order.** The user's lock comes first. Each of the library's own locks in these steps (shard, key, idle keys,
 retrier, capacity, observers, timer) is taken alone, while none of the others is held.
@@ -118,6 +118,8 @@ class Completion:
     is_reported: bool = False
     #: Whether the operation counts among its shard's completing ones. Written under the home shard's lock.
     is_counted: bool = False
+    #: The state before the outcome. Written under the home shard's lock.
+    before: int = NEW
 
 
 #: What may be owed after an interrupt. It takes so many attempts, because each but the last may be interrupted.
@@ -446,7 +448,8 @@ class DelayedOperation(TimerTask, abc.ABC):
                 with ExitStack() as owed:  # each call is made, the last one first, whatever the others raise
                     for _ in _OWED:
                         owed.callback(self._op_run_hooks, completion)
-                    owed.callback(self._op_remove)
+                    if completion.before != ARRIVING:
+                        owed.callback(self._op_remove)
             raise
         return True
 
@@ -470,6 +473,7 @@ class DelayedOperation(TimerTask, abc.ABC):
                 home_shard.normal_ends[outcome] += is_normal
                 home_shard.checks += self._op_checks
                 home_shard.completing += 1
+                completion.before = state
                 completion.is_counted = True
                 return state
 

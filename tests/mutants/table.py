@@ -283,8 +283,8 @@ MUTANTS = (
     Mutant(
         "an interrupt while an operation is removed leaves nothing behind",
         OPERATION,
-        "                    owed.callback(self._op_remove)\n",
-        "",
+        "                        owed.callback(self._op_remove)\n",
+        "                        pass\n",
         T_STRUCK + "test_interrupt_while_an_operation_is_removed_leaves_nothing",
     ),
     Mutant(

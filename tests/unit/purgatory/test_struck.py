@@ -44,6 +44,29 @@ class Stopped(DelayedOperation):
         raise Interrupted
 
 
+def test_interrupted_end_of_an_arriving_operation_leaves_its_removal_to_the_parking_thread():
+    """A hook that parks under the operation's key finds the key in use, although an observer was interrupted."""
+
+    class Interrupting(Observer):
+        def leaving(self, operation):
+            raise Interrupted
+
+    class Following(DelayedOperation):
+        def try_complete(self):
+            return self.checks == 2 and self.force_complete()
+
+        def on_complete(self):
+            park_one(purgatory, Waiting())
+
+    interrupting = Interrupting()
+    with DelayedOperationPurgatory("fetch", observers=[interrupting], reaper_enabled=False) as purgatory:
+        with pytest.raises(Interrupted):
+            park_one(purgatory, Following(1_000))
+        purgatory.detach(interrupting)
+
+        assert (1, 0) == (purgatory.watched, purgatory.idle_keys)
+
+
 def test_lock_of_the_users_own_is_given_back_by_release(purgatory):
     """A lock that is none of ``threading``'s is taken and given back by the two words that were asked of it."""
     lock = Lock()
