@@ -46,7 +46,7 @@ SLICE_S: Final = 0.005
 _KEYS: Final = 64
 
 
-class Stopped(Exception):  # not an error: it carries one past the handlers of lost connections
+class Stopped(Exception):  # so that a ConnectionError of apply is not taken for a lost connection
     """``apply`` raised ``error``, which is to end the following."""
 
     def __init__(self, error: Exception) -> None:
@@ -140,14 +140,19 @@ class Applying:
             self._moved()
 
     async def check_everything(self) -> None:
-        """Check every parked operation, once each: the whole state may have changed."""
+        """Check every parked operation, once each: the whole state may have changed. If cancelled, the rest at once."""
         give_up_s = time.perf_counter() + SLICE_S
-        for operation in self._core.iter_operations():
-            if operation.outcome is None:
+        operations = self._core.iter_operations()
+        try:
+            for operation in operations:
+                if operation.outcome is None:
+                    operation.maybe_try_complete()
+                if time.perf_counter() > give_up_s:
+                    await asyncio.sleep(0)
+                    give_up_s = time.perf_counter() + SLICE_S
+        finally:
+            for operation in operations:
                 operation.maybe_try_complete()
-            if time.perf_counter() > give_up_s:
-                await asyncio.sleep(0)
-                give_up_s = time.perf_counter() + SLICE_S
 
     def _failed(self, event: Event, error: Exception) -> None:
         suppressed = throttle.admit("feed_apply_failed", self._name)
@@ -187,8 +192,11 @@ def _add_keys(keys: dict[Hashable, str | None], found: Any, context: str | None)
         if hasattr(found, "close"):  # a coroutine, which would warn that it was never awaited
             found.close()
         raise InvalidKeys(found)
+    bad: Exception | None = None
     for key in found:
         try:
             keys[key] = context
         except TypeError as error:
-            raise unhashable([key], error) from None
+            bad = bad or unhashable([key], error)
+    if bad is not None:  # the state has changed, so the other keys are checked
+        raise bad

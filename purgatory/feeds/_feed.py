@@ -242,7 +242,8 @@ class Feed(abc.ABC):
         loop = self._followings.pop(following, None)
         if following.error is not None:
             self._has_failed = True
-        if loop is not None and loop not in list(self._followings.values()):
+        has_started = following._task is not None  # otherwise others may publish here, and go on
+        if loop is not None and has_started and loop not in list(self._followings.values()):
             await self.aclose()
 
     def _is_following(self, followings: list[Following]) -> bool | None:

@@ -83,6 +83,7 @@ class Following:
         self._cancelling = 0  # how often the parent had been asked to cancel before
         self._ended: asyncio.Future[None] | None = None
         self._in_threads: ThreadFollowing | None = None
+        self._traceback: TracebackType | None = None  # of the error, when it ended the following
         #: What has ended the following, or None.
         self.error: Exception | None = None
 
@@ -90,6 +91,8 @@ class Following:
 
     async def applied(self, position: Position, *, timeout_ms: int = 5_000) -> None:
         """Wait until this worker has applied everything up to a position, and has checked the keys.
+
+        On a loop, a key with very many waits is checked in slices, of which the last ones may come a moment later.
 
         Args:
             position: what ``publish`` returned, here or in another worker, or ``feed.position(text)``.
@@ -129,7 +132,7 @@ class Following:
             raise FollowingEnded(self.feed.name)
         await asyncio.wait([self._ended])
         if self.error is not None:
-            raise self.error
+            raise self._raised(self.error)
 
     @property
     def position(self) -> Position | None:
@@ -167,7 +170,8 @@ class Following:
         try:
             await self._reading.start()
         except BaseException as error:
-            self.error = error if isinstance(error, Exception) else None
+            if isinstance(error, Exception):
+                self._failed(error)
             await self._leave()
             raise
         self.feed._follows()
@@ -188,11 +192,11 @@ class Following:
             await self._leave()
         if self.error is None:
             return
-        is_ours = False  # whether the block was cancelled by this, and by nothing else
+        is_ours = False  # whether only this following has cancelled the block
         if parent is not None and self._cancelled_parent:
             is_ours = parent.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError)
         if error is None or is_ours:
-            raise self.error from None
+            raise self._raised(self.error) from None
 
     def __enter__(self) -> ThreadFollowing:
         from purgatory.feeds._threads import ThreadFollowing  # noqa: PLC0415  # it imports this module
@@ -213,12 +217,28 @@ class Following:
         try:
             await self._reading.run()
         except Exception as error:  # noqa: BLE001  # it is raised where the block is left
-            self.error = error.error if isinstance(error, Stopped) else error
-            log.error("feed_ended", feed=self.feed.name, position=str(self.position), error=repr(self.error))
+            self._failed(error.error if isinstance(error, Stopped) else error)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            ended = FollowingEnded(self.feed.name, "apply, reload or the engine raised CancelledError")
+            ended.__cause__ = error
+            self._failed(ended)
         finally:
             self._end()
         if self._parent is not None:
             self._cancelled_parent = self._parent.cancel()
+
+    def _failed(self, error: Exception) -> None:
+        """This ends the following."""
+        self.error, self._traceback = error, error.__traceback__
+        if self._task is not None:
+            log.error("feed_ended", feed=self.feed.name, position=str(self.position), error=repr(error))
+
+    def _raised(self, error: Exception) -> Exception:
+        """The error, to be raised once more. Each time it has the traceback that it had at first."""
+        return error.with_traceback(self._traceback)
 
     async def _leave(self) -> None:
         """Close what was opened."""
@@ -243,7 +263,7 @@ class Following:
 
     def _check_open(self) -> asyncio.AbstractEventLoop:
         if self.error is not None:
-            raise self.error
+            raise self._raised(self.error)
         loop = self._loop
         if loop is None or self._ended is None or self._ended.done():
             raise FollowingEnded(self.feed.name)

@@ -3,11 +3,11 @@
     publish:  append the event;  if no task flushes, start one;  await its future
     flush:    while there are events:  take a batch, publish it, answer its futures;  then end
 
-So the order of the calls is the order in the feed, many publishers share one round trip, and memory is bounded by
-``max_pending`` events.
+So the order of the calls is the order in the feed, and many publishers share one round trip. The number of events is
+bounded by ``max_pending``. Their bytes are not.
 
     the connection cannot be made             every event that waits is rejected: none was sent
-    the connection is lost under a batch      its events are uncertain, the next batch gets a new connection
+    the connection is lost during a batch     its events are uncertain, the next batch gets a new connection
     no answer within the timeout              likewise
     a publish is cancelled before its batch   it is not sent
     a publish is cancelled during its batch   it may be accepted, as if it was uncertain
@@ -72,7 +72,7 @@ class Outbox:
             raise PublishRejected(feed.name, f"{feed.max_pending} others are pending; try later or raise max_pending")
         pending = _Pending(event, self._loop.create_future())
         self._waiting.append(pending)
-        if self._task is None:
+        if self._task is None or self._task.done():  # with eager tasks, it may be done when it is assigned
             self._task = self._loop.create_task(self._flush(), name=f"publish to {feed.name}")
         return await pending.future
 
@@ -87,9 +87,11 @@ class Outbox:
     async def _flush(self) -> None:
         try:
             while self._waiting:
-                await self._send(self._take())
+                if batch := self._take():
+                    await self._send(batch)
         finally:
             self._task = None
+            self._reject_waiting("publishing was cancelled")  # nothing waits otherwise
 
     def _take(self) -> list[_Pending]:
         """The next batch, without the publishes that were cancelled."""
@@ -114,6 +116,8 @@ class Outbox:
             failed = PublishUncertain
             async with asyncio.timeout(self._feed.publish_timeout_ms / 1000):
                 answers = await publisher.publish([pending.event for pending in batch])
+            if len(answers) != len(batch):
+                answers, why = (), f"the engine gave {len(answers)} answers for {len(batch)} events"
         except Exception as error:  # noqa: BLE001  # each publisher gets it as the cause of its own
             cause, why = error, str(error) or repr(error)
             if isinstance(error, TimeoutError):
@@ -122,9 +126,9 @@ class Outbox:
                 self._reject_waiting(why)
         finally:
             self._on_its_way = ()
-            if not answers and failed is PublishUncertain:
-                await self._drop()
             self._answer(batch, answers or [_error(failed, self._feed.name, why, cause) for _ in batch])
+            if not answers and failed is PublishUncertain:
+                await self._drop()  # last: this task may be cancelled meanwhile
 
     async def _connected(self) -> Publisher:
         """The connection, which is made if there is none.

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from purgatory._events.log import log, throttle
 from purgatory.feeds._applying import Applying
-from purgatory.feeds._connections import Rests, closed
+from purgatory.feeds._connections import OPEN_S, Rests, closed
 from purgatory.feeds._errors import Disconnected, FeedGap, FeedUnavailable, Gap, InvalidPosition
 
 if TYPE_CHECKING:
@@ -43,6 +43,8 @@ AnswerT = TypeVar("AnswerT")
 _FIRST_BATCH, _MOST_EVENTS, _MOST_BYTES = 16, 1_000, 4 * 1024 * 1024
 #: How long a read waits for an event, and how long an answer may take.
 _WAIT_S, _ANSWER_S = 1.0, 5.0
+#: The least time for an attempt to connect, however little is left for the start.
+_LEAST_S: Final = 0.05
 #: How often the end is asked for while there is a backlog.
 _LOOK_S: Final = 1.0
 #: After so many gaps without an event between them, another reload does not help.
@@ -75,7 +77,10 @@ class Reading:
         self._feed = feed
         self._settings = settings
         self._moved = moved
-        self._applying = Applying(feed.name, purgatory, settings, feed._counters, advance=self._advance, moved=moved)
+        self._applying = Applying(
+            feed.name, purgatory, settings, feed._counters, advance=self._advance, moved=self._keys_checked
+        )
+        self._checked: Position | None = None  # up to which event the keys were checked
         self._reader: Reader | None = None
         self._rests = Rests()
         self._batch = _FIRST_BATCH
@@ -101,7 +106,7 @@ class Reading:
         give_up_s = time.monotonic() + self._settings.start_timeout_ms / 1000
         while not self.is_current:
             try:
-                await self._connect()
+                await self._connect(min(OPEN_S, max(_LEAST_S, give_up_s - time.monotonic())))
             except (Disconnected, FeedUnavailable) as error:
                 rest_s = await self._lost(error)
                 if time.monotonic() + rest_s > give_up_s:
@@ -139,10 +144,10 @@ class Reading:
         if reader is not None:
             await closed(reader)
 
-    async def _connect(self) -> None:
+    async def _connect(self, within_s: float = OPEN_S) -> None:
         """Open a reader, and have it read on after the last event of the state."""
         feed = self._feed
-        self._reader = reader = await feed._opened(feed.open_reader)
+        self._reader = reader = await feed._opened(feed.open_reader, within_s)
         if self._has_state and self.position is not None:
             await _in_time(reader.resume(self.position), reader.resume_s)
         else:
@@ -163,7 +168,7 @@ class Reading:
         if position >= noted:
             self.behind_since_s = None
         await self._applying.check_everything()
-        self._moved()
+        self._keys_checked()
 
     async def _reload(self, reload: Callable[[], Any]) -> Position | None:
         """Call ``reload``. After the start, an error of it is like a lost connection: rest and try again."""
@@ -186,7 +191,11 @@ class Reading:
 
     async def _read_some(self, reader: Reader) -> None:
         """Read one batch and apply it."""
-        events = await _in_time(reader.read(self._batch, _WAIT_S), _WAIT_S + _ANSWER_S)
+        try:
+            events = await _in_time(reader.read(self._batch, _WAIT_S), _WAIT_S + _ANSWER_S)
+        except Disconnected:
+            self._batch = max(1, self._batch // 2)  # it may have been too much for the time
+            raise
         now_s = self._read_s = time.monotonic()
         self._rests.over()
         if not events:
@@ -211,8 +220,8 @@ class Reading:
             self.behind_since_s = None
 
     def has_applied(self, position: Position) -> bool:
-        """Whether the state includes everything up to a position. Never between a gap and the state after it."""
-        return self._has_state and self.position is not None and self.position >= position
+        """Whether everything up to a position is in the state, and its keys were checked. Never during a gap."""
+        return self._has_state and self._checked is not None and self._checked >= position
 
     # -- its parts
 
@@ -220,6 +229,11 @@ class Reading:
         """The worker has applied everything up to a position. ``left`` events of the batch are still to be applied."""
         self.position = position
         self.lag_events = self._beyond + left
+
+    def _keys_checked(self) -> None:
+        """The keys of everything up to the position were checked."""
+        self._checked = self.position
+        self._moved()
 
     def _size_next_batch(self, events: Sequence[Event], *, is_full: bool) -> None:
         size = sum(len(event.value) for event in events)
@@ -254,7 +268,7 @@ class Reading:
         if self._gaps >= _MOST_GAPS:
             hint = "have reload return a position that the feed still has, or None"
             raise FeedGap(feed.name, position, str(gap), hint) from gap
-        self._has_state = False
+        self._has_state, self._checked = False, None
         return self._rests.next_s() if self._gaps > 1 else 0.0
 
     async def _give_up_reader(self) -> None:
