@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 
 AnswerT = TypeVar("AnswerT")
 
-#: The size of the first batch, and the limits of the later ones in events and bytes.
-_FIRST_BATCH, _MOST_EVENTS, _MOST_BYTES = 16, 1_000, 4 * 1024 * 1024
+#: The size of the first batch in events, and the limit of the later ones in bytes.
+_FIRST_BATCH, _MOST_BYTES = 16, 4 * 1024 * 1024
 #: How long a read waits for an event, and how long an answer may take.
 _WAIT_S, _ANSWER_S = 1.0, 5.0
 #: The least time for an attempt to connect, however little is left for the start.
@@ -212,7 +212,7 @@ class Reading:
             self._beyond = events[-1].position.events_until(await _in_time(reader.end())) or 0
         else:
             self._beyond = max(0, self._beyond - len(events))
-        self._size_next_batch(events, is_full=is_full)
+        self._size_next_batch(events, reader.most_events, is_full=is_full)
         await self._applying.apply(events)
         if is_full:
             await asyncio.sleep(0)  # the next batch may be here already
@@ -235,12 +235,12 @@ class Reading:
         self._checked = self.position
         self._moved()
 
-    def _size_next_batch(self, events: Sequence[Event], *, is_full: bool) -> None:
+    def _size_next_batch(self, events: Sequence[Event], most: int, *, is_full: bool) -> None:
         size = sum(len(event.value) for event in events)
         if size > _MOST_BYTES:
             self._batch = max(1, len(events) * _MOST_BYTES // size)
         elif is_full:
-            self._batch = min(2 * self._batch, _MOST_EVENTS)
+            self._batch = min(2 * self._batch, most)
 
     async def _lost(self, error: Exception) -> float:
         """The connection is lost. Returns how long to rest."""

@@ -79,7 +79,7 @@ class Publisher(Connection):
         An event with an id that the feed has accepted before is not appended. Its answer is the first position.
 
         Returns:
-            For each event its position, or the error that its publisher gets.
+            One answer for each event, in the same order: its position, or the error that its publisher gets.
 
         Raises:
             Disconnected: the connection was lost. Each of the events may have been accepted.
@@ -91,9 +91,11 @@ class Reader(Connection):
 
     Attributes:
         resume_s: how long ``resume`` may take.
+        most_events: how many events one read may be asked for.
     """
 
     resume_s: float = 5.0
+    most_events: int = 1_000
 
     @abc.abstractmethod
     async def end(self) -> Position:

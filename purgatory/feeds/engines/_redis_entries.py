@@ -90,18 +90,21 @@ for i = 1, #KEYS - 1 do
     if id_key ~= '' then known = redis.pcall('GET', id_key) end
     if type(known) == 'table' then
         answers[i] = '!' .. known.err
-    elseif known then
+    elseif known and string.match(known, '^%d+') == epoch then
         answers[i] = known
         redis.pcall('PEXPIRE', id_key, ARGV[3]) -- a write, for which WAIT waits, and so for the event before it
     else
         local place = epoch .. '-' .. string.format('%.0f', offset + 1)
-        local added = redis.pcall('XADD', stream, 'MAXLEN', '~', ARGV[2], place, 'event', entry)
-        if type(added) == 'table' then
+        local position, kept = place .. '-' .. mark, {ok = 'OK'}
+        if id_key ~= '' then kept = redis.pcall('SET', id_key, position, 'PX', ARGV[3]) end -- it may be forbidden
+        local added = kept
+        if not kept.err then added = redis.pcall('XADD', stream, 'MAXLEN', '~', ARGV[2], place, 'event', entry) end
+        if type(added) == 'table' and added.err then
             answers[i] = '!' .. added.err
+            if id_key ~= '' and not kept.err then redis.pcall('DEL', id_key) end
         else
             offset = offset + 1
-            answers[i] = place .. '-' .. mark
-            if id_key ~= '' then redis.pcall('SET', id_key, answers[i], 'PX', ARGV[3]) end
+            answers[i] = position
         end
     end
 end

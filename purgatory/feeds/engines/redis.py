@@ -235,6 +235,10 @@ class RedisPublisher(_Connection, Publisher):
 class RedisReader(_Connection, Reader):
     """A connection for reading."""
 
+    most_events = (
+        128  # XREAD has no limit of bytes: this is 128 MiB of the largest events, and the next read asks for fewer
+    )
+
     _position: LogPosition
 
     async def end(self) -> Position:
@@ -254,12 +258,14 @@ class RedisReader(_Connection, Reader):
     async def read(self, most: int, wait_s: float) -> Sequence[Event]:
         """The next events."""
         here = self._position
-        block = (b"BLOCK", int(wait_s * 1000), b"STREAMS", self._stream, b"%d-%d" % (here.epoch, here.offset))
-        (answer,) = await self._ask((b"XREAD", b"COUNT", most, *block))
+        place = b"%d-%d" % (here.epoch, here.offset)
+        block = (b"BLOCK", int(wait_s * 1000), b"STREAMS", self._stream, place)
+        answer, last = await self._ask((b"XREAD", b"COUNT", most, *block), (b"XRANGE", self._stream, place, place))
         ((_, entries),) = ((None, ()),) if answer is None else self._checked(answer)
         if not entries:  # the time is up, or the stream was begun again, or what woke this is removed
             await self._verify(here)
             return ()
+        self._check_mark(here, self._checked(last))  # asked after the read: so what was read follows the same event
         events = []
         epoch, offset = here.epoch, here.offset
         for entry in entries:
@@ -287,10 +293,13 @@ class RedisReader(_Connection, Reader):
         if offset < position.offset:
             raise Gap(f"the stream ends at offset {offset}")
         is_start = position.offset == 0 or (position.mark == 0 and offset == position.offset)
-        if not self._checked(found):
-            if not is_start:
-                raise Gap("the event was removed from the stream")
-        elif position.mark not in {0, mark_in(self._data(found[0]))}:
+        if not self._checked(found) and not is_start:
+            raise Gap("the event was removed from the stream")
+        self._check_mark(position, found)
+
+    def _check_mark(self, position: LogPosition, found: Sequence[Any]) -> None:
+        """See that what was found at a position, if anything, is the event of that position."""
+        if found and position.mark not in {0, mark_in(self._data(found[0]))}:
             raise Gap(f"another event is at offset {position.offset}")
 
 

@@ -487,3 +487,14 @@ async def test_connection_is_closed_before_the_removal_has_begun(make_feed):
 
 def _trimming(feed):
     return any(outbox._publisher._trimming is not None for outbox in feed._outboxes.values())
+
+
+async def test_publishes_in_transactions_remove_old_events_too(server, table, make_feed):
+    """Now and then, as the others do."""
+    async with make_feed(keep=10) as feed, await psycopg.AsyncConnection.connect(server.dsn) as mine:
+        await feed.publish("key", b"0")
+        for _ in range(502):
+            await feed.publish_in(mine, "key", b"1")
+            await mine.commit()
+        ((count,),) = server.execute(f"SELECT count(*) FROM {table}")
+        assert 10 <= count <= 12

@@ -512,3 +512,41 @@ async def test_leaving_closes_every_connection(server, stream):
         assert 2 == str(server.ask("CLIENT", "LIST")).count(" db=3 ")
     await until(lambda: str(server.ask("CLIENT", "LIST")).count(" db=3 ") == 0)
     assert time.monotonic() - began < 10
+
+
+async def test_stream_that_an_older_copy_replaced_is_a_gap(server, url, stream):
+    """Events that come after it have the offsets of others that the worker has applied."""
+    async with RedisFeed(url, stream=stream) as feed, Worker(feed) as worker:
+        for number in range(8):
+            await worker.feed.publish("key", b"%d" % number)
+        copy = server.ask("DUMP", stream)
+        for number in (8, 9):
+            position = await worker.feed.publish("key", b"%d" % number)
+        await worker.following.applied(position)
+        server.ask("RESTORE", stream, 0, copy, "REPLACE")
+        async with RedisFeed(url, stream=stream) as other:
+            for number in range(3):
+                await other.publish("key", b"new %d" % number)
+        await until(lambda: worker.feed.statistics().gaps)
+
+
+async def test_id_is_unknown_in_a_new_epoch(server, url, stream):
+    """The event that had it is gone with the stream, so a repeated publish stores it."""
+    async with RedisFeed(url, stream=stream) as feed:
+        first = await feed.publish("key", b"1", id="x")
+        server.ask("DEL", stream)
+        second = await feed.publish("key", b"1", id="x")
+        assert first.epoch < second.epoch
+        assert 1 == server.ask("XLEN", stream)
+        assert second == await feed.publish("key", b"1", id="x")
+
+
+async def test_id_that_cannot_be_kept_rejects_its_event(server, url, stream):
+    """A user who may not write it is told so. Otherwise the event could be there twice."""
+    server.ask("ACL", "SETUSER", "noset", "on", ">pw", "~*", "+@all", "-set")
+    async with RedisFeed(url.replace("redis://", "redis://noset:pw@"), stream=stream) as feed:
+        with pytest.raises(PublishRejected, match="can't run this command|permissions"):
+            await feed.publish("key", b"1", id="x")
+        assert 0 == server.ask("XLEN", stream)
+        await feed.publish("key", b"2")
+        assert 1 == server.ask("XLEN", stream)

@@ -13,12 +13,14 @@ from purgatory._support.errors import checked_int
 from purgatory.feeds._feed import Feed
 from purgatory.feeds.engine import NewEvent, Position, PublishRejected
 from purgatory.feeds.engines.postgres._link import Link
-from purgatory.feeds.engines.postgres._publisher import PostgresPublisher, append, position_of
+from purgatory.feeds.engines.postgres._publisher import PostgresPublisher, append, limits_of, position_of
 from purgatory.feeds.engines.postgres._reader import PostgresReader
 from purgatory.feeds.engines.postgres._tables import Tables
 
 #: What an entry of an index can hold, about.
 _LONGEST_ID: Final = 2_000
+#: How often :meth:`PostgresFeed.publish_in` removes old events.
+_TRIM_EVERY: Final = 500
 
 
 class PostgresFeed(Feed):
@@ -62,6 +64,7 @@ class PostgresFeed(Feed):
         self._dsn = dsn
         self._keep = None if keep is None else checked_int("keep", keep, 1)
         self._keep_s = None if keep_s is None else checked_int("keep_s", keep_s, 1)
+        self._published_in = 0
 
     @property
     def create_sql(self) -> str:
@@ -79,6 +82,7 @@ class PostgresFeed(Feed):
         """Publish an event in a transaction of your own: it is published when that commits, together with your changes.
 
         The tables must exist. Until the transaction ends, other publishers of the feed wait, so commit soon after it.
+        The first call, and each 500th, also removes up to 1,000 events that are too old to keep.
 
         Args:
             connection: a connection of psycopg to the same database.
@@ -102,6 +106,9 @@ class PostgresFeed(Feed):
         rows = await append(connection, self._tables, [self._new_event(key, value, id)])
         if not rows:
             raise PublishRejected(self.name, "its table was emptied; publish or follow once")
+        self._published_in += 1
+        if self._published_in % _TRIM_EVERY == 1 and (self._keep is not None or self._keep_s is not None):
+            await connection.execute(self._tables.trim, limits_of(self._keep, self._keep_s))
         return position_of(rows[0])
 
     async def open_publisher(self) -> PostgresPublisher:

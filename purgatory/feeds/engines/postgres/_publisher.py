@@ -73,6 +73,12 @@ def position_of(row: TupleRow) -> LogPosition:
     return LogPosition(epoch, offset, mark_of(published_ns))
 
 
+def limits_of(keep: int | None, keep_s: int | None) -> dict[str, int | None]:
+    """The parameters of a statement that removes old events."""
+    oldest_ns = None if keep_s is None else time.time_ns() - keep_s * 1_000_000_000
+    return {"step": _STEP, "keep": keep, "oldest_ns": oldest_ns}
+
+
 class PostgresPublisher(Publisher):
     """A connection for publishing.
 
@@ -169,8 +175,7 @@ class PostgresPublisher(Publisher):
 
     async def _trim(self) -> None:
         """Remove old events in small steps. A publish waits for one of them at most."""
-        oldest_ns = None if self._keep_s is None else time.time_ns() - self._keep_s * 1_000_000_000
-        limits = {"step": _STEP, "keep": self._keep, "oldest_ns": oldest_ns}
+        limits = limits_of(self._keep, self._keep_s)
         try:
             while True:
                 cursor = await self._link.execute(self._tables.trim, limits)
