@@ -7,13 +7,14 @@ order of the stream is the order of positions. A script publishes, so that these
     for each event:  if its id is known, answer the position that is kept for it
                      otherwise append it as epoch-(offset + 1), and keep the position for its id
 
-A reader asks with ``XREAD`` for the entries after its position. Whenever it is connected, and after a second without an
-event, it looks whether the entry that it read last is still there, and whether the stream is still in that epoch. So it
-notices a stream that was emptied, a server that lost its memory or the end of its file, and a failover to a replica
-that had not received the last events.
+A reader asks with ``XREAD`` for the entries after its position, and then for the entry at the position. If that one is
+still the event that it has applied, the entries follow it. Whenever it is connected, and after a second without an
+event, it looks whether the stream is still in that epoch, too. So it notices a stream that was emptied, a server that
+lost its memory or the end of its file, and a failover to a replica that had not received the last events.
 
 **What Redis does not promise.** It accepts an event before it has written it to the disk (``appendfsync``) or has sent
-it to a replica (``replicas=``). After a crash or failover such an event may be lost. Every follower then sees a gap.
+it to a replica (``replicas=``). After a crash or failover such an event may be lost. Every follower that has applied it
+then sees a gap. A follower that has not sees none.
 """
 
 from __future__ import annotations
