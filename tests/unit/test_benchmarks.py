@@ -2,6 +2,8 @@
 
 import gc
 import json
+import re
+from pathlib import Path
 from unittest import mock
 
 import attrs
@@ -215,6 +217,15 @@ def test_an_unknown_benchmark_is_named(capsys):
     with pytest.raises(SystemExit):
         command.main(["speed"])
     assert "there are editions, timer, purgatory" in capsys.readouterr().err
+
+
+def test_the_page_of_figures_names_what_measures_them():
+    """`make bench` can measure what docs/benchmarks.md says that it measures, and the page names each benchmark."""
+    page = (Path(__file__).parents[2] / "docs/benchmarks.md").read_text(encoding="utf-8")
+    named = {name for names in re.findall(r'ONLY="?([a-z ]+)', page) for name in names.split()}
+    listed = set(re.findall(r"^\| `([a-z]+)` \|", page, re.MULTILINE))
+    assert set(command.NAMES) <= listed
+    assert named <= set(command.NAMES)
 
 
 def test_a_percentile_is_a_value_that_occurred():

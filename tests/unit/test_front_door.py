@@ -20,6 +20,7 @@ PAGES = (
     "README.md",
     "docs/concepts.md",
     "docs/guide.md",
+    "docs/testing.md",
     "docs/metrics.md",
     "docs/console.md",
     "docs/logging.md",
