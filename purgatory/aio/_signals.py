@@ -1,4 +1,4 @@
-"""A drain that begins with the signal, before the server starts to wait.
+"""Starts a drain when a stop signal arrives, before the server waits for its open requests.
 
 When a web server receives SIGTERM, it stops accepting connections and waits until every open request has been answered.
 Only then does it shut the application down. For an application whose requests wait, this order deadlocks: the server

@@ -1,4 +1,4 @@
-"""One thread that takes the looks for all open pages: however many are open, the service is looked at once.
+"""One thread that reads the state for all open pages. The service is read once, however many pages are open.
 
 While a page is open, the thread looks twice per second. Otherwise it only notes, once per second, how many operations
 are parked. So a page that is opened after an incident shows the last ten minutes. The thread ends with

@@ -1,4 +1,4 @@
-"""How long operations were parked and how long their callbacks took, as histograms that are cheap to feed.
+"""How long operations were parked and how long their callbacks took, as histograms that are cheap to update.
 
 An observation is one ``list.append`` of whole nanoseconds. Observations are sorted into buckets at a scrape, or when
 :data:`FOLD_AT` of them have come together. The bucket of a value is its ``bit_length``, so one pass in C sorts all of

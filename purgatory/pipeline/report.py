@@ -23,7 +23,7 @@ from purgatory.journal.records.normal import CANCELLED, EXPIRED, UNSAID, Normal
 from purgatory.pipeline.pages.page import page
 from purgatory.pipeline.pages.sections import MOST
 from purgatory.pipeline.pages.tables import Tables
-from purgatory.pipeline.summaries import advice, output
+from purgatory.pipeline.summaries import advice, table_files
 from purgatory.pipeline.tables import levels, queries, relations
 
 if TYPE_CHECKING:
@@ -120,8 +120,10 @@ def report(engine: Engine, out: str | Path, wishes: Wishes | None = None) -> Pat
         engine.close()
     with _step("[3/3] the tables and the page", quiet=wishes.quiet):
         shutil.rmtree(folder / "tables" / "quarantine", ignore_errors=True)  # an earlier report's, if there was one
-        drawn = {"occupancy": output.highest(made["peaks"], MOST)}  # many purgatories have many slots
-        rows = {name: output.written(folder / "tables" / name, table, drawn.get(name)) for name, table in made.items()}
+        drawn = {"occupancy": table_files.highest(made["peaks"], MOST)}  # many purgatories have many slots
+        rows = {
+            name: table_files.written(folder / "tables" / name, table, drawn.get(name)) for name, table in made.items()
+        }
         wishes = attrs.evolve(wishes, normal=normal)
         found = attrs.evolve(_found(rows, unread, engine, span, wishes, window_us=window_us), earlier=earlier)
         path = folder / "index.html"
@@ -151,7 +153,7 @@ def _found(
         asked_us=(wishes.window_s or 0) * 1_000_000,
         quarantined=span["malformed"],
         shut_down=span["shut_down"],
-        normal=wishes.normal.renamed(output.shortened),
+        normal=wishes.normal.renamed(table_files.shortened),
         rows=span["operations"] + span["malformed"],
         journals=tuple(_names(engine)),
         ranges=tuple(ends.get(number) for number in range(len(engine.journals))),
@@ -204,7 +206,7 @@ def _earlier(folder: Path) -> Tables:
     try:
         about = json.loads((folder / _ABOUT).read_text(encoding="utf-8"))
         rows: dict[str, Any] = {
-            name: output.rows_of(pq.read_table(folder / "tables" / name, columns=list(columns)))
+            name: table_files.rows_of(pq.read_table(folder / "tables" / name, columns=list(columns)))
             for name, columns in _COMPARED.items()
         }
         numbers: dict[str, Any] = {name: int(about[name]) for name in ("window_us", "first_us", "last_us", "rows")}

@@ -23,7 +23,7 @@ import attrs
 from purgatory.journal.records import TRACE
 from purgatory.journal.records.normal import UNSAID, Normal
 from purgatory.pipeline.pages.plan import NORMAL, UNEXPLAINED, plan
-from purgatory.pipeline.summaries import output, recorded
+from purgatory.pipeline.summaries import table_files, trials
 from purgatory.pipeline.summaries.choices import Grid, choose
 from purgatory.pipeline.summaries.groups import grouped
 from purgatory.pipeline.tables import answers, queries, relations
@@ -80,7 +80,7 @@ def whatif(
     if unexplained:
         kinds = zip(*(results["timeouts"][name].to_pylist() for name in ("purgatory", "type")), strict=True)
         results["timeouts"] = results["timeouts"].filter([kind not in unexplained for kind in kinds])
-    found = {name: output.written(folder / "tables" / name, table) for name, table in results.items()}
+    found = {name: table_files.written(folder / "tables" / name, table) for name, table in results.items()}
     ends = {kind: normal.has_any(kind) for kind in grouped(found["timeouts"], "purgatory", "type")}
     advised = [row for row in found["timeouts"] if not ends[row["purgatory"], row["type"]]]
     chosen = choose({**found, "timeouts": advised}, grid)
@@ -96,19 +96,19 @@ def whatif(
 def _prepared(engine: Engine, normal: Normal, *, exact: bool) -> Normal:
     """Provide the relations. Returns the ends that are normal, with what the records say."""
     if not exact:
-        return relations.prepare(engine, normal).renamed(output.shortened)
+        return relations.prepare(engine, normal).renamed(table_files.shortened)
     answers.prepare(engine)
-    return relations.said(engine, normal).renamed(output.shortened)
+    return relations.said(engine, normal).renamed(table_files.shortened)
 
 
 def _of_trace(engine: Engine, grid: Grid) -> dict[str, pa.Table]:
     engine.keep("waits", answers.WAITS)
     engine.view("uses", answers.USES)
-    return {"timeouts": engine.query(answers.timeouts(grid.timeouts_ms)), **recorded.results(engine, grid)}
+    return {"timeouts": engine.query(answers.timeouts(grid.timeouts_ms)), **trials.results(engine, grid)}
 
 
 def _of_journal(engine: Engine, grid: Grid) -> dict[str, pa.Table]:
     engine.view("waits", _WAITS)
     engine.keep("uses", _USES)
-    estimate = recorded.timeouts(engine.query(queries.waits()), grid)
-    return {"timeouts": estimate, **recorded.results(engine, grid)}
+    estimate = trials.timeouts(engine.query(queries.waits()), grid)
+    return {"timeouts": estimate, **trials.results(engine, grid)}

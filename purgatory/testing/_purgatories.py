@@ -1,4 +1,4 @@
-"""The purgatories of a test, and what is looked for at its end. See :mod:`purgatory.testing`."""
+"""The purgatories of a test, and the checks at its end. See :mod:`purgatory.testing`."""
 
 from __future__ import annotations
 

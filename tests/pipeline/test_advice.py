@@ -8,7 +8,7 @@ from purgatory.journal.records import JOURNAL, SHUTDOWN
 from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline.summaries import advice
 from purgatory.pipeline.summaries.choices import Grid
-from purgatory.pipeline.summaries.recorded import timeouts as timeouts_of_journal
+from purgatory.pipeline.summaries.trials import timeouts as timeouts_of_journal
 from purgatory.pipeline.tables import queries, relations
 from purgatory.pipeline.tables.local import Local
 from tests.support import workloads

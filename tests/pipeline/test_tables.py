@@ -9,9 +9,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from purgatory.pipeline.summaries import advice, output
+from purgatory.pipeline.summaries import advice, table_files
 from purgatory.pipeline.summaries.choices import Grid, choose
-from purgatory.pipeline.summaries.recorded import timeouts as timeouts_of_journal
+from purgatory.pipeline.summaries.trials import timeouts as timeouts_of_journal
 
 
 @pytest.fixture
@@ -111,9 +111,9 @@ def test_a_journal_answers_for_timeouts_up_to_those_in_use(waits):
 def test_the_highest_of_many_purgatories_are_drawn(tmp_path):
     """All are in the table. The page is given the rows of those with the highest peaks."""
     levels = pa.Table.from_pylist([{"purgatory": f"p{n}", "slot_us": at} for n in range(1, 10) for at in (0, 10)])
-    names = output.highest(pa.Table.from_pylist([{"purgatory": f"p{n}", "peak": n} for n in range(1, 10)]), 3)
+    names = table_files.highest(pa.Table.from_pylist([{"purgatory": f"p{n}", "peak": n} for n in range(1, 10)]), 3)
     assert ["p9", "p8", "p7"] == names
-    drawn = output.written(tmp_path / "occupancy", levels, names)
+    drawn = table_files.written(tmp_path / "occupancy", levels, names)
     assert set(names) == {row["purgatory"] for row in drawn}
     assert 9 == len(set(pq.read_table(tmp_path / "occupancy")["purgatory"].to_pylist()))
 
@@ -123,6 +123,6 @@ def test_a_table_written_anew_replaces_what_was_there(tmp_path):
     first = pa.table({"purgatory": ["z"], "peak": [9]})
     (tmp_path / "peaks").mkdir()
     pq.write_table(first, tmp_path / "peaks" / "part-9.parquet")
-    rows = output.written(tmp_path / "peaks", pa.table({"purgatory": ["b", "a"], "peak": [2, 1]}))
+    rows = table_files.written(tmp_path / "peaks", pa.table({"purgatory": ["b", "a"], "peak": [2, 1]}))
     assert [{"purgatory": "a", "peak": 1}, {"purgatory": "b", "peak": 2}] == rows
     assert rows == pq.read_table(tmp_path / "peaks").to_pylist()

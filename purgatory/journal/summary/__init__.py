@@ -1,4 +1,4 @@
-"""A quick look at a journal, on the base install: how operations ended, how long they waited, on which keys.
+"""The summary of a journal, on the base install alone: how operations ended, how long they waited, on which keys.
 
     var/journal: 12,345 records of 20 minutes, 2026-11-21 10:00:00 to 10:20:00 UTC
 

@@ -1,4 +1,4 @@
-"""The report's tables as rows, whose they are, and what they are about: what all of the page is made from."""
+"""The report's tables as rows by type, with the journal's span and windows: the input of every part of the page."""
 
 from __future__ import annotations
 

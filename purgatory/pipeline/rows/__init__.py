@@ -1,1 +1,1 @@
-"""Rows as they are read: from which files, how many of them, which are sound, and whose they are."""
+"""Rows as they are read: from which files, whether all are there, and which of them can be true."""

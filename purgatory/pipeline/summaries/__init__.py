@@ -1,1 +1,1 @@
-"""Small tables that the driver makes from the sums of the walks, and the advice that follows from them."""
+"""Small tables computed from what the engine has summed: advice on timeouts, and the trials of a what-if."""

@@ -1,4 +1,4 @@
-"""What all plots have in common: the box, the scales and their ticks, and the elements of SVG."""
+"""The common parts of all plots: the box, the scales and their ticks, and the elements of SVG."""
 
 from __future__ import annotations
 
