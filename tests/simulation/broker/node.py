@@ -14,6 +14,7 @@ from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.replication.topic_manager import TopicManager
 from examples.broker.service.cluster import membership, tree_client
 from examples.broker.service.config import Config
+from examples.broker.service.handlers import by_api
 from examples.broker.service.handlers.nodes import ClusterHandlers
 from examples.broker.service.handlers.records import RecordHandlers
 from examples.broker.storage.disk import Disk, Fsync
@@ -108,8 +109,8 @@ class Node:
         self.worker = self.membership._tree._thread
         self.controller = self.membership.controller
         self.handlers = {
-            **RecordHandlers(config, self.replicas).table,
-            **ClusterHandlers(self.membership, self.replicas).table,
+            **by_api(RecordHandlers(config, self.replicas)),
+            **by_api(ClusterHandlers(self.membership, self.replicas)),
         }
         self.controller.start(thread=False)
         self.alive = True
