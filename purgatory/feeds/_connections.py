@@ -36,7 +36,7 @@ async def opened(
     except Disconnected as error:
         raise FeedUnavailable(name, where, str(error)) from error
     except TimeoutError as error:
-        raise FeedUnavailable(name, where, f"no answer within {within_s:g} seconds") from error
+        raise FeedUnavailable(name, where, f"no answer within {within_s:.2g} seconds") from error
 
 
 async def closed(connection: Connection) -> None:

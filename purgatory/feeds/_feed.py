@@ -144,7 +144,8 @@ class Feed(abc.ABC):
                 published before. A gap then ends the following with :class:`~purgatory.feeds.FeedGap`.
             on_error: what happens if ``apply`` raises. ``"skip"`` logs and counts it and goes on with the next event.
                 ``"stop"`` ends the following with that exception.
-            start_timeout_ms: how long to wait for the server at the start. 0 makes one attempt.
+            start_timeout_ms: how long to wait for the server at the start. After this time no further attempt begins.
+                ``reload`` has no limit. 0 makes one attempt.
             slice_size: how many events are applied before the loop runs other callbacks, at most.
 
         Raises:

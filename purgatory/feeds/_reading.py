@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -43,7 +44,7 @@ AnswerT = TypeVar("AnswerT")
 _FIRST_BATCH, _MOST_BYTES = 16, 4 * 1024 * 1024
 #: How long a read waits for an event, and how long an answer may take.
 _WAIT_S, _ANSWER_S = 1.0, 5.0
-#: The least time for an attempt to connect, however little is left for the start.
+#: The least time for an answer, however little is left for the start.
 _LEAST_S: Final = 0.05
 #: How often the end is asked for while there is a backlog.
 _LOOK_S: Final = 1.0
@@ -103,10 +104,11 @@ class Reading:
             FeedGap: the server has lost what ``reload`` led to.
             Exception: what ``reload`` raised, or what makes it impossible to follow.
         """
-        give_up_s = time.monotonic() + self._settings.start_timeout_ms / 1000
+        limit_s = self._settings.start_timeout_ms / 1000
+        give_up_s = time.monotonic() + limit_s
         while not self.is_current:
             try:
-                await self._connect(min(OPEN_S, max(_LEAST_S, give_up_s - time.monotonic())))
+                await self._connect(give_up_s if limit_s else math.inf)
             except (Disconnected, FeedUnavailable) as error:
                 rest_s = await self._lost(error)
                 if time.monotonic() + rest_s > give_up_s:
@@ -144,20 +146,24 @@ class Reading:
         if reader is not None:
             await closed(reader)
 
-    async def _connect(self, within_s: float = OPEN_S) -> None:
-        """Open a reader, and have it read on after the last event of the state."""
+    async def _connect(self, give_up_s: float = math.inf) -> None:
+        """Open a reader, and have it read on after the last event of the state.
+
+        Args:
+            give_up_s: when the server must have answered, before ``reload`` is called.
+        """
         feed = self._feed
-        self._reader = reader = await feed._opened(feed.open_reader, within_s)
+        self._reader = reader = await feed._opened(feed.open_reader, _within_s(OPEN_S, give_up_s))
         if self._has_state and self.position is not None:
             await _in_time(reader.resume(self.position), reader.resume_s)
         else:
-            await self._get_state(reader)
+            await self._get_state(reader, give_up_s)
         self.is_current = True
         log.info("feed_connected", feed=feed.name, where=feed.where, position=str(self.position))
 
-    async def _get_state(self, reader: Reader) -> None:
+    async def _get_state(self, reader: Reader, give_up_s: float) -> None:
         """Get the state and its position, and check every operation against it."""
-        noted = await _in_time(reader.end())
+        noted = await _in_time(reader.end(), _within_s(_ANSWER_S, give_up_s))
         included = None if self._settings.reload is None else await self._reload(self._settings.reload)
         position = noted if included is None else included
         whole = await _in_time(reader.resume(position), reader.resume_s)
@@ -278,6 +284,11 @@ class Reading:
         await self.close()
 
 
+def _within_s(most_s: float, give_up_s: float) -> float:
+    """How long to wait for an answer: at most so long, and not after a time."""
+    return min(most_s, max(_LEAST_S, give_up_s - time.monotonic()))
+
+
 async def _in_time(answer: Awaitable[AnswerT], within_s: float = _ANSWER_S) -> AnswerT:
     """The answer of an engine.
 
@@ -288,4 +299,4 @@ async def _in_time(answer: Awaitable[AnswerT], within_s: float = _ANSWER_S) -> A
         async with asyncio.timeout(within_s):
             return await answer
     except TimeoutError as error:
-        raise Disconnected(f"no answer within {within_s:g} seconds") from error
+        raise Disconnected(f"no answer within {within_s:.2g} seconds") from error

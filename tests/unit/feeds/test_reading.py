@@ -1,6 +1,7 @@
 """Reading a feed: what a misbehaving engine does to it, the sizes of batches, and the lag."""
 
 import asyncio
+import time
 
 import pytest
 
@@ -68,6 +69,40 @@ async def test_connection_that_is_lost_during_the_start_is_made_again(script):
     await follow(feed, test)
     with pytest.raises(FeedUnavailable, match="memory of this process"):
         await follow(Fake(**{name: [Disconnected("x")] for name in script}), test, start_timeout_ms=0)
+
+
+@pytest.mark.guarantee("following is bounded")
+@pytest.mark.parametrize("hangs", ["open", "end"])
+async def test_server_that_hangs_at_the_start_is_given_up_in_time(hangs):
+    """No attempt takes longer than what is left of ``start_timeout_ms``."""
+
+    class Hangs(Fake):
+        async def open_reader(self):
+            if hangs == "open":
+                await asyncio.sleep(PATIENCE_S)
+            return await super().open_reader()
+
+    async def test(following, state):
+        pass
+
+    began_s = time.monotonic()
+    with pytest.raises(FeedUnavailable, match="no answer within 0.05"):
+        await follow(Hangs(end=[PATIENCE_S]), test, start_timeout_ms=20)
+    assert time.monotonic() - began_s < reading._ANSWER_S / 2
+
+
+async def test_one_attempt_at_the_start_has_the_usual_time():
+    """With ``start_timeout_ms=0`` a server that is slow to accept a connection is waited for."""
+
+    class Slow(Fake):
+        async def open_reader(self):
+            await asyncio.sleep(4 * reading._LEAST_S)
+            return await super().open_reader()
+
+    async def test(following, state):
+        assert following.is_following
+
+    await follow(Slow(end=[4 * reading._LEAST_S]), test, start_timeout_ms=0)
 
 
 @pytest.mark.guarantee("each event once, in order")
