@@ -49,7 +49,7 @@ _KEYS: Final = 64
 class Stopped(Exception):  # so that a ConnectionError of apply is not taken for a lost connection
     """``apply`` raised ``error``, which is to end the following."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: BaseException) -> None:
         super().__init__(str(error))
         self.error = error
 
@@ -107,7 +107,7 @@ class Applying:
                 try:
                     if not event.is_repeated:
                         _add_keys(keys, _traced(event.context, self._settings.apply, event), event.context)
-                except Exception as error:
+                except (Exception, asyncio.CancelledError) as error:
                     if self._settings.on_error == "stop":
                         error.add_note(f"feed {self._name!r} stopped before position {event.position}")
                         raise Stopped(error) from error
@@ -154,7 +154,7 @@ class Applying:
             for operation in operations:
                 operation.maybe_try_complete()
 
-    def _failed(self, event: Event, error: Exception) -> None:
+    def _failed(self, event: Event, error: BaseException) -> None:
         suppressed = throttle.admit("feed_apply_failed", self._name)
         if suppressed is not None:
             log.error(

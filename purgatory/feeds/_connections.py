@@ -44,8 +44,22 @@ async def closed(connection: Connection) -> None:
     try:
         async with asyncio.timeout(CLOSE_S):
             await connection.close()
-    except Exception as error:  # noqa: BLE001  # the connection is given up in any case
+    except (Exception, asyncio.CancelledError) as error:  # the connection is given up in any case
+        if isinstance(error, asyncio.CancelledError) and is_cancelled():
+            raise
         log.debug("feed_close_failed", error=repr(error))
+
+
+def is_cancelled(before: int = 0) -> bool:
+    """Whether the running task was asked to cancel. Otherwise a ``CancelledError`` is an error like any other.
+
+    For example, a function raises one that asks for the result of a future that was cancelled.
+
+    Args:
+        before: how often the task had been asked before.
+    """
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > before
 
 
 class Rests:

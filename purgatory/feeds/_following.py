@@ -21,6 +21,7 @@ from purgatory import DelayedOperationPurgatory, WrongLoop
 from purgatory._events.log import log
 from purgatory._support.errors import checked_int
 from purgatory.feeds._applying import Stopped
+from purgatory.feeds._connections import is_cancelled
 from purgatory.feeds._errors import FollowingEnded, InvalidPosition, NotApplied
 from purgatory.feeds._reading import Reading
 
@@ -131,8 +132,7 @@ class Following:
         if self._ended is None:
             raise FollowingEnded(self.feed.name)
         await asyncio.wait([self._ended])
-        if self.error is not None:
-            raise self._raised(self.error)
+        self._raise_error()
 
     @property
     def position(self) -> Position | None:
@@ -170,9 +170,10 @@ class Following:
         try:
             await self._reading.start()
         except BaseException as error:
-            if isinstance(error, Exception):
+            if not isinstance(error, asyncio.CancelledError) or not is_cancelled(self._cancelling):
                 self._failed(error)
             await self._leave()
+            self._raise_error()
             raise
         self.feed._follows()
         self._task = self._loop.create_task(self._run(), name=f"follow {self.feed.name}")
@@ -190,13 +191,11 @@ class Following:
                     log.error("feed_reload_hangs", feed=self.feed.name)
         finally:
             await self._leave()
-        if self.error is None:
-            return
         is_ours = False  # whether only this following has cancelled the block
         if parent is not None and self._cancelled_parent:
             is_ours = parent.uncancel() <= self._cancelling and isinstance(error, asyncio.CancelledError)
         if error is None or is_ours:
-            raise self._raised(self.error) from None
+            self._raise_error()
 
     def __enter__(self) -> ThreadFollowing:
         from purgatory.feeds._threads import ThreadFollowing  # noqa: PLC0415  # it imports this module
@@ -216,29 +215,29 @@ class Following:
         """Read until the end. The end of the task is the end of the following."""
         try:
             await self._reading.run()
-        except Exception as error:  # noqa: BLE001  # it is raised where the block is left
-            self._failed(error.error if isinstance(error, Stopped) else error)
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is None or task.cancelling():
+        except (Exception, asyncio.CancelledError) as error:  # it is raised where the block is left
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
                 raise
-            ended = FollowingEnded(self.feed.name, "apply, reload or the engine raised CancelledError")
-            ended.__cause__ = error
-            self._failed(ended)
+            self._failed(error.error if isinstance(error, Stopped) else error)
         finally:
             self._end()
         if self._parent is not None:
             self._cancelled_parent = self._parent.cancel()
 
-    def _failed(self, error: Exception) -> None:
-        """This ends the following."""
-        self.error, self._traceback = error, error.__traceback__
+    def _failed(self, error: BaseException) -> None:
+        """This ends the following. A ``CancelledError`` would look as if the block was cancelled."""
+        if isinstance(error, asyncio.CancelledError):
+            self.error = FollowingEnded(self.feed.name, "apply, reload or the engine raised CancelledError")
+            self.error.__cause__ = error
+        elif isinstance(error, Exception):
+            self.error, self._traceback = error, error.__traceback__
         if self._task is not None:
-            log.error("feed_ended", feed=self.feed.name, position=str(self.position), error=repr(error))
+            log.error("feed_ended", feed=self.feed.name, position=str(self.position), error=repr(self.error))
 
-    def _raised(self, error: Exception) -> Exception:
-        """The error, to be raised once more. Each time it has the traceback that it had at first."""
-        return error.with_traceback(self._traceback)
+    def _raise_error(self) -> None:
+        """Raise what has ended the following, if anything has. Each time it has the traceback that it had at first."""
+        if self.error is not None:
+            raise self.error.with_traceback(self._traceback) from self.error.__cause__
 
     async def _leave(self) -> None:
         """Close what was opened."""
@@ -262,8 +261,7 @@ class Following:
                 future.set_result(None)
 
     def _check_open(self) -> asyncio.AbstractEventLoop:
-        if self.error is not None:
-            raise self._raised(self.error)
+        self._raise_error()
         loop = self._loop
         if loop is None or self._ended is None or self._ended.done():
             raise FollowingEnded(self.feed.name)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from purgatory._events.log import log, throttle
 from purgatory.feeds._applying import Applying
-from purgatory.feeds._connections import OPEN_S, Rests, closed
+from purgatory.feeds._connections import OPEN_S, Rests, closed, is_cancelled
 from purgatory.feeds._errors import Disconnected, FeedGap, FeedUnavailable, Gap, InvalidPosition
 
 if TYPE_CHECKING:
@@ -183,8 +183,8 @@ class Reading:
             found = reload()
             if inspect.isawaitable(found):
                 found = await found
-        except Exception as error:
-            if self.position is None:
+        except (Exception, asyncio.CancelledError) as error:
+            if self.position is None or (isinstance(error, asyncio.CancelledError) and is_cancelled()):
                 raise
             feed._counters.add("reload_errors")
             log.error("feed_reload_failed", feed=feed.name, error=repr(error), exc_info=error)

@@ -123,8 +123,8 @@ class ThreadFollowing:
     def stop(self, error: BaseException | None) -> None:
         """End the thread. Raises what ended the following, unless the block ends by another error."""
         self._end_thread()
-        if error is None and self._following.error is not None:
-            raise self._following.error
+        if error is None:
+            self._following._raise_error()
 
     # -- its parts
 
@@ -154,8 +154,7 @@ class ThreadFollowing:
         """Have the loop answer."""
         if self._thread is threading.current_thread():
             raise FollowingEnded(self._name, "apply and reload must not wait for their own thread")
-        if self._following.error is not None:
-            raise self._following.error
+        self._following._raise_error()
         if self._loop is None:
             raise FollowingEnded(self._name)
         question = ask(*args, **options)
@@ -170,7 +169,8 @@ class ThreadFollowing:
                     raise FollowingEnded(self._name, "the block was left")  # noqa: TRY301
             return answer.result()
         except concurrent.futures.CancelledError:
-            raise self._following.error or FollowingEnded(self._name, "the block was left") from None
+            self._following._raise_error()
+            raise FollowingEnded(self._name, "the block was left") from None
         except BaseException:
             answer.cancel()
             raise

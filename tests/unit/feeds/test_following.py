@@ -6,6 +6,7 @@ import contextlib
 import gc
 import threading
 import time
+import traceback
 
 import pytest
 
@@ -443,6 +444,62 @@ async def test_reload_that_raises_later_is_tried_again(logs):
 
 @pytest.mark.guarantee("leaving does not block")
 @pytest.mark.slow
+def cancelled(*_):
+    """Raise what asking a cancelled future for its result raises."""
+    raise asyncio.CancelledError
+
+
+@pytest.mark.guarantee("no gap is silent")
+@pytest.mark.parametrize("where", ["apply", "start", "read"])
+async def test_cancelled_error_that_was_not_asked_for_is_an_error(where):
+    """The following does not end in silence if ``apply``, ``reload`` or the engine raises one."""
+
+    class Raises(MemoryFeed):
+        async def open_reader(self):
+            reader = await super().open_reader()
+            if where == "read":
+                reader.read = cancelled
+            return reader
+
+    feed = Raises()
+    settings = {"apply": cancelled, "on_error": "stop"} if where == "apply" else {}
+    settings |= {"reload": cancelled} if where == "start" else {}
+    with pytest.raises(FollowingEnded, match="CancelledError") as raised:
+        async with asyncio.timeout(PATIENCE_S), followed(feed, **settings):
+            await feed.publish("key", b"1")
+            await asyncio.sleep(PATIENCE_S)
+    assert isinstance(raised.value.__cause__, asyncio.CancelledError)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+async def test_cancelled_error_of_a_later_reload_is_tried_again(is_async):
+    """It is like any other error of ``reload``."""
+    feed = MemoryFeed()
+    calls = []
+
+    def reload():
+        calls.append(None)
+        if len(calls) == 2:
+            raise asyncio.CancelledError
+
+    async def reload_async():
+        reload()
+
+    async with followed(feed, reload=reload_async if is_async else reload) as (following, _):
+        feed.restart()
+        await following.applied(await feed.publish("key", b"1"))
+        await until(lambda: len(calls) == 3)
+
+
+async def test_cancelled_error_of_apply_is_skipped():
+    """With ``on_error="skip"`` it is counted, and the next event is applied."""
+    feed = MemoryFeed()
+    async with followed(feed, apply=cancelled) as (following, _):
+        for value in (b"1", b"2"):
+            await following.applied(await feed.publish("key", value))
+        assert 2 == feed.statistics().skipped
+
+
 async def test_reload_that_hangs_does_not_block_the_end(monkeypatch):
     """A ``reload`` that does not end when it is cancelled is left behind after a time."""
     monkeypatch.setattr("purgatory.feeds._following._LEAVE_S", 0.1)
@@ -522,6 +579,27 @@ def test_error_of_the_start_is_raised_on_the_thread_that_enters(no_threads_left)
         MemoryFeed().follow(purgatory, lambda event: [], reload=reload),
     ):
         pass
+
+
+def test_traceback_of_the_end_does_not_grow_on_threads(no_threads_left):
+    """Each call raises the error, with the traceback that it had at first."""
+
+    def apply(event):
+        raise ZeroDivisionError
+
+    lengths = set()
+    with (
+        DelayedOperationPurgatory("worker") as purgatory,
+        pytest.raises(ZeroDivisionError),
+        MemoryFeed().follow(purgatory, apply, on_error="stop") as following,
+    ):
+        position = following.publish("key", b"1")
+        eventually(lambda: following._following.error is not None)
+        for _ in range(3):
+            with pytest.raises(ZeroDivisionError) as raised:
+                following.applied(position)
+            lengths.add(len(traceback.extract_tb(raised.value.__traceback__)))
+    assert 1 == len(lengths)
 
 
 def test_apply_must_not_wait_for_its_own_thread(no_threads_left):

@@ -6,7 +6,7 @@ import pytest
 
 from purgatory import DelayedOperation, UnhashableKey
 from purgatory.aio import AsyncPurgatory
-from purgatory.feeds import FollowingEnded, MemoryFeed, PublishUncertain
+from purgatory.feeds import MemoryFeed, PublishUncertain
 from purgatory.feeds._applying import _add_keys
 
 
@@ -113,35 +113,6 @@ def test_batch_whose_publishes_were_all_cancelled_is_not_sent():
 
     asyncio.run(main())
     assert [1, 1] == sizes
-
-
-@pytest.mark.parametrize("raised_by", ["apply", "reload"])
-def test_cancelled_error_of_the_users_code_ends_the_following_with_an_error(raised_by):
-    """The result of a future that was cancelled raises it, for example. It is no reason to end in silence."""
-
-    def cancelled(*_):
-        raise asyncio.CancelledError
-
-    async def main():
-        feed, calls = MemoryFeed(), []
-
-        def reload():
-            calls.append(1)
-            if raised_by == "reload" and len(calls) > 1:
-                cancelled()
-
-        async with AsyncPurgatory("w") as purgatory:
-            apply = cancelled if raised_by == "apply" else list
-            with pytest.raises(FollowingEnded, match="CancelledError"):
-                async with feed.follow(purgatory, lambda event: apply(event.value), reload=reload) as following:
-                    if raised_by == "reload":
-                        feed.restart()
-                    else:
-                        await feed.publish("k", b"")
-                    await asyncio.sleep(30)
-            assert isinstance(following.error, FollowingEnded)
-
-    asyncio.run(main())
 
 
 def test_position_counts_as_applied_only_when_its_keys_were_checked():
