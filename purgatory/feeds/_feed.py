@@ -239,12 +239,17 @@ class Feed(abc.ABC):
         self._has_failed = False
 
     async def _ended(self, following: Following) -> None:
-        """A following has ended. With the last one of its loop, the connection for publishing is closed."""
+        """A following has ended. With the last one of its loop, the connection for publishing is closed.
+
+        One that has not even started leaves the publishes of other tasks alone.
+        """
         loop = self._followings.pop(following, None)
         if following.error is not None:
             self._has_failed = True
-        has_started = following._task is not None  # otherwise others may publish here, and go on
-        if loop is not None and has_started and loop not in list(self._followings.values()):
+        if loop is None or loop in list(self._followings.values()):
+            return
+        outbox = self._outboxes.get(loop)
+        if following._task is not None or outbox is None or outbox.is_idle:
             await self.aclose()
 
     def _is_following(self, followings: list[Following]) -> bool | None:

@@ -59,6 +59,11 @@ class Outbox:
         self._task: asyncio.Task[None] | None = None
         self._publisher: Publisher | None = None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no publish waits for an answer."""
+        return all(pending.future.done() for pending in (*self._waiting, *self._on_its_way))
+
     async def publish(self, event: NewEvent) -> Position:
         """Publish an event, and return when its fate is known.
 

@@ -425,6 +425,20 @@ async def test_cancelled_start_leaves_nothing():
     assert (set(), 0) == (feed._connections, feed.statistics().followings)
 
 
+async def test_failed_start_leaves_no_connection():
+    """Neither for reading, nor the one over which ``reload`` has published."""
+    feed = MemoryFeed()
+
+    async def reload():
+        await feed.publish("key", b"1")
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        async with followed(feed, reload=reload):
+            pass
+    assert set() == feed._connections
+
+
 async def test_reload_that_raises_later_is_tried_again(logs):
     """After a gap, a database that is away does not end the worker: it tries until the state is there."""
     feed, answers = MemoryFeed(), iter([None, ZeroDivisionError(), OSError(), None])
