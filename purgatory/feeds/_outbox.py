@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from purgatory._events.log import log, throttle
-from purgatory.feeds._connections import closed
+from purgatory.feeds._connections import closed, is_cancelled
 from purgatory.feeds._errors import FeedError, PublishRejected, PublishUncertain
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class Outbox:
         self._on_its_way = batch
         answers: Sequence[Answer] = ()
         failed: type[PublishRejected | PublishUncertain] = PublishRejected
-        cause: Exception | None = None
+        cause: BaseException | None = None
         why = "the feed was closed"
         try:
             publisher = await self._connected()
@@ -123,7 +123,9 @@ class Outbox:
                 answers = await publisher.publish([pending.event for pending in batch])
             if len(answers) != len(batch):
                 answers, why = (), f"the engine gave {len(answers)} answers for {len(batch)} events"
-        except Exception as error:  # noqa: BLE001  # each publisher gets it as the cause of its own
+        except (Exception, asyncio.CancelledError) as error:  # each publisher gets it as the cause of its own
+            if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                raise
             cause, why = error, str(error) or repr(error)
             if isinstance(error, TimeoutError):
                 why = f"no answer within {self._feed.publish_timeout_ms} ms"
@@ -192,7 +194,7 @@ class Outbox:
 
 
 def _error(
-    kind: type[PublishRejected | PublishUncertain], name: str, why: str, cause: Exception | None
+    kind: type[PublishRejected | PublishUncertain], name: str, why: str, cause: BaseException | None
 ) -> PublishRejected | PublishUncertain:
     """An error of its own for each publisher, because a traceback is attached to it."""
     error = kind(name, why)

@@ -11,6 +11,7 @@ from purgatory._events.feeds import live_feeds
 from purgatory.feeds import MemoryFeed, PublishRejected, PublishUncertain
 from purgatory.feeds._connections import Rests
 from purgatory.feeds.engine import Disconnected, Gap, LogPosition, check_contiguous, mark_of
+from tests.support import PATIENCE_S
 
 # -- positions
 
@@ -109,6 +110,16 @@ async def test_bug_of_an_engine_is_an_uncertain_publish():
         await feed.publish("key", b"2")
 
 
+@pytest.mark.guarantee("publish says what happened")
+async def test_cancelled_error_of_an_engine_concerns_one_batch():
+    """It is like any other error: its batch is uncertain, and the next one is sent."""
+    async with Fake(asyncio.CancelledError()) as feed:
+        first = asyncio.create_task(feed.publish("key", b"1"))
+        await asyncio.sleep(0)
+        async with asyncio.timeout(PATIENCE_S):
+            assert ["PublishUncertain", "LogPosition"] == await answers(first, feed.publish("key", b"2"))
+
+
 async def test_missing_answer_is_uncertain():
     """After ``publish_timeout_ms`` the publisher gets an answer."""
     async with Fake(60.0, publish_timeout_ms=20) as feed:
@@ -137,6 +148,15 @@ async def test_cancelled_publish_that_was_not_sent_is_not_sent():
         tasks[1].cancel()
         assert ["LogPosition", "CancelledError", "LogPosition"] == await answers(*tasks)
         assert [[b"0", b"2"]] == feed.batches
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="tasks begin at once from Python 3.12 on")
+async def test_publish_under_a_factory_of_eager_tasks():
+    """A batch may be sent before its task is known."""
+    asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+    async with Fake() as feed, asyncio.timeout(PATIENCE_S):
+        for _ in range(2):
+            await feed.publish("key", b"1")
 
 
 async def test_closing_answers_every_publish():
