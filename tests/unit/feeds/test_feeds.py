@@ -8,6 +8,7 @@ import pytest
 
 import purgatory.feeds
 from purgatory._events.feeds import live_feeds
+from purgatory.aio import AsyncPurgatory
 from purgatory.feeds import MemoryFeed, PublishRejected, PublishUncertain
 from purgatory.feeds._connections import Rests
 from purgatory.feeds.engine import Disconnected, Gap, LogPosition, check_contiguous, mark_of
@@ -170,6 +171,18 @@ async def test_closing_answers_every_publish():
     assert ["PublishUncertain", "PublishRejected"] == await answers(first, second)
     await feed.publish("key", b"3")
     await feed.aclose()
+
+
+@pytest.mark.guarantee("publish says what happened")
+async def test_follow_that_fails_to_start_leaves_the_publishes_of_others():
+    """They are answered by the server, not by the end of a following that never was."""
+    async with Fake(0.05) as feed, AsyncPurgatory("worker") as purgatory:
+        publish = asyncio.create_task(feed.publish("key", b"1"))
+        await asyncio.sleep(0)
+        with pytest.raises(ZeroDivisionError):
+            async with feed.follow(purgatory, list, reload=lambda: 1 // 0):
+                pass
+        assert ["LogPosition"] == await answers(publish)
 
 
 async def test_failed_publishes_are_logged_once_per_second(logs):

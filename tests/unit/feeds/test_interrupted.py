@@ -216,21 +216,6 @@ def test_error_that_ended_a_following_keeps_its_traceback_however_often_it_is_ra
     asyncio.run(main())
 
 
-def test_follow_that_fails_to_start_leaves_the_publishes_of_others_alone():
-    """They are answered by the server, not by the end of a following that never was."""
-
-    async def main():
-        feed = MemoryFeed()
-        await feed.publish("k", b"0")
-        async with AsyncPurgatory("w") as purgatory:
-            with pytest.raises(ZeroDivisionError):
-                async with feed.follow(purgatory, list, reload=lambda: 1 // 0):
-                    pass
-        assert asyncio.get_running_loop() in feed._outboxes
-
-    asyncio.run(main())
-
-
 def test_batch_is_halved_after_a_read_that_failed():
     """It may have been too much for the time. Otherwise a worker would ask for the same events for ever."""
 
