@@ -26,7 +26,7 @@ class FeedUnavailable(FeedError, ConnectionError):
 class FeedGap(FeedError, LookupError):
     """The feed ``name`` no longer has the events after ``position``, and there is no way to go on.
 
-    Either there is no ``reload``, or the positions that ``reload`` led to were gone as well.
+    Either there is no ``reload``, or the feed no longer has the events after the position of ``reload`` either.
     """
 
     def __init__(self, name: str, position: Position | None, why: str, hint: str) -> None:
@@ -38,7 +38,7 @@ class FeedGap(FeedError, LookupError):
 class FollowingEnded(FeedError, RuntimeError):
     """The ``follow`` block of the feed ``name`` is not open, so nothing is applied here."""
 
-    def __init__(self, name: str, hint: str = "call this inside the block") -> None:
+    def __init__(self, name: str, hint: str = "call this inside the block of feed.follow(...)") -> None:
         super().__init__(f"feed {name!r} is not followed here; {hint}")
         self.name = name
 

@@ -90,7 +90,7 @@ class Feed(abc.ABC):
             key: what the event is about.
             value: the content.
             id: names the event. The feed accepts an id once: for a second publish it returns the first position, as
-                long as it remembers the id.
+                long as it remembers the id. Kafka stores the event again with a new position. Workers do not apply it.
 
         Raises:
             PublishRejected: the event was certainly not accepted.
@@ -137,11 +137,12 @@ class Feed(abc.ABC):
             apply: ``apply(event)`` changes local state and returns the keys to check, ``[]`` for none. It is a plain
                 function that must not block, and is called once per event, in order.
             reload: ``reload()`` reads the whole state again, from a database for example. It is called at the start
-                and after each gap. It may be a coroutine function, except under ``with``. It may return the position
-                that its state includes. If it returns None, events that were published just before and during it are
-                applied after it, so ``apply`` must then bear an event that the state already includes. Without
-                ``reload``, a worker begins with the next event, also after a restart: it does not apply what was
-                published before. A gap then ends the following with :class:`~purgatory.feeds.FeedGap`.
+                and after each gap. A plain function runs on the loop and blocks it. Use a coroutine function to ask a
+                database, except under ``with``. It may return the position that its state includes. If it returns None,
+                events that were published just before and during it are applied after it, so ``apply`` must then bear
+                an event that the state already includes. Without ``reload``, a worker begins with the next event, also
+                after a restart: it does not apply what was published before. A gap then ends the following with
+                :class:`~purgatory.feeds.FeedGap`.
             on_error: what happens if ``apply`` raises. ``"skip"`` logs and counts it and goes on with the next event.
                 ``"stop"`` ends the following with that exception.
             start_timeout_ms: how long to wait for the server at the start. After this time no further attempt begins.

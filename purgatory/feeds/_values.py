@@ -1,8 +1,9 @@
 """Positions and events.
 
-**A position names one event of a feed**: its epoch, its offset and its mark. Within an epoch offsets are contiguous
-(1, 2, 3, ...), so a hole is seen exactly. A stream that is made again has a greater epoch. The mark tells the event
-from another one that stands at the same offset, which happens if a server lost its last events and accepted others:
+**A position names one event of a feed**: its epoch, its offset and its mark. It stands for that event and all before
+it. Within an epoch offsets are contiguous (1, 2, 3, ...), so a hole is seen exactly. A stream that is made again has a
+greater epoch. The mark tells the event from another one that stands at the same offset, which happens if a server lost
+its last events and accepted others:
 
     before the failover    7-1-aa  7-2-bb  7-3-cc        a worker has applied 7-3-cc
     after it               7-1-aa  7-2-bb  7-3-dd  ...   the worker asks for 7-3-cc, finds 7-3-dd, and reports a gap
@@ -25,7 +26,9 @@ _TEXT: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,18})-([0-9a-f]{1,8})")
 
 
 class Position(abc.ABC):
-    """Everything in a feed up to one event. ``str(position)`` is its text, and ``feed.position(text)`` reads it.
+    """A position names one event. It stands for that event and all before it.
+
+    ``str(position)`` is its text, and ``feed.position(text)`` reads it.
 
     ``one >= other`` means that a worker that has applied everything up to ``one`` has applied ``other`` too. The order
     may be partial: of two positions of a Kafka topic with several partitions, neither may be greater.
@@ -115,7 +118,8 @@ class NewEvent:
     Attributes:
         key: what the event is about.
         value: its content.
-        id: names the event. A feed accepts an id once.
+        id: names the event. A feed accepts an id once. Kafka stores the event again with a new position. Workers do
+            not apply it.
         published_ns: the publisher's time in nanoseconds since 1970.
         context: what a tracer wants carried to the readers, or None.
         size: the number of bytes of key, value and id.
