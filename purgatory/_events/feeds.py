@@ -28,7 +28,8 @@ class FeedStatistics:
             offsets of a Kafka topic's partitions.
         lag_events: how many events the slowest following still has to apply. None if it is not known.
         lag_s: for how long the slowest following has not been up to date, in seconds. 0.0 while it is.
-        applied: events that were passed to ``apply`` without an error, and repeated events, which are not.
+        applied: the number of events that were passed to ``apply`` without an error, and of repeated events, which are
+            not passed to it.
         skipped: the number of events whose ``apply`` raised, and that were skipped.
         gaps: how often the feed had lost events that a following needed.
         reloads: how often ``reload`` returned.

@@ -62,8 +62,8 @@ class Applying:
         purgatory: where keys are checked.
         settings: ``apply``, what happens if it raises, and the size of a slice.
         counters: the feed's.
-        advance: is called with the position that was applied, and the number of events left of the batch.
-        moved: is called when the keys of a slice have been checked.
+        set_position: is called with the position that was applied, and the number of events left of the batch.
+        keys_checked: is called when the keys of a slice have been checked.
     """
 
     def __init__(
@@ -73,16 +73,16 @@ class Applying:
         settings: Settings,
         counters: Counters,
         *,
-        advance: Callable[[Position, int], None],
-        moved: Callable[[], None],
+        set_position: Callable[[Position, int], None],
+        keys_checked: Callable[[], None],
     ) -> None:
         self._name = name
         self._core = purgatory if isinstance(purgatory, DelayedOperationPurgatory) else purgatory.purgatory
         self._check_all = purgatory.check_and_complete_all
         self._settings = settings
         self._counters = counters
-        self._advance = advance
-        self._moved = moved
+        self._set_position = set_position
+        self._keys_checked = keys_checked
 
     async def apply(self, events: Sequence[Event]) -> None:
         """Apply events in order.
@@ -120,7 +120,7 @@ class Applying:
             if done > start:
                 self._counters.add("applied", done - start - skipped)
                 self._counters.add("skipped", skipped)
-                self._advance(events[done - 1].position, len(events) - done)
+                self._set_position(events[done - 1].position, len(events) - done)
             await self._check(_chunks(keys))
         return done
 
@@ -137,7 +137,7 @@ class Applying:
         finally:
             for context, chunk in chunks:
                 _traced(context, self._check_all, chunk)
-            self._moved()
+            self._keys_checked()
 
     async def check_everything(self) -> None:
         """Check every parked operation, once each: the whole state may have changed. If cancelled, the rest at once."""

@@ -231,15 +231,15 @@ class Feed(abc.ABC):
         """A new connection, in time, or ``FeedUnavailable``."""
         return await opened(open_it, self.name, self.where, within_s)
 
-    def _began(self, following: Following) -> None:
+    def _add_following(self, following: Following) -> None:
         """A following begins on the running loop."""
         self._followings[following] = asyncio.get_running_loop()
 
-    def _follows(self) -> None:
+    def _note_start(self) -> None:
         """A following has its state."""
         self._has_failed = False
 
-    async def _ended(self, following: Following) -> None:
+    async def _remove_following(self, following: Following) -> None:
         """A following has ended. With the last one of its loop, the connection for publishing is closed.
 
         One that has not even started leaves the publishes of other tasks alone.

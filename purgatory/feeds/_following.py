@@ -166,7 +166,7 @@ class Following:
         self._ended = self._loop.create_future()
         self._parent = asyncio.current_task()
         self._cancelling = 0 if self._parent is None else self._parent.cancelling()
-        self.feed._began(self)
+        self.feed._add_following(self)
         try:
             await self._reading.start()
         except BaseException as error:
@@ -175,7 +175,7 @@ class Following:
             await self._leave()
             self._raise_error()
             raise
-        self.feed._follows()
+        self.feed._note_start()
         self._task = self._loop.create_task(self._run(), name=f"follow {self.feed.name}")
         return self
 
@@ -243,7 +243,7 @@ class Following:
         """Close what was opened."""
         self._end()
         await self._reading.close()
-        await self.feed._ended(self)
+        await self.feed._remove_following(self)
 
     def _end(self) -> None:
         """Nothing is applied any more: answer everything that waits for it."""

@@ -59,7 +59,7 @@ class Reading:
         feed: the feed.
         purgatory: where keys are checked.
         settings: what the caller of ``follow`` decided.
-        moved: is called after each step forward, when keys have been checked.
+        keys_checked: is called after each step forward, when keys have been checked.
 
     Attributes:
         position: up to which event this worker has applied the feed. None before it has a state.
@@ -73,20 +73,25 @@ class Reading:
         feed: Feed,
         purgatory: AsyncPurgatory[Any] | DelayedOperationPurgatory[Any],
         settings: Settings,
-        moved: Callable[[], None],
+        keys_checked: Callable[[], None],
     ) -> None:
         self._feed = feed
         self._settings = settings
-        self._moved = moved
+        self._on_keys_checked = keys_checked
         self._applying = Applying(
-            feed.name, purgatory, settings, feed._counters, advance=self._advance, moved=self._keys_checked
+            feed.name,
+            purgatory,
+            settings,
+            feed._counters,
+            set_position=self._set_position,
+            keys_checked=self._keys_checked,
         )
         self._checked: Position | None = None  # up to which event the keys were checked
         self._reader: Reader | None = None
         self._rests = Rests()
         self._batch = _FIRST_BATCH
-        self._beyond = 0  # how many events the server has after the batch that is being applied
-        self._looked_s = self._read_s = time.monotonic()  # when the end was asked for, and when a read returned
+        self._left_on_server = 0  # how many events the server has after the batch that is being applied
+        self._asked_end_s = self._read_s = time.monotonic()  # when the end was asked for, and when a read returned
         self._gaps = 0  # since the last event
         self._has_state = False
         self.position: Position | None = None
@@ -169,8 +174,8 @@ class Reading:
         whole = await _in_time(reader.resume(position), reader.resume_s)
         position = position if whole is None else whole
         self._has_state = True
-        self._beyond = position.events_until(noted) or 0
-        self._advance(position, 0)
+        self._left_on_server = position.events_until(noted) or 0
+        self._set_position(position, 0)
         if position >= noted:
             self.behind_since_s = None
         await self._applying.check_everything()
@@ -212,12 +217,12 @@ class Reading:
         if self.behind_since_s is None:
             self.behind_since_s = now_s
         if not is_full:
-            self._beyond = 0
-        elif now_s - self._looked_s > _LOOK_S:
-            self._looked_s = now_s
-            self._beyond = events[-1].position.events_until(await _in_time(reader.end())) or 0
+            self._left_on_server = 0
+        elif now_s - self._asked_end_s > _LOOK_S:
+            self._asked_end_s = now_s
+            self._left_on_server = events[-1].position.events_until(await _in_time(reader.end())) or 0
         else:
-            self._beyond = max(0, self._beyond - len(events))
+            self._left_on_server = max(0, self._left_on_server - len(events))
         self._size_next_batch(events, reader.most_events, is_full=is_full)
         await self._applying.apply(events)
         if is_full:
@@ -231,15 +236,15 @@ class Reading:
 
     # -- its parts
 
-    def _advance(self, position: Position, left: int) -> None:
+    def _set_position(self, position: Position, left: int) -> None:
         """The worker has applied everything up to a position. ``left`` events of the batch are still to be applied."""
         self.position = position
-        self.lag_events = self._beyond + left
+        self.lag_events = self._left_on_server + left
 
     def _keys_checked(self) -> None:
         """The keys of everything up to the position were checked."""
         self._checked = self.position
-        self._moved()
+        self._on_keys_checked()
 
     def _size_next_batch(self, events: Sequence[Event], most: int, *, is_full: bool) -> None:
         size = sum(len(event.value) for event in events)
