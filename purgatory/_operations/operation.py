@@ -174,7 +174,7 @@ class DelayedOperation(TimerTask, abc.ABC):
     #: cancelled, is no failure. Subclasses inherit it.
     normal_ends: ClassVar[Collection[Outcome]] = frozenset()
 
-    _task_allows_readd = False  # only extend() puts off an operation
+    _task_allows_readd = False  # only extend() moves the deadline of an operation
 
     def __init__(self, delay_ms: int, *, lock: LockLike | None = None) -> None:
         if getattr(self, "_op_home_shard", UNPARKED) is not UNPARKED:

@@ -1,4 +1,4 @@
-"""What is closed at the end of a ``with`` block. From which thread is said by the subclass, for its ``close``."""
+"""What is closed at the end of a ``with`` block. The subclass says from which threads ``close`` may be called."""
 
 from __future__ import annotations
 

@@ -192,15 +192,21 @@ class KafkaReader(Reader):
             with kafka_errors():
                 async with asyncio.timeout(_ANSWER_S):
                     while wanted:
-                        for part, (first, *_) in (await self._take(wanted, missing)).items():
-                            if first.offset == wanted[part]:
-                                found[part.partition] = first
-                        for part in [part for part in wanted if await self._checker.position(part) > wanted[part]]:
-                            del wanted[part]
+                        await self._take_wanted(wanted, found, missing)
                     await self._check_expired(missing)
         finally:
             self._checker.pause(*self._parts)
         return {**found, **dict.fromkeys((part.partition for part in missing), None)}
+
+    async def _take_wanted(
+        self, wanted: dict[TopicPartition, int], found: dict[int, Any], missing: dict[TopicPartition, int]
+    ) -> None:
+        """Take records, and forget the partitions whose wanted record was among them or is not there."""
+        for part, (first, *_) in (await self._take(wanted, missing)).items():
+            if first.offset == wanted[part]:
+                found[part.partition] = first
+        for part in [part for part in wanted if await self._checker.position(part) > wanted[part]]:
+            del wanted[part]
 
     async def _take(self, wanted: dict[TopicPartition, int], missing: dict[TopicPartition, int]) -> dict[Any, Any]:
         """Records of the wanted places. A place that the servers do not have becomes a missing one."""
