@@ -14,7 +14,7 @@ from starlette.routing import Mount
 from purgatory import DelayedOperationPurgatory, InvalidSetting, PurgatoryError
 from purgatory.console import _hub, app, serve
 from purgatory.console._app import make_app
-from tests.support import Waiting, eventually, run_threads
+from tests.support import Waiting, eventually, park, park_all, park_one, run_threads
 
 SECRET = "a payload nobody may see"
 
@@ -22,9 +22,7 @@ SECRET = "a payload nobody may see"
 class Carrier(Waiting):
     """An operation that carries something."""
 
-    def __init__(self, delay_ms=60_000):
-        super().__init__(delay_ms)
-        self.payload = SECRET
+    payload = SECRET
 
     def __repr__(self):
         return f"<Carrier {self.payload}>"
@@ -42,16 +40,14 @@ def console(hub):
 
 
 def test_state_tells_what_is_parked(fetch, console, get):
-    """The JSON has each purgatory with its figures, and each timer with its wheel and reaper."""
     for _ in range(3):
-        fetch.try_complete_else_watch(Waiting(), ["k"])
+        park(fetch, "k")
 
     state = get(console, "/api/state").json
 
-    (seen,) = state["purgatories"]
+    (seen,), (timer,) = state["purgatories"], state["timers"]
     assert ("fetch", 3, 50, 1) == (seen["id"], seen["parked"], seen["capacity"], seen["keys"])
     assert [{"key": "k", "entries": 3}] == seen["hottest"]
-    (timer,) = state["timers"]
     assert 3 == timer["pending"] == sum(map(sum, timer["buckets"]))
     assert seen["timer"] == timer["id"]
     assert timer["reaper"]["alive"]
@@ -59,45 +55,37 @@ def test_state_tells_what_is_parked(fetch, console, get):
 
 
 def test_namesakes_are_told_apart(console, get):
-    """Two purgatories of one name have an id each."""
     with DelayedOperationPurgatory("fetch"), DelayedOperationPurgatory("fetch"):
         assert ["fetch", "fetch #2"] == [seen["id"] for seen in get(console, "/api/state").json["purgatories"]]
 
 
 def test_operations_under_a_key(fetch, console, get):
-    """The operations under a key are shown in order of arrival: type, age, time left, checks. Nothing else."""
-    fetch.try_complete_else_watch(Carrier(60_000), [("orders", 3)])
-    fetch.try_complete_else_watch(Carrier(90_000), [("orders", 3)])
-
+    """They are shown in order of arrival: type, age, time left, checks. Nothing else."""
+    park_all(fetch, [Carrier(60_000), Carrier(90_000)], ("orders", 3))
     answer = get(console, "/api/operations", query="purgatory=fetch&key=%28orders%2C+3%29").json
-
     assert 2 == answer["total"]
     assert {"key", "type", "age_ms", "left_ms", "checks"} == set(answer["operations"][0])
     assert 50_000 < answer["operations"][0]["left_ms"] <= 60_000 < answer["operations"][1]["left_ms"]
 
 
 def test_key_that_nobody_waits_under(fetch, console, get):
-    """A key without operations is an empty list, and an unknown purgatory is not found."""
     assert [] == get(console, "/api/operations", query="purgatory=fetch&key=none").json["operations"]
     assert 404 == get(console, "/api/operations", query="purgatory=none&key=k").status
     assert 400 == get(console, "/api/operations").status
 
 
 def test_payload_is_never_shown(fetch, console, get):
-    """An operation's own data is in no response, though its repr shows it."""
-    fetch.try_complete_else_watch(Carrier(), ["k"])
-
+    park_one(fetch, Carrier())
     for path, query in (("/api/state", ""), ("/api/history", ""), ("/api/operations", "purgatory=fetch&key=k")):
         assert SECRET.encode() not in get(console, path, query=query).body
 
 
 def test_rates_are_per_second(fetch, hub):
-    """Outcomes a second are what happened between two looks."""
     began = time.monotonic()
     with hub._sampling:
         hub._sampler.look()  # not by a request, which would start the thread that looks, too
     for _ in range(40):
-        fetch.try_complete_else_watch(Waiting(ready=True), ["k"])
+        park(fetch, ready=True)
     time.sleep(0.3)
     with hub._sampling:
         state = hub._sampler.look()
@@ -105,15 +93,10 @@ def test_rates_are_per_second(fetch, hub):
     assert 40 / (time.monotonic() - began) <= state["purgatories"][0]["rates"]["immediate"] <= 40 / 0.3
 
 
-def test_history_is_kept(fetch, hub, get):
-    """Each look leaves a point: the time, and of each purgatory how many wait."""
-    console = make_app(hub, token=None, hosts=None)
-    fetch.try_complete_else_watch(Waiting(), ["k"])
+def test_history_is_kept(fetch, console, get):
+    park(fetch)
     get(console, "/api/state")
-
-    points = get(console, "/api/history").json["points"]
-
-    assert 1 == points[-1][1]["fetch"][0]
+    assert 1 == get(console, "/api/history").json["points"][-1][1]["fetch"][0]
 
 
 def test_history_is_read_while_the_thread_notes(hub):
@@ -138,26 +121,24 @@ def test_history_is_read_while_the_thread_notes(hub):
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
 def test_it_only_shows(console, get, method):
-    """Nothing can be changed: whatever isn't a read is rejected."""
     assert 405 == get(console, "/api/state", method=method).status
 
 
-@pytest.mark.parametrize("path", ["/", "/console.js", "/charts.js", "/wheel.js", "/console.css", "/api/state"])
-def test_answers_forbid_the_rest_of_the_web(console, get, path):
-    """Every answer says that nothing from elsewhere may be loaded, run or framed."""
-    answer = get(console, path)
+PAGE = ["/", "/console.js", "/charts.js", "/wheel.js", "/console.css"]
 
+
+@pytest.mark.parametrize("path", [*PAGE, "/api/state"])
+def test_answers_forbid_the_rest_of_the_web(console, get, path):
+    answer = get(console, path)
     assert 200 == answer.status
     assert "default-src 'none'" in answer.headers["content-security-policy"]
     assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
     assert "nosniff" == answer.headers["x-content-type-options"]
 
 
-@pytest.mark.parametrize("path", ["/", "/console.js", "/charts.js", "/wheel.js", "/console.css"])
+@pytest.mark.parametrize("path", PAGE)
 def test_page_needs_nothing_from_outside(console, get, path):
-    """The page names no other host, and its scripts parse no markup."""
     text = get(console, path).body.decode().replace("http://www.w3.org/2000/svg", "").replace("http%3A", "")
-
     assert "http:" not in text.replace("xmlns='http://www.w3.org", "")
     assert "https:" not in text
     for way in ("innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval("):
@@ -166,12 +147,10 @@ def test_page_needs_nothing_from_outside(console, get, path):
 
 @pytest.fixture
 def guarded(hub):
-    """A console that asks for a token."""
     return make_app(hub, token="s3cret", hosts=None)
 
 
 def test_without_the_token_nothing_is_shown(guarded, get):
-    """With a token set, every path answers 401 without it, or with a wrong one. A script sends it as bearer."""
     for path in ("/", "/api/state", "/events", "/console.js"):
         assert 401 == get(guarded, path).status
     assert 401 == get(guarded, "/api/state", headers=[("authorization", "Bearer wrong")]).status
@@ -194,30 +173,24 @@ def test_token_in_the_address_becomes_a_cookie(guarded, get):
 
 @pytest.mark.parametrize("token", ["", 5])
 def test_bad_token_is_an_error(token):
-    """A token that is no text, or protects nothing, is rejected when the app is made."""
     with pytest.raises(InvalidSetting, match="token must be a non-empty str"):
         app(token=token)
 
 
 def test_other_host_is_refused(hub, get):
-    """A request that names a foreign host comes from a foreign page, and is rejected."""
-    console = make_app(hub, token=None, hosts={"localhost"})
-
-    assert 421 == get(console, "/api/state").status
-    assert 200 == get(make_app(hub, token=None, hosts={"127.0.0.1"}), "/api/state").status
+    """A request that names a foreign host comes from a foreign page."""
+    for hosts, status in (({"localhost"}, 421), ({"127.0.0.1"}, 200)):
+        assert status == get(make_app(hub, token=None, hosts=hosts), "/api/state").status
 
 
-def test_mounted_in_a_service(fetch, hub, get):
-    """The page and the JSON work under a path of another app."""
-    service = Starlette(routes=[Mount("/purgatory", make_app(hub, token=None, hosts=None))])
-
+def test_mounted_in_a_service(fetch, console, get):
+    service = Starlette(routes=[Mount("/purgatory", console)])
     assert b"console.js" in get(service, "/purgatory/").body
     assert "fetch" == get(service, "/purgatory/api/state").json["purgatories"][0]["id"]
 
 
 @pytest.mark.parametrize("problem", [OSError("no loop"), SystemExit(1)])
 def test_server_that_does_not_start_is_an_error(no_threads_left, monkeypatch, problem):
-    """If uvicorn does not start, serve raises, and leaves neither a thread nor an open port."""
     ports = []
 
     async def fail(_, sockets):
@@ -232,7 +205,6 @@ def test_server_that_does_not_start_is_an_error(no_threads_left, monkeypatch, pr
 
 
 def test_look_that_fails_is_logged_and_repeated(hub, logs, monkeypatch):
-    """What a look raises is logged, and the thread takes the next one."""
     monkeypatch.setattr(_hub, "WATCHED_S", 0.01)
     looks = []
 
@@ -248,15 +220,11 @@ def test_look_that_fails_is_logged_and_repeated(hub, logs, monkeypatch):
 
 
 def test_forgotten_hub_ends_its_thread(no_threads_left, get):
-    """The thread of an app ends with the last reference to it."""
     assert 200 == get(app(), "/api/state").status
     gc.collect()  # an app is made of cycles
 
 
-def test_state_is_json_without_surprises(fetch, console, get):
-    """A hostile key arrives as plain text in the JSON."""
+def test_hostile_key_arrives_as_text(fetch, console, get):
     hostile = "<script>alert(1)</script>\x1b[2J\u202e"
-    fetch.try_complete_else_watch(Waiting(), [hostile])
-    body = get(console, "/api/state").body
-
-    assert repr(hostile) == json.loads(body)["purgatories"][0]["hottest"][0]["key"]
+    park(fetch, hostile)
+    assert repr(hostile) == get(console, "/api/state").json["purgatories"][0]["hottest"][0]["key"]

@@ -46,36 +46,27 @@ def events(body):
 
 
 def test_an_open_page_does_not_keep_a_service_from_stopping(service):
-    """A service with a mounted console stops at SIGTERM, though a page follows the events."""
     process, port = service
     page = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_S)
     page.request("GET", "/purgatory/events")
     assert page.getresponse().readline()
-
     process.send_signal(signal.SIGTERM)
-
     process.wait(PATIENCE_S)
     page.close()
 
 
-def test_a_stream_ends_by_itself(hub, get, monkeypatch):
-    """A stream has the history, then states, and ends."""
+def test_a_stream_has_the_history_then_states_and_ends_by_itself(hub, get, monkeypatch):
     monkeypatch.setattr(_app, "_STREAM_S", 0.2)
-
-    kinds = [kind for kind, _ in events(get(make_app(hub, token=None, hosts=None), "/events").body)]
-
-    assert ["history", "state"] == kinds[:2]
+    found = events(get(make_app(hub, token=None, hosts=None), "/events").body)
+    assert ["history", "state"] == [kind for kind, _ in found][:2]
 
 
 @pytest.mark.parametrize(("last", "points"), [("{now}", 0), ("{before}", 1), ("nonsense", 1)])
 def test_a_page_that_connects_again_gets_only_what_it_missed(hub, get, monkeypatch, last, points):
-    """The history begins after the last event that the page has."""
     monkeypatch.setattr(_app, "_STREAM_S", 0.0)
     monkeypatch.setattr(_hub, "WATCHED_S", 3600.0)  # one look is enough
     before = time.time()
     hub.latest()
     header = last.format(now=time.time(), before=before)
-
     answer = get(make_app(hub, token=None, hosts=None), "/events", headers=[("last-event-id", header)])
-
     assert points == len(events(answer.body)[0][1]["points"])

@@ -47,7 +47,6 @@ async def test_state_has_each_feed(monkeypatch):
 
 
 async def test_process_that_only_publishes_has_no_position():
-    """It is no failure that it follows nothing."""
     feed = MemoryFeed("publisher")
     await feed.publish("key", b"1")
     seen = look(Sampler(), "publisher")
@@ -56,7 +55,6 @@ async def test_process_that_only_publishes_has_no_position():
 
 
 def test_feeds_of_one_name_are_numbered():
-    """Each has a line of its own, which keeps its rates."""
     one, other = MemoryFeed("twin"), MemoryFeed("twin")
     found = [seen["id"] for seen in Sampler().look()["feeds"]]
     assert ["twin", "twin #2"] == [name for name in found if name.startswith("twin")]

@@ -8,7 +8,7 @@ import pytest
 from purgatory import DelayedOperationPurgatory
 from purgatory.console import _peek
 from purgatory.console._peek import Peek
-from tests.support import Waiting
+from tests.support import Waiting, park_all
 
 
 @pytest.fixture
@@ -17,86 +17,77 @@ def fetch(mock_timer):
         yield purgatory
 
 
+@pytest.fixture
+def look(fetch, mock_timer):
+    """Look at `fetch`, each time further along its keys."""
+    peek = Peek(fetch)
+    return lambda: peek.look(mock_timer.now_ns())
+
+
 def park(purgatory, key, times=1):
-    operations = [Waiting() for _ in range(times)]
-    for operation in operations:
-        purgatory.try_complete_else_watch(operation, [key])
-    return operations
+    return park_all(purgatory, [Waiting() for _ in range(times)], key)
 
 
-def test_hottest_keys_come_first(fetch, mock_timer):
-    """Keys are named with their entries, most first."""
+def test_hottest_keys_come_first(fetch, look):
     park(fetch, "cold")
     park(fetch, "hot", 5)
-
-    seen = Peek(fetch).look(mock_timer.now_ns())
-
+    seen = look()
     assert (("hot", 5), ("cold", 1)) == seen.hottest
     assert 2 == seen.keys == seen.visited
 
 
-def test_oldest_operations_come_first(fetch, mock_timer):
-    """The operations that have waited longest are named with key, type, age, time left and checks."""
+def test_oldest_operations_come_first(fetch, look, mock_timer):
     park(fetch, "first")
     mock_timer.advance_clock(1000)
     park(fetch, "second")
-
-    first, second = Peek(fetch).look(mock_timer.now_ns()).oldest
-
+    first, second = look().oldest
     assert ("first", "Waiting", 1000, 59_000, 2) == (first.key, first.type, first.age_ms, first.left_ms, first.checks)
     assert ("second", 0) == (second.key, second.age_ms)
 
 
-def test_few_keys_show_more_than_one_operation_each(fetch, mock_timer):
-    """When there are few keys, the list of the oldest is filled with several operations of each."""
+def test_few_keys_show_more_than_one_operation_each(fetch, look):
     park(fetch, "only", 5)
-    peek = Peek(fetch)
-
-    assert 5 == len(peek.look(mock_timer.now_ns()).oldest)
+    assert 5 == len(look().oldest)
 
 
-def test_finished_operations_are_not_shown(fetch, mock_timer):
-    """A completed operation is not among the waiting ones, though its entry may still be in the list."""
+def test_finished_operations_are_not_shown(fetch, look):
+    """Its entry may still be in the list of watchers."""
     done, _ = park(fetch, "k", 2)
     done.force_complete()
+    assert 1 == len(look().oldest)
 
-    assert 1 == len(Peek(fetch).look(mock_timer.now_ns()).oldest)
 
-
-def test_look_is_bounded(fetch, mock_timer, monkeypatch):
+def test_look_is_bounded(fetch, look, monkeypatch):
     """With many keys a look walks a part and says so. Look after look it comes round, and finds the leader."""
     monkeypatch.setattr(_peek, "KEYS_A_LOOK", 100)
     for number in range(2000):
         park(fetch, number)
     park(fetch, "hot", 3)
-    peek = Peek(fetch)
-    looks = [peek.look(mock_timer.now_ns()) for _ in range(25)]
+    looks = [look() for _ in range(25)]
 
     assert all(100 <= seen.visited < 200 for seen in looks)
     assert 2001 == looks[0].keys
     assert ("hot", 3) == looks[-1].hottest[0]
 
 
-def test_leader_is_not_forgotten(fetch, mock_timer, monkeypatch):
+def test_leader_is_not_forgotten(fetch, look, mock_timer, monkeypatch):
     """Once found, the hottest and the oldest stay in view while the look walks elsewhere, and are measured again."""
     monkeypatch.setattr(_peek, "KEYS_A_LOOK", 100)
     park(fetch, "hot", 3)
     mock_timer.advance_clock(5)
     for number in range(2000):
         park(fetch, number)
-    peek = Peek(fetch)
     for _ in range(25):
-        peek.look(mock_timer.now_ns())
+        look()
     park(fetch, "hot", 1)
 
     for _ in range(5):
-        seen = peek.look(mock_timer.now_ns())
+        seen = look()
         assert ("hot", 4) == seen.hottest[0]
         assert "hot" == seen.oldest[0].key
 
 
-def test_nothing_is_kept_alive(fetch, mock_timer):
-    """Having been seen doesn't keep an operation or a purgatory alive."""
+def test_nothing_is_kept_alive():
     passing = DelayedOperationPurgatory("passing", timer_enabled=False)
     peek = Peek(passing)
     (operation,) = park(passing, "k")
@@ -113,12 +104,9 @@ def test_nothing_is_kept_alive(fetch, mock_timer):
 
 @pytest.mark.parametrize("key", ["orders-3", 7, ("orders", 3), "two\nlines", "k" * 500, "<script>"])
 def test_key_is_found_by_its_label(fetch, key):
-    """The label on the page leads back to its key."""
     park(fetch, key)
-
     assert key == Peek(fetch).find(_peek.label(key))
 
 
 def test_unknown_label_finds_nothing(fetch):
-    """A label that belongs to no key gives None."""
     assert Peek(fetch).find("nobody") is None

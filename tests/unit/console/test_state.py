@@ -8,7 +8,7 @@ import pytest
 from purgatory import DelayedOperationPurgatory, Outcome
 from purgatory.console import _state
 from purgatory.console._state import Sampler
-from tests.support import Waiting
+from tests.support import Waiting, park, park_one
 from timer import MockTimer, SystemTimer
 
 NOTHING = {"p50": None, "p99": None}
@@ -41,7 +41,6 @@ def test_lateness_of_a_time_without_looks_is_unknown(clock):
     sampler, timer = Sampler(), SystemTimer("t")
     sampler._lateness(timer, COUNTS)
     clock.s = 3600
-
     assert NOTHING == sampler._lateness(timer, LATE)
 
 
@@ -53,11 +52,10 @@ def test_timers_of_one_name_have_a_lateness_each(clock):
 
 
 def test_lateness_is_noted_while_no_page_is_open(clock):
-    """The first look of a page shows the lateness of the last minute."""
     sampler, timer = Sampler(), MockTimer()
     with DelayedOperationPurgatory("fetch", timer=timer) as purgatory:
         sampler.brief()
-        purgatory.try_complete_else_watch(Waiting(5), ["k"])
+        park(purgatory, delay_ms=5)
         timer.advance_clock(5)
         clock.s = 30
 
@@ -80,7 +78,6 @@ def test_timers_are_read_seldom_while_no_page_is_open(clock, monkeypatch):
 
 
 def test_few_counts_are_kept_and_a_timer_that_is_gone_is_forgotten(clock):
-    """The counts of a minute are kept in few samples, and only while their timer lives."""
     sampler, timer = Sampler(), SystemTimer("t")
     for tick in range(1000):
         clock.s = tick / 2
@@ -93,13 +90,12 @@ def test_few_counts_are_kept_and_a_timer_that_is_gone_is_forgotten(clock):
 
 
 def test_normal_ends_are_counted_apart(clock):
-    """The state has the normal ends, in total and per second, beside all ends."""
     timer, poll = MockTimer(), type("Poll", (Waiting,), {"normal_ends": {Outcome.EXPIRED}})
     with DelayedOperationPurgatory("fetch", timer=timer) as purgatory:
         sampler = Sampler()
         sampler.look()
         for kind in (Waiting, poll, poll, poll):
-            purgatory.try_complete_else_watch(kind(5), ["k"])
+            park_one(purgatory, kind(5))
         timer.advance_clock(5)
         clock.s = 2
         (seen,) = sampler.look()["purgatories"]

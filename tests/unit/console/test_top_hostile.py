@@ -76,20 +76,15 @@ BAD = {
 
 @pytest.mark.parametrize("body", BAD.values(), ids=BAD.keys())
 def test_bad_answer_is_one_line(body, capsys):
-    """Whatever answers, the command ends with status 2 and one printable line."""
     with Answering(body) as server:
         assert 2 == cli.main([server.url, "--once"])
     out, err = capsys.readouterr()
     (line,) = err.splitlines()
-
-    assert "" == out
-    assert line.startswith("purgatory top: ")
-    assert line.isprintable()
+    assert ("", True, True) == (out, line.startswith("purgatory top: "), line.isprintable())
 
 
 @pytest.mark.parametrize("part", [b"X-Drip: 1\r\n", b" "])
 def test_answer_that_drips_ends_after_a_timeout(part, capsys, monkeypatch):
-    """A server that sends a byte now and then does not keep the command forever."""
     monkeypatch.setattr(cli, "_PATIENCE_S", 0.5)
     head = b"HTTP/1.1 200 OK\r\n" + (b"" if part != b" " else b"Content-Length: 1000\r\n\r\n")
     began = time.monotonic()
@@ -100,10 +95,8 @@ def test_answer_that_drips_ends_after_a_timeout(part, capsys, monkeypatch):
 
 
 def test_token_follows_no_redirect(capsys):
-    """The token goes to the address that was named, and to no other."""
     with Answering(answer(b"{}")) as other, Answering(answer(b"", "302 Found", Location=f"{other.url}/x")) as server:
         assert 2 == cli.main([server.url, "--once", "--token", "s3cret"])
-
         assert b"s3cret" in server.requests[0]
         assert [] == other.requests
     assert "answers 302 Found; give the address that it redirects to" in capsys.readouterr().err
