@@ -1,8 +1,9 @@
+import contextlib
 import time
 
 import pytest
 
-from purgatory import Outcome
+from purgatory import DelayedOperationPurgatory, Outcome
 from purgatory.journal import Journal
 from purgatory.journal.cli import main
 from purgatory.journal.records.folder import open_name
@@ -51,6 +52,32 @@ def write(finish):
         return journal.stats()
 
     return write
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """A journal in `tmp_path` and a purgatory whose operations it records, both open for a block."""
+
+    @contextlib.contextmanager
+    def recorded(**options):
+        with (
+            Journal(tmp_path, **options) as journal,
+            DelayedOperationPurgatory("fetch", observers=[journal.observer("fetch")]) as fetch,
+        ):
+            yield journal, fetch
+
+    return recorded
+
+
+@pytest.fixture
+def counts():
+    """How many records a journal or a trace has written, dropped, and not yet written."""
+
+    def counts(journal):
+        stats = journal.stats()
+        return stats.written, stats.dropped, stats.buffered
+
+    return counts
 
 
 @pytest.fixture

@@ -10,16 +10,26 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
-from purgatory.journal import Journal, JournalDamaged, JournalLocked, read, segments, verify
+from purgatory.journal import Journal, JournalLocked, read, segments, verify
 from purgatory.journal.records.folder import END, End, dropped, end, list_segments, open_name
 from purgatory.journal.segments import recover, seal
 from tests.support import PATIENCE_S, beside, eventually
 
 ROOT = Path(__file__).parents[3]
+
+
+def no_space(*_):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def is_whole(folder, count):
+    """Whether the journal is sound and has so many rows, numbered from 0 without a gap."""
+    return verify(folder).sound and list(range(count)) == [row.seq for row in read(folder)]
+
 
 WRITER = """
 import os, sys, time
@@ -44,34 +54,25 @@ while True:
 
 @pytest.mark.slow
 def test_kill_9_at_random_points_loses_and_doubles_nothing_acknowledged(tmp_path):
-    """Killed again and again, the journal is one sequence without gap or double, and holds what it said."""
     rng = random.Random(5)
-    acknowledged = 0
     for _ in range(8):
-        child = subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path)],
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-        )
+        command = [sys.executable, "-c", WRITER, str(tmp_path)]
+        child = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)})
         first = child.stdout.readline()
         time.sleep(rng.uniform(0, 0.15))
         child.send_signal(signal.SIGKILL)
-        rest = child.communicate()[0]
-        lines = [line for line in (first + rest).split(b"\n")[:-1] if line]
-        acknowledged = int(lines[-1])
+        said = first + child.communicate()[0]
+        acknowledged = int(said.split(b"\n")[:-1][-1])
         rows = list(read(tmp_path))
-        assert list(range(len(rows))) == [row.seq for row in rows]
         assert [row.seq for row in rows] == [row.checks for row in rows]
+        assert is_whole(tmp_path, len(rows))
         assert acknowledged <= len(rows)
-        assert verify(tmp_path).sound
     Journal(tmp_path).close()
     assert 0 == verify(tmp_path).open_segments
     assert acknowledged <= verify(tmp_path).rows
 
 
 def test_torn_tail_is_cut_and_the_sequence_goes_on(tmp_path, write, reopen):
-    """After a crash in mid-write, the whole frames are sealed and new records follow them directly."""
     write(tmp_path, 100, parquet=False, chunk=10)
     opened = reopen(tmp_path)
     (tmp_path / END).unlink()
@@ -81,7 +82,7 @@ def test_torn_tail_is_cut_and_the_sequence_goes_on(tmp_path, write, reopen):
     assert 0 < verdict.torn_bytes
     assert verdict.rows < 100
     write(tmp_path, 5)
-    assert list(range(verdict.rows + 5)) == [row.seq for row in read(tmp_path)]
+    assert is_whole(tmp_path, verdict.rows + 5)
 
 
 def test_crash_between_rename_and_unlink_doubles_nothing(tmp_path, write):
@@ -89,14 +90,12 @@ def test_crash_between_rename_and_unlink_doubles_nothing(tmp_path, write):
     write(tmp_path, 50, parquet=False)
     (sealed,) = tmp_path.glob("_journal*")
     shutil.copy(sealed, tmp_path / open_name(0))
-    assert list(range(50)) == [row.seq for row in read(tmp_path)]
-    assert verify(tmp_path).sound
+    assert is_whole(tmp_path, 50)
     assert 50 == recover(tmp_path)
     assert [False] == [segment.is_open for segment in list_segments(tmp_path)]
 
 
 def test_crash_while_sealing_is_begun_again(tmp_path, write, reopen):
-    """A half-written sealed file is no segment, and sealing twice gives the same file."""
     write(tmp_path, 50, parquet=False)
     opened = reopen(tmp_path)
     data = opened.read_bytes()
@@ -106,21 +105,6 @@ def test_crash_while_sealing_is_begun_again(tmp_path, write, reopen):
     assert first == seal(opened)
     assert 50 == recover(tmp_path)
     assert not list(tmp_path.glob(".tmp*"))
-
-
-def test_damage_in_the_middle_is_reported(tmp_path, write):
-    """A flipped byte in a sealed file is found. The rest after it can still be read with gaps allowed."""
-    write(tmp_path, 100, parquet=False, chunk=10)
-    (sealed,) = tmp_path.glob("_journal*")
-    data = bytearray(sealed.read_bytes())
-    data[len(data) // 2] ^= 1
-    sealed.write_bytes(data)
-    verdict = verify(tmp_path)
-    assert not verdict.sound
-    assert (True, True) == (verdict.damaged_bytes > 0, verdict.missing > 0)
-    assert 99 == list(read(tmp_path, allow_gaps=True))[-1].seq
-    with pytest.raises(JournalDamaged, match=sealed.name):
-        list(read(tmp_path))
 
 
 class FullDisk:
@@ -133,7 +117,7 @@ class FullDisk:
 
     def write(self, data):
         if FullDisk.room <= 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            no_space()
         count = self._file.write(data[: FullDisk.room])
         FullDisk.room -= count
         return count
@@ -143,7 +127,6 @@ class FullDisk:
 
 
 def test_full_disk_drops_and_counts_and_the_service_goes_on(tmp_path, finish):
-    """On a full disk calls return at once, memory is bounded, losses are counted. Then writing resumes."""
     FullDisk.room = 300
     with Journal(tmp_path, open_file=FullDisk, capacity=100, chunk=10, interval_ms=1) as journal:
         started = time.monotonic()
@@ -152,19 +135,16 @@ def test_full_disk_drops_and_counts_and_the_service_goes_on(tmp_path, finish):
         assert eventually(lambda: journal.stats().write_errors)
         assert not journal.flush(0.05)
         stats = journal.stats()
-        assert 0 < stats.write_errors
         assert 0 < stats.dropped
         assert stats.buffered <= 110
         FullDisk.room = 10**9
         assert journal.flush(30)
     stats = journal.stats()
     assert 5_000 == stats.written + stats.dropped
-    assert list(range(stats.written)) == [row.seq for row in read(tmp_path)]
-    assert verify(tmp_path).sound
+    assert is_whole(tmp_path, stats.written)
 
 
 def test_disk_that_stays_full_does_not_hold_up_close(tmp_path, finish):
-    """Closing on a full disk returns, and every record is counted as dropped."""
     FullDisk.room = 0
     journal = Journal(tmp_path, open_file=FullDisk)
     finish(journal, 100)
@@ -172,7 +152,6 @@ def test_disk_that_stays_full_does_not_hold_up_close(tmp_path, finish):
 
 
 def test_slow_disk_slows_the_caller_down_by_no_more_than_its_patience(tmp_path, finish):
-    """With the policy to wait, a full buffer holds a caller for the patience and then drops."""
     FullDisk.room = 0
     with Journal(tmp_path, open_file=FullDisk, capacity=1, when_full="wait", patience_ms=50) as journal:
         started = time.monotonic()
@@ -201,16 +180,16 @@ def test_a_row_whose_sync_failed_is_acknowledged_once_its_segment_is_sealed(tmp_
     options = {"open_file": Unsynced, "sync": "flush", "segment_bytes": segment_bytes, "interval_ms": 1}
     with Journal(tmp_path, **options) as journal:
         finish(journal)
-        assert not journal.flush(0.3)
+        assert not journal.flush(0.1)
         assert eventually(lambda: journal.stats().write_errors)
         Unsynced.broken = False
         finish(journal)
-        assert not journal.flush(0.3)  # this row is on the disk, the one before it is not
+        assert not journal.flush(0.1)  # this row is on the disk, the one before it is not
         no_room.room = True
         assert journal._writer._sealer.submit(journal._writer._sealer.seal).result(30) is None
         assert journal.flush(30)
         assert 2 == verify(tmp_path).rows
-    assert [0, 1] == [row.seq for row in read(tmp_path)]
+    assert is_whole(tmp_path, 2)
 
 
 def test_a_disk_that_syncs_nothing_does_not_fill_with_segments(tmp_path, no_room, finish):
@@ -222,24 +201,23 @@ def test_a_disk_that_syncs_nothing_does_not_fill_with_segments(tmp_path, no_room
             assert not journal.flush(0.02)
         assert len(list_segments(tmp_path)) <= 2
         Unsynced.broken, no_room.room = False, True
-    assert verify(tmp_path).sound
-    assert 10 == verify(tmp_path).rows
+    assert is_whole(tmp_path, 10)
 
 
 @pytest.mark.parametrize("sync", ["segment", "flush", "always"])
 def test_a_sync_that_fails_as_a_segment_closes_is_counted_and_logged(tmp_path, sync, monkeypatch, finish):
     """The rows were written, and a kill would not lose them. But a power cut might."""
     FullDisk.room, Unsynced.broken = 10**9, False
-    logged = []
-    log = SimpleNamespace(warning=lambda event, **_: logged.append(event))
+    log = Mock()
     monkeypatch.setattr("purgatory.journal._writer._log", log)
     journal = Journal(tmp_path, open_file=Unsynced, sync=sync, interval_ms=1)
     finish(journal)
     assert journal.flush(30)
     Unsynced.broken = True
     stats = journal.close()
-    assert (1, 1, ["journal.disk_refuses"]) == (stats.written, stats.write_errors, logged)
-    assert verify(tmp_path).sound
+    assert (1, 1) == (stats.written, stats.write_errors)
+    assert ["journal.disk_refuses"] == [call.args[0] for call in log.warning.call_args_list]
+    assert is_whole(tmp_path, 1)
 
 
 @pytest.fixture
@@ -250,7 +228,7 @@ def no_room(monkeypatch):
     def write(path, schema, frames):
         if not write.room:
             path.write_bytes(b"PAR1 half")
-            raise OSError(errno.ENOSPC, "No space left on device")
+            no_space()
         seal_to(path, schema, frames)
 
     write.room = False
@@ -259,22 +237,19 @@ def no_room(monkeypatch):
 
 
 def test_segment_that_found_no_room_to_be_sealed_is_sealed_later(tmp_path, no_room, finish):
-    """On a full disk a segment stays open and takes no further room. With the next one it is tried again."""
     with Journal(tmp_path, segment_bytes=1_000, chunk=10, interval_ms=1) as journal:
         finish(journal, 100)
         assert journal.flush(30)
-        while not journal.stats().seal_errors:
-            time.sleep(0.01)
+        assert eventually(lambda: journal.stats().seal_errors)
         assert 1 < verify(tmp_path).open_segments
         no_room.room = True
         finish(journal)
     assert [False] * journal.stats().segments_sealed == [segment.is_open for segment in list_segments(tmp_path)]
-    assert list(range(101)) == [row.seq for row in read(tmp_path)]
+    assert is_whole(tmp_path, 101)
     assert not list(tmp_path.glob(".tmp*"))
 
 
 def test_room_that_a_failed_seal_took_is_given_back(tmp_path, write, no_room, reopen):
-    """A half written frame on a full disk is removed at once, not at the next start."""
     no_room.room = True
     write(tmp_path, 50, parquet=False)
     opened = reopen(tmp_path)
@@ -284,24 +259,17 @@ def test_room_that_a_failed_seal_took_is_given_back(tmp_path, write, no_room, re
     assert {opened.name, ".lock", END} == {path.name for path in tmp_path.iterdir()}
 
 
-def test_where_the_end_cannot_be_left_the_one_of_before_stands(tmp_path, write, monkeypatch, finish):
+def test_where_the_end_cannot_be_left_the_one_of_before_stands(tmp_path, write, monkeypatch):
     """A full disk at that moment loses no row, and the start succeeds: the earlier count is still true."""
     write(tmp_path, 50)
-
-    def refused(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr("purgatory.journal.segments.sealer.leave_end", refused)
-    with Journal(tmp_path) as journal:
-        finish(journal)
-    assert (51, 51, True) == (len(list(read(tmp_path))), verify(tmp_path).rows, verify(tmp_path).sound)
+    monkeypatch.setattr("purgatory.journal.segments.sealer.leave_end", no_space)
+    write(tmp_path, 1)
+    assert is_whole(tmp_path, 51)
     assert 50 == end(tmp_path).next
 
 
 def test_what_a_frame_told_that_was_never_written_is_told_at_the_end(tmp_path, finish):
-    """A frame that the disk rejects until the end is lost with its count of dropped rows, so that count is also kept
-    elsewhere.
-    """
+    """A frame that the disk rejects is lost with its count of dropped rows, so that count is also kept elsewhere."""
     FullDisk.room = 10**9
     with Journal(tmp_path, open_file=FullDisk) as journal:
         finish(journal)
@@ -320,27 +288,20 @@ def test_what_a_frame_told_that_was_never_written_is_told_at_the_end(tmp_path, f
 
 
 def test_a_flush_without_a_limit_ends_with_the_journal(tmp_path, finish):
-    """A flush that waits for a full disk returns False once the journal is closed, and not never."""
+    """A flush that waits for a full disk returns False once the journal is closed."""
     FullDisk.room = 0
     found = []
     journal = Journal(tmp_path, open_file=FullDisk, interval_ms=1)
     finish(journal)
     with beside(lambda: found.append(journal.flush(None))):
-        while not journal._writer._flushes:
-            time.sleep(0.001)
+        assert eventually(lambda: journal._writer._flushes)
         journal.close()
-    assert [False] == found
-    assert 1 == journal.stats().dropped
+    assert ([False], 1) == (found, journal.stats().dropped)
 
 
 def test_a_half_written_end_is_taken_away(tmp_path, write, monkeypatch):
-    """A full disk that has room for a part of it has that room again."""
     write(tmp_path, 1)
-
-    def refused(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", refused)
+    monkeypatch.setattr(Path, "replace", no_space)
     with pytest.raises(OSError, match="No space"):
         segments.leave_end(tmp_path, 7)
     assert [".end", ".lock"] == sorted(path.name for path in tmp_path.glob(".*"))
@@ -367,14 +328,12 @@ def test_a_writer_that_was_given_up_keeps_its_folder_until_its_rows_are_written(
     journal._writer._thread.join(30)
     assert (End(50), 50) == (end(tmp_path), journal.stats().written)
     write(tmp_path, 10)
-    assert (End(60), 60, True) == (end(tmp_path), verify(tmp_path).rows, verify(tmp_path).sound)
+    assert End(60) == end(tmp_path)
+    assert is_whole(tmp_path, 60)
 
 
 def test_a_first_frame_that_cannot_be_cut_off_costs_none_of_those_that_follow(tmp_path, finish):
-    """Half of a segment's first frame stays where the disk rejects to cut it off. The next try begins the file again.
-
-    A file in which nothing was acknowledged yet is neither sealed nor removed: the writer has it again before.
-    """
+    """A file in which nothing was acknowledged yet is neither sealed nor removed: the writer begins it again."""
 
     class Torn(FullDisk):
         def truncate(self, _size):
@@ -393,44 +352,43 @@ def test_a_first_frame_that_cannot_be_cut_off_costs_none_of_those_that_follow(tm
     finish(journal)
     assert journal.flush(30)
     journal.close()
-    assert [0, 1] == [row.seq for row in read(tmp_path)]
-    assert verify(tmp_path).sound
+    assert is_whole(tmp_path, 2)
 
 
-def test_a_folder_that_vanished_is_told(tmp_path, logs, finish):
+@pytest.fixture
+def vanished(tmp_path, finish):
+    """A journal with one row, whose folder is gone."""
+    journal = Journal(tmp_path / "gone")
+    finish(journal)
+    assert journal.flush(30)
+    shutil.rmtree(tmp_path / "gone")
+    return journal
+
+
+def test_a_folder_that_vanished_is_told(vanished, logs):
     """A segment that is gone with its folder counts as one that could not be sealed, and is tried again."""
-    journal = Journal(tmp_path / "gone")
-    finish(journal)
-    assert journal.flush(30)
-    shutil.rmtree(tmp_path / "gone")
-    journal.close()
-    assert (1, 0) == (journal.stats().seal_errors, journal.stats().segments_sealed)
+    vanished.close()
+    assert (1, 0) == (vanished.stats().seal_errors, vanished.stats().segments_sealed)
     assert ["journal.seal_failed"] == [entry["event"] for entry in logs]
-    assert [open_name(0)] == [path.name for path in journal._writer._sealer.unsealed]
+    assert [open_name(0)] == [path.name for path in vanished._writer._sealer.unsealed]
 
 
-def test_closing_tries_to_seal_once_however_quick_the_sealer_is(tmp_path, monkeypatch, finish):
+def test_closing_tries_to_seal_once_however_quick_the_sealer_is(vanished, monkeypatch):
     """A last segment that could not be sealed before the writer looks again is not tried a second time: one error."""
-    journal = Journal(tmp_path / "gone")
-    finish(journal)
-    assert journal.flush(30)
-    shutil.rmtree(tmp_path / "gone")
-    monkeypatch.setattr(journal._writer._sealer, "submit", lambda seal, *paths: seal(*paths))
-    assert 1 == journal.close().seal_errors
+    monkeypatch.setattr(vanished._writer._sealer, "submit", lambda seal, *paths: seal(*paths))
+    assert 1 == vanished.close().seal_errors
 
 
 def test_a_segment_that_somebody_else_has_sealed_is_no_error(tmp_path, finish):
-    """Where a sealed segment stands in the place of the open one there is nothing left to do."""
     journal = Journal(tmp_path)
     finish(journal)
     assert journal.flush(30)
     seal(tmp_path / open_name(0))
     assert 0 == journal.close().seal_errors
-    assert 1 == len(list(read(tmp_path)))
+    assert is_whole(tmp_path, 1)
 
 
 def test_journal_starts_on_a_full_disk(tmp_path, write, no_room, finish, reopen):
-    """A killed writer's segment stays open if there is no room to seal it, and the sequence goes on behind it."""
     no_room.room = True
     write(tmp_path, 50, parquet=False)
     reopen(tmp_path)
@@ -438,32 +396,25 @@ def test_journal_starts_on_a_full_disk(tmp_path, write, no_room, finish, reopen)
     with Journal(tmp_path, interval_ms=1) as journal:
         finish(journal)
         assert journal.flush(30)
-        assert list(range(51)) == [row.seq for row in read(tmp_path)]
+        assert is_whole(tmp_path, 51)
         no_room.room = True
     assert 2 == journal.stats().segments_sealed
-    assert list(range(51)) == [row.seq for row in read(tmp_path)]
-    assert verify(tmp_path).sound
+    assert is_whole(tmp_path, 51)
 
 
-def test_journal_starts_beside_a_segment_that_cannot_be_sealed(tmp_path, write, monkeypatch, finish, reopen):
+def test_journal_starts_beside_a_segment_that_cannot_be_sealed(tmp_path, write, monkeypatch, reopen):
     """Whatever hinders the sealing of an earlier writer's segment, the service starts and its numbers go on."""
     write(tmp_path, 10, parquet=False)
     reopen(tmp_path)
     (tmp_path / END).unlink()
-
-    def too_large(*_, **__):
-        raise ValueError("array cannot contain more than 2147483646 bytes")
-
-    monkeypatch.setattr(segments, "seal", too_large)
-    with Journal(tmp_path) as journal:
-        finish(journal)
-        assert journal.flush()
-    assert list(range(11)) == [row.seq for row in read(tmp_path)]
+    too_large = ValueError("array cannot contain more than 2147483646 bytes")
+    monkeypatch.setattr(segments, "seal", Mock(side_effect=too_large))
+    write(tmp_path, 1)
+    assert is_whole(tmp_path, 11)
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("mount"), reason="needs root, to mount a small file system")
 def test_real_full_file_system(tmp_path, finish):
-    """On a file system of 64 KiB the journal fills it, counts the rest, and what is there is sound."""
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", tmp_path], check=False).returncode:
         pytest.skip("mounting is not allowed here")
     try:

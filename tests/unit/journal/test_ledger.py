@@ -7,6 +7,7 @@ import random
 import signal
 import sys
 import threading
+import traceback
 import weakref
 from array import array
 from functools import partial
@@ -16,7 +17,7 @@ import pytest
 from purgatory import DelayedOperationPurgatory, Outcome
 from purgatory.journal import Journal, JournalClosed, JournalLocked, read
 from purgatory.journal._ledger import Ledger, Recorder
-from tests.support import PATIENCE_S, Waiting, beside, cpython_only, run_threads
+from tests.support import PATIENCE_S, Waiting, beside, cpython_only, park, run_threads
 from timer import MockTimer
 
 
@@ -51,6 +52,35 @@ def forked():
         os.waitpid(child, 0)
 
 
+def in_child(act):
+    """Do this in a forked child, and wait for its end. It must not raise."""
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(30)  # a child that hangs is killed
+        try:
+            act()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def forks(test):
+    """Mark a test that forks."""
+    test = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")(test)
+    return pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")(test)
+
+
+def filled(room, rows):
+    """A ledger for so many rows, with that many in it."""
+    ledger = Ledger(room)
+    for number in range(rows):
+        assert ledger.put(row(number))
+    return ledger
+
+
 SOURCE, WATCH = Source(), Watch("k")
 
 
@@ -69,10 +99,7 @@ def groups_of(lines):
 
 
 def test_rows_come_out_as_they_went_in():
-    """Every row comes out once, in order, in any number of steps."""
-    ledger = Ledger(100)
-    for number in range(5):
-        assert ledger.put(row(number))
+    ledger = filled(100, 5)
     assert 5 == len(ledger)
     first, second = ledger.take(2), ledger.take(10)
     assert ([0, 1], [2, 3, 4]) == (numbers(first), numbers(second))
@@ -81,7 +108,6 @@ def test_rows_come_out_as_they_went_in():
 
 
 def test_a_full_ledger_takes_no_more_until_there_is_room():
-    """`put` says no where there is no room, and yes again once rows were taken out."""
     ledger = Ledger(3)
     assert [True, True, True, False] == [ledger.put(row(number)) for number in range(4)]
     assert [0] == numbers(ledger.take(1))
@@ -91,7 +117,6 @@ def test_a_full_ledger_takes_no_more_until_there_is_room():
 
 @cpython_only
 def test_rows_can_be_given_up_unseen():
-    """`drop` says how many rows it gave up, the first ones, and leaves no reference to them behind."""
     source = Source()
     before = sys.getrefcount(source)
     ledger = Ledger(2_000)
@@ -104,15 +129,11 @@ def test_rows_can_be_given_up_unseen():
 
 
 def test_there_is_nothing_to_take_out_of_an_empty_ledger():
-    """Columns without a row are what an empty ledger gives."""
-    ledger = Ledger(5)
-    lines = ledger.take(5)
-    assert ([], []) == (lines[0], groups_of(lines))
-    assert [[]] * 4 == [numbers(lines, place) for place in range(4)]
+    lines = Ledger(5).take(5)
+    assert ([], [], [[]] * 4) == (lines[0], groups_of(lines), [numbers(lines, place) for place in range(4)])
 
 
 def test_order_survives_any_mixture_of_adding_and_taking():
-    """However rows are added and taken, and however many wait meanwhile, they come out in the order of their coming."""
     draw = random.Random(7)
     ledger, went_in, came_out = Ledger(5_000), 0, []
     for _ in range(300):
@@ -127,7 +148,6 @@ def test_order_survives_any_mixture_of_adding_and_taking():
 
 
 def test_rows_that_are_alike_are_one_group():
-    """Rows of one source, type, key, outcome and error share a group. Whatever differs makes another."""
     error, other, several = ValueError("no"), Watch("other"), (Watch("a"), Watch("b"))
     wanted = [
         (SOURCE, Waiting, (WATCH,), Outcome.SATISFIED, None),
@@ -189,30 +209,23 @@ def test_nothing_of_the_user_s_is_asked_while_rows_are_grouped():
     ]
 
 
-def test_a_key_that_raises_later_costs_no_row(tmp_path):
-    """A key whose hash raises once its operations have left is written by its label, and so is what follows."""
+def test_a_key_that_raises_later_costs_no_row(tmp_path, recorded, counts):
+    """Such a key is written by its label, and so is what follows."""
     key = Raising()
-    with (
-        Journal(tmp_path, interval_ms=60_000) as journal,
-        DelayedOperationPurgatory("fetch", observers=[journal.observer("fetch")]) as fetch,
-    ):
-        operations = [Waiting(60_000) for _ in range(6)]
-        for each in operations:
-            fetch.try_complete_else_watch(each, [key, "k"])
-            each.force_complete()
+    with recorded(interval_ms=60_000) as (journal, fetch):
+        for _ in range(6):
+            park(fetch, key, "k").force_complete()
         key.broken = True
         assert journal.flush()
         key.broken = False
-        assert (6, 0, 0) == (journal.stats().written, journal.stats().dropped, journal.stats().buffered)
+        assert (6, 0, 0) == counts(journal)
     assert 6 == len(list(read(tmp_path)))
 
 
 @pytest.mark.native  # Python's own ledger leaves it to its writer that one takes at a time
 def test_a_second_taker_gets_nothing_while_the_first_is_at_it():
     """A collection that takes rows in the middle of a `take` neither gets its rows nor leaves it with removed ones."""
-    ledger, found, refused = Ledger(5_000), [], []
-    for number in range(3_000):
-        ledger.put(row(number))
+    ledger, found, refused = filled(5_000, 3_000), [], []
 
     def take(phase, _):
         if phase == "start" and not refused:
@@ -237,13 +250,10 @@ def test_a_second_taker_gets_nothing_while_the_first_is_at_it():
 
 @pytest.mark.native  # Python's own ledger has no mark that a thread takes rows
 @cpython_only
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
+@forks
 def test_a_forked_child_can_drop_rows_that_another_thread_was_taking():
     """A thread that is inside ``take`` at the fork is not in the child, and leaves no mark in its ledger."""
-    ledger, is_inside, end = Ledger(50), threading.Event(), threading.Event()
-    for number in range(9):
-        ledger.put(row(number))
+    ledger, is_inside, end = filled(50, 9), threading.Event(), threading.Event()
 
     def stop_inside(phase, _):
         is_takers = threading.current_thread() is taker and 1 == gc.get_threshold()[0]
@@ -264,21 +274,21 @@ def test_a_forked_child_can_drop_rows_that_another_thread_was_taking():
         taker.start()
         assert is_inside.wait(PATIENCE_S)
         there = len(ledger)
-        child = os.fork()
-        if not child:
+
+        def drop():
             ledger.after_fork()
-            os._exit(ledger.drop(9) != there)
+            assert there == ledger.drop(9)
+
+        in_child(drop)
     finally:
         end.set()
         taker.join()
         gc.set_threshold(*thresholds)
         gc.callbacks.remove(stop_inside)
-    assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @pytest.mark.native  # Python's own ledger leaves it to its writer that one takes at a time
 def test_two_takers_get_each_row_once():
-    """Of two threads that take at once the second is rejected, or gets the rest."""
     ledger, found, over = Ledger(3_000), ([], []), threading.Event()
 
     def take(mine):
@@ -298,7 +308,6 @@ def test_two_takers_get_each_row_once():
 
 
 def test_every_thread_s_rows_come_out_once_and_in_its_order():
-    """Four threads add while one takes: nothing is lost, doubled or turned around."""
     ledger, refused, found = Ledger(3_000), [], []
     threads, each = 4, 20_000
     over = threading.Event()
@@ -361,31 +370,22 @@ def test_a_clock_that_takes_to_fractions_is_cut_to_whole_nanoseconds():
 
 
 def test_parked_instant_is_exact_whatever_it_was_put_off_by(tmp_path):
-    """An operation that was extended by a part of a millisecond is recorded as parked when it was."""
     timer = MockTimer()
     with Journal(tmp_path) as journal:
         observer = journal.observer("leases", now_ns=timer.clock, epoch_ns=10**18)
         with DelayedOperationPurgatory("leases", timer=timer, observers=[observer]) as leases:
-            lease = Waiting(100)
             timer.advance_clock(3)
-            leases.try_complete_else_watch(lease, ["k"])
-            lease._task_put_off_by_ns, lease._task_deadline_ns = (
-                500_000,
-                lease._task_deadline_ns + 500_000,
-            )  # half a millisecond
+            lease = park(leases, delay_ms=100)
+            lease._task_put_off_by_ns = 500_000  # half a millisecond
+            lease._task_deadline_ns += 500_000
             lease.force_complete()
     (record,) = read(tmp_path)
     assert (10**15 + 3_000, 101) == (record.created, record.delay_ms)
 
 
-def test_nothing_of_an_operation_is_kept(tmp_path):
-    """An operation whose record still waits to be written can be freed."""
-    with (
-        Journal(tmp_path, interval_ms=60_000) as journal,
-        DelayedOperationPurgatory("fetch", observers=[journal.observer("fetch")]) as fetch,
-    ):
-        operation = Waiting(60_000)
-        fetch.try_complete_else_watch(operation, ["k"])
+def test_nothing_of_an_operation_is_kept(recorded):
+    with recorded(interval_ms=60_000) as (journal, fetch):
+        operation = park(fetch)
         operation.force_complete()
         gone = weakref.ref(operation)
         del operation
@@ -395,7 +395,6 @@ def test_nothing_of_an_operation_is_kept(tmp_path):
 
 @cpython_only
 def test_references_are_given_up_with_the_rows():
-    """Rows that were taken out, and rows that go with their ledger, leave no reference behind."""
     source, error = Source(), ValueError("no")
     before = sys.getrefcount(source), sys.getrefcount(error)
     ledger = Ledger(5_000)
@@ -412,7 +411,6 @@ def test_references_are_given_up_with_the_rows():
 
 
 def test_a_ledger_that_nobody_has_is_collected():
-    """A ledger that leads back to itself by one of its rows is collected without other references."""
     source, ledger = Source(), Ledger(5)
     source.ledger = ledger
     ledger.put(row(1, source=source))
@@ -423,7 +421,6 @@ def test_a_ledger_that_nobody_has_is_collected():
 
 
 def test_a_row_of_something_else_is_refused():
-    """What isn't a row raises, and leaves the ledger as it was."""
     ledger = Ledger(5)
     for wrong in ((), row(1)[:-1], (*row(1), 5), 5):
         with pytest.raises((TypeError, ValueError)):
@@ -431,29 +428,17 @@ def test_a_row_of_something_else_is_refused():
     assert 0 == len(ledger)
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
-def test_a_forked_child_writes_nothing_and_leaves_the_parent_s_journal_alone(tmp_path):
-    """A child's copy of a journal takes rows and closes. The parent's rows are whole, and still its own."""
-    with (
-        Journal(tmp_path) as journal,
-        DelayedOperationPurgatory("fetch", observers=[journal.observer("fetch")]) as fetch,
-    ):
-        operation = Waiting(60_000)
-        fetch.try_complete_else_watch(operation, ["k"])
-        child = os.fork()
-        if not child:
-            operation.force_complete()
-            journal.close()
-            os._exit(0)
-        assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+@forks
+def test_a_forked_child_writes_nothing_and_leaves_the_parent_s_journal_alone(tmp_path, recorded):
+    with recorded() as (journal, fetch):
+        operation = park(fetch)
+        in_child(lambda: operation.force_complete() and journal.close())
         assert operation.force_complete()
         assert journal.flush()
     assert [("k",)] == [record.keys for record in read(tmp_path)]
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
+@forks
 def test_a_forked_child_doesn_t_keep_the_folder_from_the_next_writer(tmp_path):
     """A child that outlives its parent's journal holds no lock on it. While the parent writes, no other process may."""
     journal = Journal(tmp_path)
@@ -464,53 +449,36 @@ def test_a_forked_child_doesn_t_keep_the_folder_from_the_next_writer(tmp_path):
         Journal(tmp_path).close()
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
+@forks
 def test_refused_writers_don_t_keep_a_forked_child_from_giving_up_the_lock(tmp_path):
-    """A process that keeps the errors of rejected writers may fork: the child gives up the sound one's lock."""
-    journal = Journal(tmp_path)
-    kept = []
+    journal, kept = Journal(tmp_path), []
     for _ in range(20):
-        try:
+        with pytest.raises(JournalLocked) as refused:
             Journal(tmp_path)
-        except JournalLocked as error:
-            kept.append(error)
-    assert 20 == len(kept)
+        kept.append(refused.value)
     with forked():
         journal.close()
         Journal(tmp_path).close()
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can't fork")
-def test_a_forked_child_s_copy_is_closed_whatever_was_held_at_the_fork(tmp_path):
+@forks
+def test_a_forked_child_s_copy_is_closed_whatever_was_held_at_the_fork(tmp_path, recorded, counts):
     """A child does not wait: its rows are dropped at once and counted, and `flush` says that the copy is closed."""
-    with (
-        Journal(tmp_path, capacity=2, when_full="wait", patience_ms=60_000, interval_ms=60_000) as journal,
-        DelayedOperationPurgatory("fetch", observers=[journal.observer("fetch")]) as fetch,
-    ):
+    with recorded(capacity=2, when_full="wait", patience_ms=60_000, interval_ms=60_000) as (journal, fetch):
         writer = journal._writer
-        fetch.try_complete_else_watch(Waiting(60_000), ["before"])
-        fetch.cancel_for_key("before")
-        held = (writer._wake._cond, writer._room, writer._counting, writer._sealer._thread._shutdown_lock)
-        for lock in held:
-            lock.acquire()
-        child = os.fork()
-        if not child:
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.alarm(30)  # a hanging child is killed, and the exit is not 0
+        park(fetch, "before").cancel()
+
+        def leave_five():
             for number in range(5):
-                operation = Waiting(60_000)
-                fetch.try_complete_else_watch(operation, [number])
-                operation.force_complete()
-            stats = journal.stats()
-            try:
+                park(fetch, number).force_complete()
+            assert (0, 5, 0) == counts(journal)
+            with pytest.raises(JournalClosed):
                 journal.flush()
-            except JournalClosed:
-                os._exit((stats.buffered, stats.dropped) != (0, 5) or journal.close().written != 0)
-            os._exit(2)
-        for lock in held:
-            lock.release()
-        assert 0 == os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            assert 0 == journal.close().written
+
+        with contextlib.ExitStack() as held:
+            for lock in (writer._wake._cond, writer._room, writer._counting, writer._sealer._thread._shutdown_lock):
+                held.enter_context(lock)
+            in_child(leave_five)
         assert journal.flush()
     assert [("before",)] == [record.keys for record in read(tmp_path)]

@@ -42,11 +42,7 @@ def test_a_key_that_no_row_has_named_for_long_is_forgotten(rehearsed):
 
 def test_real_trace_is_in_microseconds(rehearsed):
     """Rows within a millisecond keep their order. Their instants are rounded down to the millisecond."""
-    rows = [
-        (0.2, "answered", ("k",), (5,), 50),
-        (0.7, "too high", ("k",), (6,), 50),
-        (7.9, None, ("k",), (5,), 0),
-    ]
+    rows = [(0.2, "answered", ("k",), (5,), 50), (0.7, "too high", ("k",), (6,), 50), (7.9, None, ("k",), (5,), 0)]
     assert {"answered": ("satisfied", 7), "too high": ("expired", 50)} == rehearsed(rows)
 
 
@@ -63,7 +59,6 @@ def test_what_an_operation_has_found_stays_found(rehearsed):
 
 @pytest.mark.parametrize(("options", "outcome"), [({}, "expired"), ({"keep_ms": None}, "immediate")])
 def test_a_week_is_long_unless_told_otherwise(rehearsed, options, outcome):
-    """Seven days are the default. Without a limit, nothing is forgotten."""
     week = 7 * 86_400_000
     rows = [(0, None, ("k",), (5,), 0), (week + 1, "op", ("k",), (5,), 50)]
     assert outcome == rehearsed(rows, **options)["op"][0]

@@ -37,7 +37,6 @@ def test_segments_older_than_the_age_go(folder):
 
 
 def test_the_oldest_go_until_the_rest_fits(folder):
-    """Above the size, the oldest segments are deleted first, and no more than needed."""
     sizes = [segment.path.stat().st_size for segment in list_segments(folder)]
     gone = retain(folder, most_bytes=sum(sizes[3:]) + 1)
     assert ([30, 40], sum(sizes[:3])) == (firsts(folder), gone.bytes)
@@ -53,7 +52,6 @@ def test_the_newest_sealed_segment_stays_and_carries_the_sequence(folder, write)
 
 
 def test_a_dry_run_deletes_nothing(folder):
-    """It names what would go."""
     gone = retain(folder, most_bytes=1, dry_run=True)
     assert (4, 5) == (len(gone.names), len(firsts(folder)))
 
@@ -69,7 +67,6 @@ def test_both_forms_of_a_segment_go_together(tmp_path, write):
 
 
 def test_a_journal_keeps_to_its_bounds_while_it_writes(tmp_path, finish):
-    """Segments are deleted as new ones are sealed, never the open one. The counters say so."""
     bounds = {"segment_bytes": 2_000, "retain_bytes": 30_000, "chunk": 50}
     with Journal(tmp_path, when_full="wait", patience_ms=5_000, **bounds) as journal:
         finish(journal, 5_000)
@@ -101,7 +98,6 @@ def test_readers_go_on_when_segments_vanish(folder):
 
 
 def test_ranges_go_on_when_segments_vanish(folder):
-    """So does the data source's reader."""
     parts = read_range(folder, JOURNAL, -1, 49)
     found = next(parts).column("seq").to_pylist()
     retain(folder, most_seconds=2.5 * 86_400)
@@ -111,7 +107,6 @@ def test_ranges_go_on_when_segments_vanish(folder):
 
 
 def test_the_command_deletes_and_says_what(folder, said):
-    """`retain` takes sizes and ages as people write them, and counts what it deleted."""
     assert "2 segments" in said(0, "retain", folder, "--age", "2.5d", "--bytes", "1G")
     assert [20, 30, 40] == firsts(folder)
 
@@ -119,15 +114,14 @@ def test_the_command_deletes_and_says_what(folder, said):
 @pytest.mark.parametrize(
     ("words", "example"),
     [
-        (["--bytes", "much"], "write 500M or 20G"),
-        (["--age", "0d"], "write 90, 60s, 5m, 250ms or 1h"),
-        (["--age", "3x"], "write 90, 60s, 5m, 250ms or 1h"),
+        ("--bytes much", "write 500M or 20G"),
+        ("--age 0d", "write 90, 60s, 5m, 250ms or 1h"),
+        ("--age 3x", "write 90, 60s, 5m, 250ms or 1h"),
     ],
 )
 def test_wrong_bounds_are_refused(folder, words, example, capsys):
-    """With an example of how to write them."""
     with pytest.raises(SystemExit):
-        main(["retain", str(folder), *words])
+        main(["retain", str(folder), *words.split()])
     assert example in capsys.readouterr().err
 
 
@@ -135,10 +129,3 @@ def test_without_a_bound_nothing_is_done(folder, said):
     """Neither bound given is a mistake, not a wish to delete everything."""
     assert "say what may stay" in said(2, "retain", folder)
     assert 5 == len(firsts(folder))
-
-
-@pytest.mark.parametrize("options", [{"retain_bytes": 0}, {"retain_seconds": -1}])
-def test_impossible_bounds_are_refused(tmp_path, options):
-    """A bound is more than nothing."""
-    with pytest.raises(ValueError, match="retain"):
-        Journal(tmp_path / "journal", **options)

@@ -416,7 +416,6 @@ def test_command_for_one_journal_names_those_in_the_folder(tmp_path, write, said
     """A command that reads one journal says which journals are in a folder of several."""
     write(tmp_path / "broker-1", 3)
     write(tmp_path / "broker-2", 2)
-
     assert "it holds no segment; name one of those in it: broker-1, broker-2\n" in said(2, "tail", tmp_path)
 
 
@@ -445,6 +444,5 @@ def test_range_of_time_in_a_folder(tmp_path, write):
     write(tmp_path, 5)
     everything = summarize_source(tmp_path)
     later = summarize_source(tmp_path, since_us=everything.last_us + 1)
-
     assert (0, ()) == (later.records, later.missing)
     assert everything.records == summarize_source(tmp_path, since_us=everything.first_us).records
