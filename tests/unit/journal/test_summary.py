@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import attrs
 import pytest
@@ -15,22 +16,15 @@ from purgatory.journal.cli import main
 from purgatory.journal.records import Record
 from purgatory.journal.records.folder import open_name
 from purgatory.journal.summary import Normal, as_text, records_of, summarize, summarize_source
-from tests.support import Waiting
+from tests.support import Waiting, park_all
 from timer import MockTimer
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def record(seq=0, **values):
-    usual = {
-        "purgatory": "fetch",
-        "type": "Fetch",
-        "keys": ("a",),
-        "instance": "",
-        "created": 1_000_000,
-        "finished": 1_000_000,
-        "delay_ms": 500,
-        "outcome": "satisfied",
-        "checks": 2,
-    }
+    usual = {"purgatory": "fetch", "type": "Fetch", "keys": ("a",), "instance": "", "delay_ms": 500, "checks": 2}
+    usual |= {"created": 1_000_000, "finished": 1_000_000, "outcome": "satisfied"}
     return Record(seq=seq, **{**usual, **values})
 
 
@@ -38,11 +32,35 @@ def waited(ms, **values):
     return record(created=0, finished=round(ms * 1000), **values)
 
 
+#: A record as another program may write it, in JSON.
+LINE = {"seq": 0, "purgatory": "p", "type": "T", "keys": ["k"], "instance": "", "created": 0, "finished": 5}
+LINE |= {"delay_ms": 1, "outcome": "expired", "checks": 1}
+
+
+@pytest.fixture
+def lines(tmp_path):
+    """Write records, or text as it is, as lines of a file. Returns its path."""
+
+    def lines(*records):
+        path = tmp_path / "lines.jsonl"
+        path.write_text("\n".join(each if isinstance(each, str) else json.dumps(each) for each in records))
+        return path
+
+    return lines
+
+
+@pytest.fixture
+def traced(tmp_path):
+    """A folder with a trace of one row, and its segment."""
+    with Trace(tmp_path / "trace") as trace:
+        trace.event("p", "k", 1)
+    (segment,) = (tmp_path / "trace").glob("trace-*")
+    return segment
+
+
 def test_kinds_are_counted_by_purgatory_and_type():
-    """Operations are counted by purgatory and type, those of which there are most first, and by outcome."""
-    summary = summarize(
-        [record(), record(outcome="expired", error="KeyError()"), record(type="Join", checks=5), record(checks=3)]
-    )
+    failed = record(outcome="expired", error="KeyError()")
+    summary = summarize([record(), failed, record(type="Join", checks=5), record(checks=3)])
     fetch, join = summary.kinds
     assert ("fetch", "Fetch", 3) == (fetch.purgatory, fetch.type, fetch.records)
     assert {"immediate": 0, "satisfied": 2, "expired": 1, "cancelled": 0, "forced": 0} == fetch.outcomes
@@ -75,7 +93,6 @@ def test_names_keep_to_their_cell():
 
 
 def test_operations_that_did_not_wait_say_nothing_about_waits():
-    """Immediate operations are counted, and are in no percentile."""
     (kind,) = summarize([waited(0, outcome="immediate"), waited(8)]).kinds
     assert (2, 8_000) == (kind.records, kind.wait_us[50])
     (kind,) = summarize([waited(0, outcome="immediate")]).kinds
@@ -90,28 +107,24 @@ def test_hottest_keys_come_first():
 
 
 def test_a_key_of_two_purgatories_is_two_keys():
-    """One key in two purgatories is two lists of waiters, each with its share of its purgatory's operations."""
     summary = summarize([record(), record(), record(keys=("b",)), *[record(purgatory="produce")] * 4])
     found = [attrs.astuple(each) for each in summary.keys]
     assert [("produce", "a", 4, 1.0), ("fetch", "a", 2, 2 / 3), ("fetch", "b", 1, 1 / 3)] == found
     assert ["produce", "a", "4", "100.0", "%"] == as_text(summary, "journal").splitlines()[-3].split()
 
 
-def test_records_that_can_not_be_true_are_left_out_and_counted(tmp_path, said):
+def test_records_that_can_not_be_true_are_left_out_and_counted(lines, said):
     """What lacks a figure, or ends before it began, is in no figure but the count of such. A null key is no key."""
-    whole = {"seq": 0, "purgatory": "p", "type": "T", "keys": ["k", None], "instance": "", "created": 0, "finished": 5}
-    whole |= {"delay_ms": 1, "outcome": "expired", "checks": 1}
+    whole = {**LINE, "keys": ["k", None]}
     wrong = [{name: None} for name in ("created", "finished", "delay_ms", "checks", "purgatory", "outcome")]
     wrong += [{"checks": "many"}, {"checks": -1}, {"finished": -1}]
     wrong += [{"outcome": "lost"}, {"finished": 10**18}, {"created": -(10**18)}]  # the report rejects these, too
-    lines = [whole, {**whole, "type": None, "keys": [None]}, *({**whole, **each} for each in wrong)]
-    (tmp_path / "lines.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    summary = summarize(records_of(tmp_path / "lines.jsonl"))
+    path = lines(whole, {**whole, "type": None, "keys": [None]}, *({**whole, **each} for each in wrong))
+    summary = summarize(records_of(path))
     assert (2, len(wrong)) == (summary.records, summary.aside)
     assert [("p", "k", 1, 0.5)] == [attrs.astuple(each) for each in summary.keys]
-    assert "12 more can't be true, and are left out" in said(0, "summary", tmp_path / "lines.jsonl")
-    (tmp_path / "lines.jsonl").write_text(json.dumps({**whole, "checks": None}))
-    assert "holds no record that can be true" in said(2, "summary", tmp_path / "lines.jsonl")
+    assert "12 more can't be true, and are left out" in said(0, "summary", path)
+    assert "holds no record that can be true" in said(2, "summary", lines({**whole, "checks": None}))
 
 
 def test_more_keys_than_can_be_counted_are_said_to_be_inexact():
@@ -123,7 +136,6 @@ def test_more_keys_than_can_be_counted_are_said_to_be_inexact():
 
 
 def test_folder_is_summarised_for_people(tmp_path, write, said):
-    """`summary` prints a table of the kinds and one of the keys."""
     write(tmp_path, 100)
     head, _, titles, fetch, _, _, first, second = said(0, "summary", tmp_path, "--top", "2").splitlines()
     assert head.startswith(f"{tmp_path}: 100 records of ")
@@ -151,86 +163,67 @@ def test_a_folder_with_a_hole_is_refused_or_says_what_is_missing(tmp_path, write
 
 
 def test_what_the_writer_dropped_is_said(tmp_path, finish, said):
-    """Operations without a record are no gap, and are counted all the same."""
     with Journal(tmp_path, interval_ms=60_000, capacity=4) as journal:
         finish(journal, 10)
     assert "6 more were dropped by the writer, and have no record" == said(0, "summary", tmp_path).splitlines()[1]
     assert 6 == summarize_source(tmp_path).dropped
 
 
-def test_json_lines_say_the_same(tmp_path, write, monkeypatch, said):
+def test_json_lines_say_the_same(tmp_path, write, lines, monkeypatch, said):
     """What `tail` prints can be summarised, from a file and from the standard input, as the folder itself."""
     write(tmp_path / "journal", 50)
-    lines = said(0, "tail", "-n", "-1", tmp_path / "journal")
-    (tmp_path / "lines.jsonl").write_text(lines)
-    monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
-    answers = []
-    for source in (tmp_path / "journal", tmp_path / "lines.jsonl", "-"):
-        answers.append(json.loads(said(0, "summary", "--json", source)))
-    assert 50 == answers[0]["records"]
-    assert answers[0] == answers[1] == answers[2]
+    text = said(0, "tail", "-n", "-1", tmp_path / "journal")
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    folder, file, stdin = (
+        json.loads(said(0, "summary", "--json", source)) for source in (tmp_path / "journal", lines(text), "-")
+    )
+    assert 50 == folder["records"]
+    assert folder == file == stdin
 
 
-def test_column_of_a_later_version_is_left_out(tmp_path):
-    """JSON lines with a column that this reader doesn't know are read without it."""
-    line = {"seq": 0, "purgatory": "p", "type": "T", "keys": ["k"], "instance": "", "created": 0, "finished": 5}
-    line |= {"delay_ms": 1, "outcome": "expired", "checks": 1, "mood": "fine"}
-    (tmp_path / "lines.jsonl").write_text(json.dumps(line) + "\n\n")
-    assert [("k",)] == [row.keys for row in records_of(tmp_path / "lines.jsonl")]
+def test_column_of_a_later_version_is_left_out(lines):
+    assert [("k",)] == [row.keys for row in records_of(lines({**LINE, "mood": "fine"}, "", ""))]
 
 
 @pytest.mark.parametrize("line", ["no json", "[1]", "{}", '{"keys": 3}'])
-def test_line_that_is_no_record_is_named(tmp_path, line, said):
-    """Something else than JSON lines of a journal is rejected with the line's number."""
-    (tmp_path / "lines.jsonl").write_text(line)
-    assert "line 1: no record" in said(2, "summary", tmp_path / "lines.jsonl")
+def test_line_that_is_no_record_is_named(lines, line, said):
+    assert "line 1: no record" in said(2, "summary", lines(line))
 
 
 @pytest.mark.parametrize(
     "change", [{"type": 7}, {"type": ["T"]}, {"keys": [0]}, {"keys": [["k"]]}, {"keys": None}, {"checks": "many"}, None]
 )
-def test_any_json_is_counted_or_refused_with_its_line(tmp_path, capsys, change):
+def test_any_json_is_counted_or_refused_with_its_line(lines, capsys, change):
     """A line that another program wrote is a record, one that cannot be true, or an error that names the line."""
-    line = {"seq": 0, "purgatory": "p", "type": "T", "keys": ["k"], "instance": "", "created": 0, "finished": 5}
-    line |= {"delay_ms": 1, "outcome": "expired", "checks": 1}
-    text = "[" * 100_000 if change is None else json.dumps(line | change)
-    (tmp_path / "records.jsonl").write_text(f"{json.dumps(line)}\n{text}\n")
-    status = main(["summary", str(tmp_path / "records.jsonl")])
+    status = main(["summary", str(lines(LINE, "[" * 100_000 if change is None else LINE | change))])
     assert ("line 2: no record" in capsys.readouterr().err) == (status == 2)
 
 
 @pytest.mark.parametrize("name", ["some.parquet", "some.frames", "some.txt"])
 def test_other_file_is_no_journal(tmp_path, name, said):
-    """A file of something else is rejected in a line."""
     (tmp_path / name).write_bytes(b"\xffsomething else")
     assert 1 == len(said(2, "summary", tmp_path / name).splitlines())
 
 
-def test_trace_is_no_journal(tmp_path, said):
+def test_trace_is_no_journal(traced, said):
     """A trace says nothing of how operations ended, and is rejected by what to do instead."""
-    with Trace(tmp_path) as trace:
-        trace.event("fetch", "k", 1)
-    assert "pipeline replay" in said(2, "summary", tmp_path)
+    assert "pipeline replay" in said(2, "summary", traced.parent)
 
 
 def test_empty_journal_is_said_to_be_empty(tmp_path, said):
-    """A folder without a record is named, not divided by."""
-    with Journal(tmp_path):
-        pass
+    Journal(tmp_path).close()
     assert "no" in said(2, "summary", tmp_path)
     assert "nowhere" in said(2, "summary", tmp_path / "nowhere")
 
 
 def test_one_file_can_be_summarised(tmp_path, write, said):
-    """One segment of a folder is a source, too."""
     write(tmp_path, 10)
-    (segment,) = [path for path in tmp_path.iterdir() if path.suffix in (".frames", ".parquet")]
+    (segment,) = tmp_path.glob("journal-*")
     assert 10 == json.loads(said(0, "summary", "--json", segment))["records"]
 
 
 @pytest.mark.parametrize("top", ["-1", "0", "few"])
 def test_number_of_keys_is_checked(tmp_path, top, capsys):
-    """Fewer than one key, or no number, is rejected in a line. A negative one dropped the last of them."""
     with pytest.raises(SystemExit):
         main(["summary", str(tmp_path), "--top", top])
     assert f"argument --top: must be an integer of at least 1, got '{top}'" in capsys.readouterr().err
@@ -239,29 +232,16 @@ def test_number_of_keys_is_checked(tmp_path, top, capsys):
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no disk that is always full")
 @pytest.mark.parametrize("command", [["summary"], ["tail", "-n", "-1"], ["verify"]])
 def test_output_that_finds_no_room_is_an_error_in_a_line(tmp_path, write, command):
-    """Where what is said can't be written, that is one line, and no traceback, and not well."""
     write(tmp_path, 100)
+    words = [sys.executable, "-m", "purgatory", "journal", *command, str(tmp_path)]
     with Path("/dev/full").open("w", encoding="utf-8") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "purgatory", "journal", *command, str(tmp_path)],
-            cwd=Path(__file__).resolve().parents[3],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-            timeout=60,
-        )
+        done = subprocess.run(words, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60)
     assert (2, "purgatory journal: [Errno 28] No space left on device\n") == (done.returncode, done.stderr)
 
 
 def test_journal_that_cannot_be_read_is_an_error_in_a_line(tmp_path, write, monkeypatch, said):
-    """A disk that fails while a journal is read costs one line, too."""
     write(tmp_path, 10)
-
-    def failing(*_, **__):
-        raise OSError(5, "Input/output error", "a segment")
-        yield
-
+    failing = Mock(side_effect=OSError(5, "Input/output error", "a segment"))
     monkeypatch.setattr("purgatory.journal.summary.source.read", failing)
     assert "purgatory journal: [Errno 5] Input/output error: 'a segment'\n" == said(2, "summary", tmp_path)
 
@@ -278,31 +258,27 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def without_pyarrow(*arguments):
-    return subprocess.run(
-        [sys.executable, "-c", WITHOUT_PYARROW, "journal", *arguments], capture_output=True, text=True, check=False
-    )
+def without_pyarrow(folder):
+    """Summarise a folder where pyarrow is missing. Gives the status, and what was printed and complained of."""
+    command = [sys.executable, "-c", WITHOUT_PYARROW, "journal", "summary", folder]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout, done.stderr
 
 
 def test_frames_need_no_extra(tmp_path, finish):
-    """Frames that are still being written are summarised without pyarrow."""
     with Journal(tmp_path) as journal:
         finish(journal, 10)
         assert journal.flush()
-        done = without_pyarrow("summary", str(tmp_path))
-    assert (0, "") == (done.returncode, done.stderr)
-    assert "10 records" in done.stdout
+        status, shown, complained = without_pyarrow(tmp_path)
+    assert (0, "", True) == (status, complained, "10 records" in shown)
 
 
 def test_missing_extra_is_named_in_a_line(tmp_path, write):
-    """Where segments are Parquet and pyarrow is missing, one line says what to install, and there is no traceback."""
     write(tmp_path, 10)
-    assert [path for path in tmp_path.iterdir() if path.suffix == ".parquet"]
-    done = without_pyarrow("summary", str(tmp_path))
-    assert 2 == done.returncode
-    assert "" == done.stdout
-    assert 1 == len(done.stderr.splitlines())
-    assert f"pip install '{_cli.NAME}[parquet]'" in done.stderr
+    assert list(tmp_path.glob("*.parquet"))
+    status, shown, complained = without_pyarrow(tmp_path)
+    assert (2, "", 1) == (status, shown, len(complained.splitlines()))
+    assert f"pip install '{_cli.NAME}[parquet]'" in complained
 
 
 def test_operations_that_a_shutdown_ended_are_in_no_statistic(tmp_path, capsys, said):
@@ -310,10 +286,7 @@ def test_operations_that_a_shutdown_ended_are_in_no_statistic(tmp_path, capsys, 
     with Journal(tmp_path, when_full="wait") as journal, MockTimer() as timer:
         observer = journal.observer("p", now_ns=timer.now_ns)
         with DelayedOperationPurgatory("p", timer=timer, observers=[observer]) as purgatory:
-            for delay_ms in (100, 60_000, 60_000):
-                purgatory.try_complete_else_watch(Waiting(delay_ms), ["k"])
-            answered = Waiting(60_000)
-            purgatory.try_complete_else_watch(answered, ["k"])
+            _, _, _, answered = park_all(purgatory, [Waiting(ms) for ms in (100, 60_000, 60_000, 60_000)])
             timer.advance_clock(100)
             answered.force_complete()
         journal.flush()
@@ -327,55 +300,52 @@ def test_operations_that_a_shutdown_ended_are_in_no_statistic(tmp_path, capsys, 
     assert ("2", "50.0", "%") == (shut_down, well, percent)
 
 
-def test_normal_ends_are_good_ends(tmp_path, said):
+def test_normal_ends_are_good_ends(lines, said):
     """A lease that ends by cancel, and a poll that expires, end well if the caller says that this is normal."""
     rows = [record(type="Lease", outcome="cancelled"), record(type="Poll", outcome="expired")]
     rows += [record(type="Join", outcome="cancelled")]
-
     assert {"Lease": 0.0, "Poll": 0.0, "Join": 0.0} == {kind.type: kind.ended_well for kind in summarize(rows).kinds}
     normal = Normal(expiry=frozenset({"Poll"}), cancel=frozenset({"Lease"}))
-    kinds = summarize(rows, normal=normal).kinds
-    assert {"Lease": 1.0, "Poll": 1.0, "Join": 0.0} == {kind.type: kind.ended_well for kind in kinds}
-    (tmp_path / "lines.jsonl").write_text("\n".join(json.dumps(attrs.asdict(row)) for row in rows))
+    well = {"Lease": 1.0, "Poll": 1.0, "Join": 0.0}
+    assert well == {kind.type: kind.ended_well for kind in summarize(rows, normal=normal).kinds}
     arguments = ["summary", "--json", "--cancel-normal", "Lease", "--expiry-normal", "Poll"]
-    told = {
-        kind["type"]: kind["ended_well"] for kind in json.loads(said(0, *arguments, tmp_path / "lines.jsonl"))["kinds"]
-    }
-    assert {"Lease": 1.0, "Poll": 1.0, "Join": 0.0} == told
+    told = json.loads(said(0, *arguments, lines(*map(attrs.asdict, rows))))
+    assert well == {kind["type"]: kind["ended_well"] for kind in told["kinds"]}
 
 
-def test_folder_of_several_journals(tmp_path, write, said):
-    """A folder of journals is summarised and verified as a whole. A trace beside them is not a journal."""
+@pytest.fixture
+def two_journals(tmp_path, write, traced):
+    """A folder with the journals of two brokers, a trace, and an empty folder."""
     write(tmp_path / "broker-1", 30)
     write(tmp_path / "broker-2", 20)
-    with Trace(tmp_path / "trace") as trace:
-        trace.event("p", "k", 1)
     (tmp_path / "empty").mkdir()
+    return tmp_path
 
-    assert 50 == len(list(records_of(tmp_path)))
-    head, journals, *_ = said(0, "summary", tmp_path).splitlines()
-    assert head.startswith(f"{tmp_path}: 50 records of ")
+
+def verified(folder, out):
+    """What `verify` says of each of two journals."""
+    lines = out.splitlines()
+    assert [f"{folder}/broker-1:", f"{folder}/broker-2:"] == [line for line in lines if line.endswith(":")]
+    return [line for line in lines if "sound" in line]
+
+
+def test_folder_of_several_journals(two_journals, said):
+    assert 50 == len(list(records_of(two_journals)))
+    head, journals, *_ = said(0, "summary", two_journals).splitlines()
+    assert head.startswith(f"{two_journals}: 50 records of ")
     assert "2 journals: broker-1, broker-2" == journals
-    out = said(0, "verify", tmp_path).splitlines()
-    assert [f"{tmp_path}/broker-1:", f"{tmp_path}/broker-2:"] == [line for line in out if line.endswith(":")]
-    assert ["sound", "sound"] == [line for line in out if "sound" in line]
-    assert f"no journal in {tmp_path / 'empty'}: it holds no segment" in said(2, "summary", tmp_path / "empty")
+    assert ["sound", "sound"] == verified(two_journals, said(0, "verify", two_journals))
+    empty = two_journals / "empty"
+    assert f"no journal in {empty}: it holds no segment" in said(2, "summary", empty)
+    assert "it holds no segment; name one of those in it: broker-1, broker-2" in said(2, "tail", two_journals)
 
 
-def test_a_folder_with_a_journal_and_a_trace_is_not_left_out(tmp_path, write, said):
-    """Two kinds in one folder are a mistake. A check of the folders around it finds this."""
-    write(tmp_path / "broker-1", 3)
-    write(tmp_path / "broker-2", 2)
-    with Trace(tmp_path / "trace") as trace:
-        trace.event("p", "k", 1)
-    (segment,) = (tmp_path / "trace").glob("trace-*")
-    segment.rename(tmp_path / "broker-2" / segment.name)
-
-    assert 5 == len(list(records_of(tmp_path, allow_gaps=True)))
-    assert f"{tmp_path / 'broker-2'}: rows 0 to 0 are in both journal-" in said(2, "summary", tmp_path)
-    out = said(1, "verify", tmp_path).splitlines()
-    assert [f"{tmp_path}/broker-1:", f"{tmp_path}/broker-2:"] == [line for line in out if line.endswith(":")]
-    assert ["sound", "NOT sound"] == [line for line in out if "sound" in line]
+def test_a_folder_with_a_journal_and_a_trace_is_not_left_out(two_journals, traced, said):
+    both = two_journals / "broker-2"
+    traced.rename(both / traced.name)
+    assert 50 == len(list(records_of(two_journals, allow_gaps=True)))
+    assert f"{both}: rows 0 to 0 are in both journal-" in said(2, "summary", two_journals)
+    assert ["sound", "NOT sound"] == verified(two_journals, said(1, "verify", two_journals))
 
 
 def test_a_folder_with_doubled_numbers_is_refused_or_says_which(tmp_path, write, capsys, said):
@@ -400,47 +370,31 @@ def test_a_folder_with_doubled_numbers_is_refused_or_says_which(tmp_path, write,
     assert "twice" not in capsys.readouterr().out
 
 
-def test_a_journal_and_a_trace_with_the_same_numbers_are_not_sound(tmp_path, write, said):
-    """Segments of two kinds are two segments, also where their numbers are the same."""
+def test_a_journal_and_a_trace_with_the_same_numbers_are_not_sound(tmp_path, write, traced, said):
     write(tmp_path, 1)
-    with Trace(tmp_path / "trace") as trace:
-        trace.event("p", "k", 1)
-    (segment,) = (tmp_path / "trace").glob("trace-*")
-    segment.rename(tmp_path / segment.name)
-
+    traced.rename(tmp_path / traced.name)
     assert "0 missing, 1 doubled" in said(1, "verify", tmp_path)
     assert "rows 0 to 0 are in both journal-" in said(2, "summary", tmp_path)
 
 
-def test_command_for_one_journal_names_those_in_the_folder(tmp_path, write, said):
-    """A command that reads one journal says which journals are in a folder of several."""
-    write(tmp_path / "broker-1", 3)
-    write(tmp_path / "broker-2", 2)
-    assert "it holds no segment; name one of those in it: broker-1, broker-2\n" in said(2, "tail", tmp_path)
+@pytest.mark.parametrize(
+    ("since", "until", "hours"),
+    [(None, None, 5), ("1970-01-01T03:00:00Z", None, 3), ("1970-01-01T03:00:00Z", "1970-01-01T05:00:00Z", 2)],
+)
+def test_range_of_time_has_its_first_instant_and_not_its_last(lines, said, since, until, hours):
+    path = lines(*(attrs.asdict(waited(hour * 3_600_000, seq=hour)) for hour in range(1, 6)))
+    limits = [*(["--since", since] if since else []), *(["--until", until] if until else [])]
+    assert hours == json.loads(said(0, "summary", path, "--json", *limits))["records"]
 
 
-def test_range_of_time(tmp_path, said):
-    """``--since`` and ``--until`` select operations by when they left, the first included and the second excluded."""
-    lines = "".join(
-        json.dumps(attrs.asdict(record(seq=hour, created=0, finished=hour * 3_600_000_000))) + "\n"
-        for hour in range(1, 6)
-    )
-    path = tmp_path / "records.jsonl"
-    path.write_text(lines, encoding="utf-8")
-
-    def hours(*arguments):
-        return json.loads(said(0, "summary", path, "--json", *arguments))["records"]
-
-    assert 5 == hours()
-    assert 3 == hours("--since", "1970-01-01T03:00:00Z")
-    assert 2 == hours("--since", "1970-01-01T03:00:00Z", "--until", "1970-01-01T05:00:00Z")
-    assert "holds no record of an operation that left in this range of time" in said(
-        2, "summary", path, "--since", "1h"
-    )
+def test_range_of_time_without_a_record_is_named(lines, said):
+    path = lines(attrs.asdict(waited(3_600_000)))
+    complained = said(2, "summary", path, "--since", "1h")
+    assert "holds no record of an operation that left in this range of time" in complained
 
 
 def test_range_of_time_in_a_folder(tmp_path, write):
-    """A range leaves out records of a folder, and reports none of them as missing."""
+    """Records outside of the range are not reported as missing."""
     write(tmp_path, 5)
     everything = summarize_source(tmp_path)
     later = summarize_source(tmp_path, since_us=everything.last_us + 1)
