@@ -7,7 +7,6 @@ import pytest
 from structlog.testing import capture_logs
 
 from examples.broker.protocol.records import build, parse
-from examples.broker.storage.log import Log
 from examples.broker.storage.topics import DamagedFile, Topic, TopicStore
 
 BATCH = build([(None, b"x")], timestamps=[1])
@@ -22,13 +21,13 @@ def test_damaged_topics_stop_the_node(tmp_path, content):
         TopicStore(tmp_path)
 
 
-def test_topics_are_found_by_their_folders(tmp_path, monkeypatch):
+def test_topics_are_found_by_their_folders(tmp_path, open_log, monkeypatch):
     """Without the file, topics have the partitions of their folders, and no producer id is given a second time."""
     store = TopicStore(tmp_path)
     store.add(Topic("a-b", 3, (1,)), Topic("c", 1, (1,)))
     given = [store.next_producer_id() for _ in range(3)]
     for name in ("a-b-0", "a-b-2", "c-0"):
-        Log(tmp_path / name).close()
+        open_log(tmp_path / name)
     (tmp_path / "topics.json").unlink()
     later = time.time() + 1
     monkeypatch.setattr(time, "time", lambda: later)
@@ -40,20 +39,16 @@ def test_topics_are_found_by_their_folders(tmp_path, monkeypatch):
     assert ["topics.json is missing"] == [line["event"] for line in lines]
 
 
-def test_other_files_are_ignored(tmp_path):
+def test_other_files_are_ignored(tmp_path, open_log):
     """A copy in a log's folder, or a folder that is no partition's, does not stop the node."""
-    log = Log(tmp_path / "t-0")
-    log.append(BATCH, parse(BATCH))
-    log.close()
+    open_log().append(BATCH, parse(BATCH))
     for name in ("copy.log", "1.log", "00000000000000000000.log.old"):
         (tmp_path / "t-0" / name).write_bytes(b"copy")
     for name in ("t-copy", "é-0"):
         shutil.copytree(tmp_path / "t-0", tmp_path / name)
 
     assert {"t": Topic("t", 1, (1,))} == TopicStore(tmp_path).topics
-    again = Log(tmp_path / "t-0")
-    assert 1 == again.next_offset
-    again.close()
+    assert 1 == open_log().next_offset
 
 
 def test_a_replaced_disk_gives_no_producer_id_twice(tmp_path, monkeypatch):
@@ -62,22 +57,15 @@ def test_a_replaced_disk_gives_no_producer_id_twice(tmp_path, monkeypatch):
     given = [earlier.next_producer_id() for _ in range(1_500)]
     later = time.time() + 2
     monkeypatch.setattr(time, "time", lambda: later)
-
     assert max(given) < TopicStore(tmp_path / "replaced", keeps_topics=False).next_producer_id()
 
 
-def test_a_cluster_has_its_topics_elsewhere(tmp_path):
-    """A node of a cluster misses no list of topics, and says nothing of it."""
-    Log(tmp_path / "t-0").close()
+@pytest.mark.parametrize("there", ["logs of a cluster", "nothing"])
+def test_a_node_that_misses_no_topics_says_nothing_of_them(tmp_path, open_log, there):
+    if there == "logs of a cluster":
+        open_log()
     with capture_logs() as lines:
-        assert {} == TopicStore(tmp_path, keeps_topics=False).topics
-    assert [] == lines
-
-
-def test_an_empty_folder_is_not_worth_a_line(tmp_path):
-    """A new node has no topics, and says nothing of it."""
-    with capture_logs() as lines:
-        assert {} == TopicStore(tmp_path).topics
+        assert {} == TopicStore(tmp_path, keeps_topics=there == "nothing").topics
     assert [] == lines
 
 

@@ -1,6 +1,7 @@
 """A disk that rejects writes: its effect on the log, the producers' sequences and the small files."""
 
 import asyncio
+import os
 import threading
 from unittest import mock
 
@@ -11,7 +12,6 @@ from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import build, parse
 from examples.broker.storage import topics
 from examples.broker.storage.disk import Disk, Fsync
-from examples.broker.storage.log import Log
 from examples.broker.storage.topics import Topic, TopicStore
 
 FULL = OSError(28, "No space left on device")
@@ -20,8 +20,7 @@ FULL = OSError(28, "No space left on device")
 @pytest.fixture
 def full(monkeypatch):
     """Have the disk of these tests reject writes to logs and probes while the fixture's only element is True."""
-    is_full = [True]
-    pwrite = __import__("os").pwrite
+    is_full, pwrite = [True], os.pwrite
 
     def write(fd, data, position):
         if is_full[0]:
@@ -55,10 +54,8 @@ def disk(tmp_path, clock):
 
 
 @pytest.fixture
-def log(tmp_path, disk):
-    log = Log(tmp_path / "t-0", disk=disk)
-    yield log
-    log.close()
+def log(open_log, disk):
+    return open_log(disk=disk)
 
 
 def append(log, sequence, value=b"x", epoch=0):
@@ -116,7 +113,6 @@ def test_a_producer_may_begin_a_new_epoch(log, disk, clock, full):
 
 
 def test_a_known_duplicate_is_answered_while_the_disk_fails(log, full):
-    """A batch that is in the log already is acknowledged, whatever the disk does."""
     full[0] = False
     append(log, 0)
     full[0] = True
@@ -124,25 +120,20 @@ def test_a_known_duplicate_is_answered_while_the_disk_fails(log, full):
     assert 0 == append(log, 0)
 
 
-def test_what_cannot_be_forced_to_the_disk_is_taken_back(tmp_path, disk, clock, monkeypatch):
+def test_what_cannot_be_forced_to_the_disk_is_taken_back(open_log, disk, clock, monkeypatch):
     """With `always`, a batch that fsync rejects is not in the log afterwards, and appended when it comes again."""
-    log = Log(tmp_path / "t-0", fsync=Fsync.ALWAYS, disk=disk)
+    log = open_log(fsync=Fsync.ALWAYS, disk=disk)
     append(log, 0)
-
-    def reject(fd):
-        raise OSError(5, "Input/output error")
-
     with monkeypatch.context() as patch:
-        patch.setattr("examples.broker.storage.segment.os.fsync", reject)
+        rejects = mock.Mock(side_effect=OSError(5, "Input/output error"))
+        patch.setattr("examples.broker.storage.segment.os.fsync", rejects)
         assert ErrorCode.KAFKA_STORAGE_ERROR is code_of(log, 1)
     assert 1 == log.next_offset
     heal(disk, clock, [True])
     assert 1 == append(log, 1)
-    log.close()
 
 
 def test_an_incident_is_two_lines(log, disk, clock, full):
-    """However many writes are rejected, the log has one line when that begins and one when it ends."""
     with capture_logs() as lines:
         for _ in range(50):
             code_of(log, 0)
@@ -160,20 +151,18 @@ def test_the_cause_is_named(disk):
 
 def test_a_disk_that_fails_again_soon_is_probed_less_often(disk, clock):
     """The wait before a probe doubles with each incident that follows soon, up to half a minute."""
-    waits = []
-    for _ in range(7):
+
+    def wait_for_probe():
         disk.failed(FULL)
         began = clock.now
         while disk.is_failing:
             clock.now += 0.5
             disk.probe()
-        waits.append(clock.now - began)
-    assert [2, 4, 8, 16, 30, 30, 30] == waits
+        return clock.now - began
+
+    assert [2, 4, 8, 16, 30, 30, 30] == [wait_for_probe() for _ in range(7)]
     clock.now += 600
-    disk.failed(FULL)
-    clock.now += 1
-    disk.probe()
-    assert not disk.is_failing
+    assert wait_for_probe() <= 1
 
 
 def test_a_full_disk_gives_no_producer_id_twice(tmp_path):
@@ -191,7 +180,6 @@ def test_a_full_disk_gives_no_producer_id_twice(tmp_path):
 
 
 async def test_a_checkpoint_is_written_beside_the_loop(tmp_path, monkeypatch):
-    """Neither its serialization nor the disk keeps the loop waiting."""
     store, threads = TopicStore(tmp_path, durably=True), []
     monkeypatch.setattr(topics, "replace_file", lambda *_, **__: threads.append(threading.current_thread()))
     await store.save_checkpoint_beside({"t-0": [1, 2]})
@@ -232,7 +220,6 @@ async def test_a_partition_that_is_removed_during_a_checkpoint_is_written_later(
 
 
 def test_a_checkpoint_that_was_not_written_is_written_later(tmp_path):
-    """A checkpoint that the disk rejects is kept as due."""
     store = TopicStore(tmp_path)
     with small_files_rejected():
         store.save_checkpoint({"t-0": [1, 2]})

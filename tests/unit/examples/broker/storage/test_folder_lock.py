@@ -39,20 +39,17 @@ def test_a_held_folder_is_refused(tmp_path, holder):
 
 
 def test_a_killed_holder_leaves_the_folder_free(tmp_path, holder):
-    """The lock goes with its process, also when that is killed."""
     os.kill(holder.pid, signal.SIGKILL)
     holder.wait(60)
     FolderLock(tmp_path).release()
 
 
 def test_a_released_folder_is_free(tmp_path):
-    """A released folder can be locked again."""
-    FolderLock(tmp_path / "new").release()
-    FolderLock(tmp_path / "new").release()
+    for _ in range(2):
+        FolderLock(tmp_path / "new").release()
 
 
 def test_one_process_is_refused_as_well(tmp_path):
-    """Two brokers in one process don't share a folder either."""
     lock = FolderLock(tmp_path)
     with pytest.raises(FolderInUse):
         FolderLock(tmp_path)
@@ -70,7 +67,6 @@ def test_a_folder_belongs_to_one_node(tmp_path):
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"node_id": 3}', '{"node_id": null, "folder_id": "a"}'])
 def test_a_damaged_owner_stops_the_node(tmp_path, content):
-    """The error names the file, and says what to do."""
     (tmp_path / "node.json").write_text(content)
     with pytest.raises(OSError, match=r"node\.json is damaged .*: remove it, if this folder belongs to node 3"):
         folder_id(tmp_path, 3)

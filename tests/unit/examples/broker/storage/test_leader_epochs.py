@@ -1,11 +1,11 @@
 """Where leaders' epochs begin in a log, and that two logs that compare them end up the same."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.broker.protocol.records import batches, build, parse
 from examples.broker.storage.leader_epochs import UNKNOWN, LeaderEpochs
-from examples.broker.storage.log import Log
 
 
 def epochs(*entries):
@@ -15,67 +15,46 @@ def epochs(*entries):
     return made
 
 
-def test_no_epochs():
-    """Without epochs, no end of any is known."""
-    assert (UNKNOWN, UNKNOWN) == epochs().end_of(3, 10)
-    assert UNKNOWN == epochs().latest
+@pytest.mark.parametrize(
+    ("begun", "asked", "log_end", "answer"),
+    [
+        pytest.param([], 3, 10, (UNKNOWN, UNKNOWN), id="none is known"),
+        pytest.param([(3, 5)], 1, 9, (1, 5), id="older than all"),
+        pytest.param([(1, 4), (2, 4)], 2, 9, (2, 9), id="the one before had no records"),
+        pytest.param([(3, 1), (3, 5), (2, 6)], 3, 9, (3, 9), id="old epochs begin nothing"),
+        pytest.param([(0, 0), (2, 5), (7, 9)], 0, 12, (0, 5), id="where the next begins"),
+        pytest.param([(0, 0), (2, 5), (7, 9)], 1, 12, (0, 5), id="without records"),
+        pytest.param([(0, 0), (2, 5), (7, 9)], 2, 12, (2, 9), id="in the middle"),
+        pytest.param([(0, 0), (2, 5), (7, 9)], 7, 12, (7, 12), id="the newest"),
+        pytest.param([(0, 0), (2, 5), (7, 9)], 9, 12, (7, 12), id="newer than all"),
+    ],
+)
+def test_end_of_an_epoch(begun, asked, log_end, answer):
+    assert answer == epochs(*begun).end_of(asked, log_end)
 
 
 def test_epoch_of_an_offset():
     """An offset is of the epoch that began at or before it last. The next record is of the newest epoch."""
     known = epochs((0, 2), (2, 5), (7, 9))
-
     assert [UNKNOWN, 0, 0, 2, 7, 7] == [known.at(offset) for offset in (1, 2, 4, 5, 9, 100)]
     assert UNKNOWN == epochs().at(0)
 
 
-def test_end_of_an_epoch_is_where_the_next_begins():
-    """An epoch ends where the next larger one begins, the newest at the log's end."""
-    known = epochs((0, 0), (2, 5), (7, 9))
-
-    assert [(0, 5), (0, 5), (2, 9), (7, 12), (7, 12)] == [known.end_of(epoch, 12) for epoch in (0, 1, 2, 7, 9)]
-
-
-def test_older_than_all():
-    """An epoch before all that are known ends where the first of them begins."""
-    assert (1, 5) == epochs((3, 5)).end_of(1, 9)
-
-
-def test_epoch_without_records():
-    """An epoch in which nothing was written is replaced by the next."""
-    assert (2, 9) == epochs((1, 4), (2, 4)).end_of(2, 9)
-    assert 1 == len(epochs((1, 4), (2, 4))._epochs)
-
-
-def test_old_epoch_changes_nothing():
-    """An epoch no newer than the latest begins nothing."""
-    assert (3, 9) == epochs((3, 1), (3, 5), (2, 6)).end_of(3, 9)
-
-
-def test_epochs_go_with_their_records():
-    """What begins at a cut or behind it is forgotten."""
+def test_latest_epoch():
+    assert UNKNOWN == epochs().latest
+    assert 1 == len(epochs((1, 4), (2, 4))._epochs), "an epoch without records is replaced by the next"
     known = epochs((0, 0), (2, 5), (7, 9))
     known.truncate_to(9)
-
-    assert 2 == known.latest
-
-
-def append(log, epoch, value=b"x"):
-    data = build([(None, value)], timestamps=[1])
-    return log.append(data, parse(data), epoch)
+    assert 2 == known.latest, "what begins at a cut or behind it is forgotten"
 
 
-def test_epoch_is_in_the_batch(tmp_path):
+def test_epoch_is_in_the_batch(open_log):
     """A batch carries its leader's epoch, is sound, and restores it when the log is opened again."""
-    log = Log(tmp_path / "t-0")
-    append(log, 3)
-    append(log, 5)
+    log, data = open_log(), build([(None, b"x")], timestamps=[1])
+    for epoch in (3, 5):
+        log.append(data, parse(data), epoch)
     assert [3, 5] == [batch.leader_epoch for batch in batches(log.read(0, 2, 10_000))]
-    log.close()
-
-    again = Log(tmp_path / "t-0")
-    assert [(3, 1), (5, 2)] == [again.epochs.end_of(epoch, 2) for epoch in (3, 5)]
-    again.close()
+    assert [(3, 1), (5, 2)] == [open_log().epochs.end_of(epoch, 2) for epoch in (3, 5)]
 
 
 # One step: a replica leads in a new epoch, writes, and some of the others get some of it.

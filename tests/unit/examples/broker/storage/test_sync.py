@@ -4,6 +4,7 @@ import errno
 import os
 import threading
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -11,24 +12,34 @@ from examples.broker.broker import Broker
 from examples.broker.protocol.errors import BrokerError
 from examples.broker.protocol.records import build, parse
 from examples.broker.storage.disk import Fsync
-from examples.broker.storage.log import Log
 from examples.broker.storage.segment import Segment
 
 BATCH = build([(None, b"x" * 100)], timestamps=[1])
 
 
+def append(log):
+    return log.append(BATCH, parse(BATCH))
+
+
 @pytest.fixture
-def log(tmp_path):
+def log(open_log):
     """Ten batches in ten segments."""
-    log = Log(tmp_path / "t-0", segment_bytes=100)
+    log = open_log(segment_bytes=100)
     for _ in range(10):
-        log.append(BATCH, parse(BATCH))
-    yield log
-    log.close()
+        append(log)
+    return log
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """The segments that were forced to the disk, by their first offset and their next."""
+    synced = []
+    record = synced.append
+    monkeypatch.setattr(Segment, "sync", lambda segment: record((segment.base_offset, segment.next_offset)))
+    return synced
 
 
 def test_a_log_can_be_synced_while_it_is_restarted(log, monkeypatch):
-    """The fsync thread always finds a segment."""
     real = os.open
 
     def beside(*arguments):
@@ -54,95 +65,71 @@ def test_segments_that_were_cut_off_are_no_error(log, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(Segment, "sync", cut)
-        log.sync()
-        assert list(range(10)) == synced
-        log.sync()
-
-    assert list(range(10)) == synced
+        for _ in range(2):  # the second round has nothing left to do
+            log.sync()
+            assert list(range(10)) == synced
 
 
-def test_a_new_segment_forces_nothing_on_the_loop(log, monkeypatch):
-    """The fsync thread forces the earlier segments, too."""
-    synced = []
-    monkeypatch.setattr(Segment, "sync", lambda segment: synced.append(segment.base_offset))
-    log.append(BATCH, parse(BATCH))
+def test_a_new_segment_forces_nothing_on_the_loop(log, synced):
+    append(log)
     assert [] == synced
     log.sync()
-    assert list(range(11)) == synced
+    assert [(offset, offset + 1) for offset in range(11)] == synced
 
 
 def test_an_error_of_the_last_segment_is_raised(log, monkeypatch):
-    """It is the disk that rejects the bytes."""
-
-    def fail(_):
-        raise OSError(errno.EIO, "broken")
-
-    monkeypatch.setattr(Segment, "sync", fail)
-    for _ in range(2):
-        with pytest.raises(OSError, match="broken"):
-            log.sync()
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(Segment, "sync", Mock(side_effect=OSError(errno.EIO, "broken")))
+        for _ in range(2):
+            with pytest.raises(OSError, match="broken"):
+                log.sync()
 
 
 def test_an_error_does_not_end_the_fsync_thread():
-    """The next round comes, whatever happened in the last."""
-    rounds = []
-    broker = SimpleNamespace(
-        config=SimpleNamespace(replication=SimpleNamespace(fsync_interval_ms=1)), _syncing=threading.Event()
-    )
+    rounds, over = [], threading.Event()
 
     def sync():
         rounds.append(1)
         if len(rounds) == 1:
             raise IndexError
-        broker._syncing.set()
+        over.set()
 
-    broker.replicas = SimpleNamespace(sync=sync)
-    Broker._sync(broker)
-
+    settings = SimpleNamespace(replication=SimpleNamespace(fsync_interval_ms=1))
+    Broker._sync(SimpleNamespace(config=settings, replicas=SimpleNamespace(sync=sync), _syncing=over))
     assert 2 == len(rounds)
 
 
-def test_a_killed_process_leaves_no_batch_that_is_not_on_the_disk(tmp_path, monkeypatch):
+def test_a_killed_process_leaves_no_batch_that_is_not_on_the_disk(open_log, synced):
     """With ALWAYS, the batch may be acknowledged by the next process, as a duplicate or as a follower's position."""
-    log = Log(tmp_path / "t-0")
-    log.append(BATCH, parse(BATCH))
-    log.close()
-    synced = []
-    monkeypatch.setattr(Segment, "sync", lambda segment: synced.append(segment.base_offset))
-    Log(tmp_path / "t-0", fsync=Fsync.ALWAYS).close()
-    assert [0] == synced
+    append(open_log(fsync=Fsync.NEVER))
+    open_log(fsync=Fsync.ALWAYS)
+    assert [(0, 1)] == synced
 
 
-def test_batches_before_an_error_are_on_the_disk(tmp_path, monkeypatch):
+def test_batches_before_an_error_are_on_the_disk(open_log, synced):
     """A follower's next fetch acknowledges the batches of a response that came before the one that failed."""
-    log = Log(tmp_path / "t-0", fsync=Fsync.ALWAYS)
-    synced = []
-    monkeypatch.setattr(Segment, "sync", lambda segment: synced.append(segment.next_offset))
     gap = build([(None, b"x")], timestamps=[1], base_offset=5)
     with pytest.raises(BrokerError, match="must begin at 1"):
-        log.append_replicated(BATCH + gap)
-    assert [1] == synced
-    log.close()
+        open_log(fsync=Fsync.ALWAYS).append_replicated(BATCH + gap)
+    assert [(0, 1)] == synced
 
 
-def test_the_names_of_new_files_are_on_the_disk(tmp_path, monkeypatch):
+def test_the_names_of_new_files_are_on_the_disk(tmp_path, open_log, monkeypatch):
     """A record that was forced to the disk is in a file that a power cut leaves in its folder. So is the folder's."""
-    synced = []
-    monkeypatch.setattr("examples.broker.storage.segment.sync_path", lambda folder: synced.append(folder.name))
-    log = Log(tmp_path / "data" / "t-0", segment_bytes=2 * len(BATCH), fsync=Fsync.ALWAYS)
+    forced = []
+    monkeypatch.setattr("examples.broker.storage.segment.sync_path", lambda folder: forced.append(folder.name))
+    log = open_log(tmp_path / "data" / "t-0", segment_bytes=2 * len(BATCH), fsync=Fsync.ALWAYS)
     for expected in (["data", "t-0"], [], ["t-0"]):
-        synced.clear()
-        log.append(BATCH, parse(BATCH))
-        assert expected == sorted(synced)
-    log.close()
+        forced.clear()
+        append(log)
+        assert expected == sorted(forced)
 
 
-def test_a_name_and_the_bytes_are_forced_at_once(tmp_path, monkeypatch):
+def test_a_name_and_the_bytes_are_forced_at_once(open_log, monkeypatch):
     """A batch that begins a segment takes as long as any other. A name that the disk rejects is an error."""
-    log = Log(tmp_path / "data" / "t-0", segment_bytes=2 * len(BATCH), fsync=Fsync.ALWAYS)
+    log = open_log(segment_bytes=2 * len(BATCH), fsync=Fsync.ALWAYS)
     for _ in range(2):
-        log.append(BATCH, parse(BATCH))
+        append(log)
     together = threading.Barrier(2, timeout=60)
     real = os.fsync
 
@@ -152,61 +139,53 @@ def test_a_name_and_the_bytes_are_forced_at_once(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", forced)
-        log.append(BATCH, parse(BATCH))
-    log.append(BATCH, parse(BATCH))
-
-    def rejects(folder):
-        raise OSError(errno.EIO, str(folder))
-
+        append(log)
+    append(log)
+    rejects = Mock(side_effect=OSError(errno.EIO, "t-0"))
     monkeypatch.setattr("examples.broker.storage.segment.sync_path", rejects)
     with pytest.raises(BrokerError, match="t-0"):
-        log.append(BATCH, parse(BATCH))
+        append(log)
     assert 4 == log.next_offset
-    log.close()
 
 
 def test_records_are_secured_once_they_are_forced_to_the_disk(log):
     """Everything that was appended before the sync. Records after a cut are not, although the offsets were before."""
     assert 0 == log.secured_offset
     log.sync()
-    log.append(BATCH, parse(BATCH))
+    append(log)
     assert 10 == log.secured_offset
     log.truncate_to(5)
-    log.append(BATCH, parse(BATCH))
+    append(log)
     assert 0 == log.secured_offset
     log.sync()
     assert 6 == log.secured_offset
 
 
-def test_records_of_the_last_process_are_secured_by_the_first_sync(log):
+def test_records_of_the_last_process_are_secured_by_the_first_sync(log, open_log):
     """A log that is opened again may have records that the last process had not forced to the disk."""
-    again = Log(log.folder)
+    again = open_log()
     assert 0 == again.secured_offset
     again.sync()
-    assert log.next_offset == again.secured_offset
-    again.close()
+    assert 10 == again.secured_offset
 
 
 def test_a_record_that_is_appended_during_a_sync_is_not_secured(log, monkeypatch):
-    """The next sync secures it."""
     real = Segment.sync
 
     def appends(segment):
         monkeypatch.setattr(Segment, "sync", real)
-        log.append(BATCH, parse(BATCH))
+        append(log)
         real(segment)
 
     monkeypatch.setattr(Segment, "sync", appends)
-    log.sync()
-    assert 10 == log.secured_offset
-    log.sync()
-    assert 11 == log.secured_offset
+    for secured in (10, 11):
+        log.sync()
+        assert secured == log.secured_offset
 
 
 @pytest.mark.parametrize("fsync", [Fsync.ALWAYS, Fsync.NEVER])
-def test_other_policies_secure_at_once(tmp_path, fsync):
+def test_other_policies_secure_at_once(open_log, fsync):
     """Each append is forced to the disk, or none is waited for."""
-    log = Log(tmp_path / "t-0", fsync=fsync)
-    log.append(BATCH, parse(BATCH))
+    log = open_log(fsync=fsync)
+    append(log)
     assert 1 == log.secured_offset
-    log.close()
