@@ -1,15 +1,17 @@
-"""A leader of three nodes on a clock moved by hand."""
+"""A node of three on a clock moved by hand."""
 
 import pytest
 
 from examples.broker.protocol.records import build
 from examples.broker.replication.cluster import Cluster
 from examples.broker.replication.fetching.fetch_sessions import CONSUMER, Wanted
+from examples.broker.replication.followers import FetchClock
+from examples.broker.replication.leadership import Leadership
 from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.replication.topic_manager import TopicManager
 from examples.broker.storage.disk import Fsync
-from examples.broker.storage.topics import TopicStore
+from examples.broker.storage.topics import Topic, TopicStore
 from purgatory import ActionQueue
 from timer import MockTimer
 
@@ -18,32 +20,57 @@ BATCH = build([(None, b"x" * 50)], timestamps=[1])
 
 
 class Fixture:
-    """A leader of three nodes with a topic, and what it answered."""
+    """Node 1 of three."""
 
-    def __init__(self, folder, **settings):
-        self.timer = MockTimer()
-        self.actions = ActionQueue()
+    def __init__(self, store, **settings):
+        self.timer, self.actions = MockTimer(), ActionQueue()
         self.manager = ReplicaManager(
-            Cluster(ports=(1, 2, 3)),
-            ReplicationSettings(lag_ms=3_000, **settings),
-            TopicStore(folder, durably=settings.get("fsync") is Fsync.ALWAYS),
-            self.timer,
-            self.actions,
+            Cluster(ports=(1, 2, 3)), ReplicationSettings(lag_ms=3_000, **settings), store, self.timer, self.actions
         )
         self.manager.metadata.set_live_nodes({node: ("host", node) for node in (1, 2, 3)})
-        self.topics = TopicManager(self.manager)
-        self.topics.create(self.topics.plan("t", partitions=2))
-        self.partition = self.manager.partitions[KEY]
-        self.answers = []
+
+    @property
+    def partition(self):
+        return self.manager.partitions[KEY]
 
     def run(self):
         while len(self.actions):
             self.actions.try_complete_actions()
 
+
+class Leader(Fixture):
+    """A leader with a topic, and what it answered."""
+
+    def __init__(self, folder, **settings):
+        super().__init__(TopicStore(folder, durably=settings.get("fsync") is Fsync.ALWAYS), **settings)
+        self.topics = TopicManager(self.manager)
+        self.topics.create(self.topics.plan("t", partitions=2))
+        self.answers = []
+
     def append(self, *keys, acks=-1):
         self.manager.append(
             dict.fromkeys(keys or (KEY,), BATCH), acks=acks, timeout_ms=1_500, respond=self.answers.append
         )
+
+    def write(self, *keys):
+        """Append with acks=1, and run what follows."""
+        self.append(*keys, acks=1)
+        self.run()
+
+    def commit(self, count=1):
+        """Append so many batches that the followers fetch."""
+        for _ in range(count):
+            self.append(acks=1)
+        self.followers_reach(self.partition.log.next_offset)
+        self.run()
+
+    def delete(self, before, *, timeout_ms=0):
+        self.manager.delete_records({KEY: before}, timeout_ms=timeout_ms, respond=self.answers.append)
+
+    def configure(self, **settings):
+        """Change the settings of the topic, whose names have points in the place of underscores."""
+        dotted = {name.replace("_", "."): value for name, value in settings.items()}
+        self.topics.change_settings(self.topics.with_settings(self.topics.existing("t"), dotted))
 
     def fetch(self, offset=0, *, min_bytes=1, by_follower=False, max_bytes=1 << 20):
         """Fetch without a session, and give the operation if it waits."""
@@ -69,9 +96,41 @@ class Fixture:
 
     def followers_reach(self, offset, nodes=(2, 3), key=KEY, log_start=0):
         for node in nodes:
-            self.manager.fetches.open_session(
-                0, -1, node=node, wanted={key: Wanted(offset, 1, log_start)}, forgotten=[]
-            )
+            wanted = {key: Wanted(offset, 1, log_start)}
+            self.manager.fetches.open_session(0, -1, node=node, wanted=wanted, forgotten=[])
+
+
+class Node(Fixture):
+    """A node whose leader is named by a controller."""
+
+    def __init__(self, folder):
+        super().__init__(store := TopicStore(folder, keeps_topics=False))
+        store.topics["t"] = Topic("t", 1, (1, 2, 3), {"min.insync.replicas": "2"})
+        self.told, self.wishes, self.version = [], [], 0
+        self.manager.propose_isr = lambda _, isr: self.wishes.append(sorted(isr))
+        self.manager.on_leading = lambda key: self.told.append(("leads", key))
+        self.manager.on_following = lambda key: self.told.append(("follows", key))
+
+    def decide(self, leader, epoch, isr=(1, 2, 3)):
+        self.version += 1
+        self.manager.lead_or_follow(KEY, Leadership(leader, epoch, tuple(isr), self.version), (1, 2, 3))
+        self.run()
+
+    def append(self, respond=lambda _: None):
+        self.manager.append({KEY: BATCH}, acks=-1, timeout_ms=60_000, respond=respond)
+
+    def fetch(self, respond, *, by=CONSUMER, epoch=-1, max_bytes=1 << 20):
+        wanted = {KEY: Wanted(0, max_bytes, 0, epoch)}
+        session = self.manager.fetches.open_session(0, -1, node=by, wanted=wanted, forgotten=[])
+        self.manager.fetches.fetch(session, max_wait_ms=60_000, min_bytes=1, max_bytes=max_bytes, respond=respond)
+
+    def fetched(self, node, offset, now=1.0):
+        self.partition.follower_fetches(node, offset, 0, FetchClock(now))
+
+    def forget(self):
+        """Have the replica closed, as by a restart."""
+        self.manager.partitions.pop(KEY)
+        self.manager.folders.close()
 
 
 @pytest.fixture
@@ -88,9 +147,14 @@ def closes():
 @pytest.fixture
 def make_leader(tmp_path, closes):
     """Make a leader with settings of its own."""
-    return lambda **settings: closes(Fixture(tmp_path, **settings))
+    return lambda **settings: closes(Leader(tmp_path, **settings))
 
 
 @pytest.fixture
 def leader(make_leader):
     return make_leader()
+
+
+@pytest.fixture
+def node(tmp_path, closes):
+    return closes(Node(tmp_path))

@@ -31,7 +31,6 @@ def go_on(leader, session, wanted=(), forgotten=(), **settings):
 
 
 def test_the_first_answer_tells_of_all(leader, session):
-    """A new session gets an id, and its first answer has every partition, also those with nothing to read."""
     assert session.is_kept
     assert [b"", b""] == [each.records for each in leader.found.values()]
 
@@ -46,16 +45,14 @@ def test_who_has_nothing_to_name_waits_under_one_key(leader, session):
 def test_what_happens_anywhere_is_told_and_nothing_else(leader, session):
     """An append to one of the partitions answers the fetch, with that partition alone."""
     go_on(leader, session)
-    leader.append(T1, acks=1)
-    leader.run()
+    leader.write(T1)
     assert [T1] == list(leader.found)
     assert BATCH[12:] == leader.found[T1].records[12:]
 
 
 def test_what_was_sent_is_sent_again_until_the_client_moves_on(leader, session):
     """A client that repeats itself without moving its offset gets the records again. One that moves it waits."""
-    leader.append(T1, acks=1)
-    leader.run()
+    leader.write(T1)
     for _ in range(2):
         assert go_on(leader, session) is None
         assert [T1] == list(leader.found)
@@ -64,8 +61,7 @@ def test_what_was_sent_is_sent_again_until_the_client_moves_on(leader, session):
 
 def test_a_watermark_that_moved_is_told_with_the_next_answer(leader, session):
     """A watermark alone wakes no fetch, and is reported when the wait is over. Once."""
-    leader.append(T1, acks=1)
-    leader.run()
+    leader.write(T1)
     go_on(leader, session, {T1: Wanted(1, 1_000)})
     leader.followers_reach(1, nodes=[3], key=T1)
     leader.run()
@@ -78,12 +74,10 @@ def test_a_watermark_that_moved_is_told_with_the_next_answer(leader, session):
 
 
 def test_a_consumer_is_told_what_is_committed(leader):
-    """A consumer's session is woken by the watermark, not by the append."""
     leader.fetch_in_session(BOTH)
     leader.timer.advance_clock(500)
     go_on(leader, leader.session)
-    leader.append(T0, acks=1)
-    leader.run()
+    leader.write(T0)
     assert {} == leader.found
     leader.followers_reach(1, key=T0)
     leader.run()
@@ -93,8 +87,7 @@ def test_a_consumer_is_told_what_is_committed(leader):
 def test_a_forgotten_partition_is_not_told_of(leader, session):
     """A partition that a client drops from its session wakes it no longer. A partition that it adds does."""
     go_on(leader, session, forgotten=[T1])
-    leader.append(T1, acks=1)
-    leader.run()
+    leader.write(T1)
     assert {} == leader.found
     leader.timer.advance_clock(500)
     assert go_on(leader, session, {T1: Wanted(0, 1_000)}) is None
@@ -103,8 +96,7 @@ def test_a_forgotten_partition_is_not_told_of(leader, session):
 
 def test_small_answers_take_turns(leader, session):
     """When an answer has room for one partition only, the next one begins with the other."""
-    leader.append(T0, T1, acks=1)
-    leader.run()
+    leader.write(T0, T1)
     seen = []
     for _ in range(4):
         go_on(leader, session, room=10)
@@ -113,7 +105,6 @@ def test_small_answers_take_turns(leader, session):
 
 
 def test_a_deleted_topic_ends_the_wait_with_its_error(leader, session):
-    """A fetch that waits for a deleted partition gets the error that there is none."""
     go_on(leader, session)
     run_at_once(leader.topics.delete_in_steps("t"))
     leader.run()
@@ -121,14 +112,12 @@ def test_a_deleted_topic_ends_the_wait_with_its_error(leader, session):
 
 
 def test_a_stranger_is_told_that_it_has_no_replica(leader):
-    """A node that fetches as a follower without having a replica gets an error, and no records."""
     leader.append(T0, acks=1)
     assert leader.fetch_in_session({T0: Wanted(0, 1_000)}, node=9) is None
     assert [(ErrorCode.NOT_LEADER_OR_FOLLOWER, b"")] == [(each.code, each.records) for each in leader.found.values()]
 
 
 def test_a_session_goes_on_where_it_was_left_or_not_at_all(leader, session):
-    """An unknown session, and a request out of its turn, are rejected with the code for each."""
     for session_id, epoch, code in (
         (session.session_id + 1, 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
         (session.session_id, session.epoch + 1, ErrorCode.INVALID_FETCH_SESSION_EPOCH),

@@ -32,10 +32,8 @@ class Link:
 @pytest.mark.parametrize("is_aligned", [False, True])
 def test_a_cut_is_saved_before_records_are_appended(leader, tmp_path, is_aligned):
     """A node that is killed after it has new records does not hide those below its former log start."""
-    for _ in range(5):
-        leader.append(acks=1)
-    leader.followers_reach(5)
-    leader.manager.delete_records({KEY: 3}, timeout_ms=0, respond=leader.answers.append)
+    leader.commit(5)
+    leader.delete(3)
     leader.manager.checkpoint()
     assert (3, 5) == TopicStore(tmp_path).checkpoint_of("t-0")
 

@@ -39,17 +39,13 @@ def test_only_what_changed_is_named(asked):
 
 
 def test_what_was_refused_is_named_again(asked):
-    """A partition that came with an error is named by the next request, changed or not."""
     asked({T0: replica(), T1: replica()})
     asked.name_again(T0)
     assert ([T0], []) == asked({T0: replica(), T1: replica()})
 
 
 def test_what_was_refused_is_taken_back_all_the_same(asked):
-    """A partition that came with an error, and is followed no more by then, is taken back.
-
-    Else the leader would answer each request at once, with the same error forever: leader and follower at full speed.
-    """
+    """Else the leader would answer each request at once, with the same error forever."""
     asked({T0: replica(), T1: replica()})
     asked.name_again(T0)
     assert ([], [T0]) == asked({T1: replica()})

@@ -1,133 +1,66 @@
-"""Leadership that comes and goes: epochs that fence, requested in-sync replicas, and the answers of parked
-operations.
-"""
+"""Leadership that comes and goes: epochs, requested in-sync replicas, and the answers of parked operations."""
 
 import collections
 import time
+from unittest.mock import Mock
 
 import pytest
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import build
-from examples.broker.replication.cluster import Cluster
-from examples.broker.replication.fetching.fetch_sessions import CONSUMER, Wanted
-from examples.broker.replication.followers import FetchClock
 from examples.broker.replication.leadership import Leadership
-from examples.broker.replication.replica_manager import ReplicaManager
-from examples.broker.replication.settings import ReplicationSettings
-from examples.broker.storage.topics import Topic, TopicStore
-from purgatory import ActionQueue
-from timer import MockTimer
+from examples.broker.storage.topics import Topic
 
 KEY = ("t", 0)
 ALL = (1, 2, 3)
-BATCH = build([(None, b"x")], timestamps=[1])
-
-
-class Node:
-    """Node 1 of three, with a leader named by a controller."""
-
-    def __init__(self, folder):
-        self.timer = MockTimer()
-        self.actions = ActionQueue()
-        self.told = []
-        store = TopicStore(folder, keeps_topics=False)
-        self.manager = ReplicaManager(
-            Cluster(ports=(1, 2, 3)), ReplicationSettings(lag_ms=3_000), store, self.timer, self.actions
-        )
-        store.topics["t"] = Topic("t", 1, ALL, {"min.insync.replicas": "2"})
-        self.manager.metadata.set_live_nodes({node: ("host", node) for node in ALL})
-        self.wishes = []
-        self.manager.propose_isr = lambda _, isr: self.wishes.append(sorted(isr))
-        self.manager.on_leading = lambda key: self.told.append(("leads", key))
-        self.manager.on_following = lambda key: self.told.append(("follows", key))
-        self.version = 0
-
-    def decide(self, leader, epoch, isr=ALL):
-        self.version += 1
-        self.manager.lead_or_follow(KEY, Leadership(leader, epoch, tuple(isr), self.version), ALL)
-        while len(self.actions):
-            self.actions.try_complete_actions()
-
-    @property
-    def partition(self):
-        return self.manager.partitions[KEY]
-
-    def append(self, respond=lambda _: None):
-        self.manager.append({KEY: BATCH}, acks=-1, timeout_ms=60_000, respond=respond)
-
-    def fetch(self, respond, *, by=CONSUMER, epoch=-1, max_bytes=1 << 20):
-        wanted = {KEY: Wanted(0, max_bytes, 0, epoch)}
-        session = self.manager.fetches.open_session(0, -1, node=by, wanted=wanted, forgotten=[])
-        self.manager.fetches.fetch(session, max_wait_ms=60_000, min_bytes=1, max_bytes=max_bytes, respond=respond)
-
-    def fetched(self, node, offset, now=1.0):
-        self.partition.follower_fetches(node, offset, 0, FetchClock(now))
-
-
-@pytest.fixture
-def node(tmp_path, closes):
-    return closes(Node(tmp_path))
 
 
 def test_thousands_parked_are_answered_when_leadership_moves(node):
-    """Writes and reads that wait by the thousand are all answered NOT_LEADER at once, and none waits for its time."""
     node.decide(1, 0)
     writes, reads = collections.Counter(), collections.Counter()
     for _ in range(3_000):
         node.append(lambda results: writes.update(code for code, _ in results.values()))
-    for _ in range(3_000):
         node.fetch(lambda found: reads.update(each.code for each in found))
-    assert (3_000, 3_000) == (node.manager.produces.num_delayed, node.manager.fetches.purgatory.num_delayed)
+    waiting = node.manager.produces, node.manager.fetches.purgatory
+    assert [3_000, 3_000] == [each.num_delayed for each in waiting]
 
     node.decide(2, 1)
 
     assert {ErrorCode.NOT_LEADER_OR_FOLLOWER: 3_000} == writes == reads
-    assert (0, 0) == (node.manager.produces.num_delayed, node.manager.fetches.purgatory.num_delayed)
+    assert [0, 0] == [each.num_delayed for each in waiting]
     assert [("leads", KEY), ("follows", KEY)] == node.told
 
 
-def test_stopped_replica_answers_too(node):
-    """An instruction to stop a replica also answers its waiting operations. Its records stay."""
+def test_stopped_replica_answers_what_waits_and_keeps_its_records(node):
     node.decide(1, 0)
     answers = []
     node.append(answers.append)
-
     node.manager.stop_replica(KEY)
-    node.actions.try_complete_actions()
-
+    node.run()
     assert [{KEY: (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)}] == answers
     assert 1 == node.partition.log.next_offset
 
 
-def test_stopped_replica_proposes_nothing(node):
-    """A leader that was told to stop does not write the in-sync replicas that it still wanted."""
+def test_stopped_leader_does_not_write_the_in_sync_replicas_that_it_wanted(node):
     node.decide(1, 0)
     node.partition.shrink_isr(time.monotonic() + 100, 3.0)
     assert node.partition.wanted_isr == {1}
     node.manager.stop_replica(KEY)
-
     node.manager.shrink_isrs()
-
     assert [] == node.wishes
 
 
 def test_older_decision_is_ignored(node):
-    """A decision that comes late changes nothing."""
     node.decide(1, 5)
     node.manager.lead_or_follow(KEY, Leadership(2, 4, ALL, 9), ALL)
-
-    assert node.partition.is_leader
-    assert 5 == node.partition.leader_epoch
+    assert (True, 5) == (node.partition.is_leader, node.partition.leader_epoch)
 
 
 @pytest.mark.parametrize(("epoch", "code"), [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)])
 def test_other_epochs_are_refused(node, epoch, code):
-    """A fetch with another leader epoch gets an error: the epoch is old, or not known yet."""
     node.decide(1, 5)
     found = []
     node.fetch(found.extend, by=2, epoch=epoch, max_bytes=100)
-
     assert [code] == [each.code for each in found]
     with pytest.raises(BrokerError):
         node.partition.check_epoch(epoch)
@@ -178,24 +111,19 @@ def test_joining_takes_all_that_earlier_leaders_committed(node):
 
 
 def test_leaving_node_is_not_taken_in(node):
-    """A node that is about to stop is not taken into the in-sync replicas again, though it still fetches."""
     node.decide(1, 0, isr=(1, 2))
     node.manager.metadata.set_live_nodes({each: ("host", each) for each in ALL}, [3])
-
     node.fetched(3, 0)
     node.partition.grow_isr(1.0, 3.0)
-
     assert None is node.partition.wanted_isr
 
 
 def test_epoch_is_written_into_batches(node):
-    """A leader's records carry its epoch, and its log knows where each epoch ended."""
     node.decide(1, 3)
     node.append()
     node.decide(2, 4)
     node.decide(1, 5)
     node.append()
-
     assert [(3, 1), (5, 2)] == [node.partition.log.epochs.end_of(epoch, 2) for epoch in (3, 5)]
 
 
@@ -227,10 +155,7 @@ def test_cut_asks_again_when_epochs_differ(node):
 
 
 def test_an_epoch_without_records_is_cut_off(node):
-    """A former leader that wrote nothing has no such epoch in its log. Its next records are of other epochs.
-
-    With that epoch, it would give its followers a wrong answer, and they would ask for ever.
-    """
+    """With that epoch, a former leader would give its followers a wrong answer, and they would ask for ever."""
     node.decide(1, 4)
     node.append()
     node.decide(1, 5)
@@ -241,12 +166,10 @@ def test_an_epoch_without_records_is_cut_off(node):
     assert (4, 2) == node.partition.log.epochs.end_of(6, node.partition.log.next_offset)
 
 
-def test_topics_settings_hold(node):
-    """The topic's own settings hold for the partition: too few in sync refuse the write."""
+def test_settings_of_the_topic_hold_for_the_partition(node):
     node.decide(1, 0, isr=(1,))
     answers = []
     node.append(answers.append)
-
     assert [{KEY: (ErrorCode.NOT_ENOUGH_REPLICAS, -1)}] == answers
 
 
@@ -264,9 +187,7 @@ def test_deleted_replica_leaves_nothing(node):
 
 
 def test_other_replicas_under_one_leadership(node):
-    """A node that joins the replicas without an election may fetch, and may be requested as in sync. A node that leaves
-    them counts while it is in sync.
-    """
+    """A node that joins without an election may be requested as in sync. One that leaves counts while it is in sync."""
     node.decide(1, 0)
     node.append()
     now = Leadership(1, 0, ALL, node.version)
@@ -304,16 +225,10 @@ def test_a_node_on_a_full_disk_leads_its_replicas_again(node, monkeypatch):
     node.manager.store.topics["t"] = Topic("t", 1, ALL, topic_id="first")
     node.decide(1, 0)
     node.append()
-    node.manager.partitions.pop(KEY)  # as at a restart
-    node.manager.folders.close()
-
-    def reject(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("pathlib.Path.write_text", reject)
+    node.forget()
+    monkeypatch.setattr("pathlib.Path.write_text", Mock(side_effect=OSError(28, "No space left on device")))
     node.decide(1, 1)
-    assert node.partition.is_leader
-    assert 1 == node.partition.log.next_offset
+    assert (True, 1) == (node.partition.is_leader, node.partition.log.next_offset)
 
 
 def test_what_is_left_of_another_topic_is_removed(node):
@@ -324,7 +239,6 @@ def test_what_is_left_of_another_topic_is_removed(node):
         node.decide(1, len(kept))
         kept.append(node.partition.log.next_offset)
         node.append()
-        node.manager.partitions.pop(KEY)  # as at a restart
-        node.manager.folders.close()
+        node.forget()
 
     assert [0, 1, 2, 0] == kept

@@ -8,8 +8,6 @@ from examples.broker.replication.peers import link
 
 
 def test_a_machine_that_does_not_answer_is_given_up(monkeypatch):
-    """A connection that is neither accepted nor rejected ends with TimeoutError."""
-
     async def open_connection(*_, **__):
         await asyncio.Event().wait()
 

@@ -8,7 +8,6 @@ CHALLENGE = b"c" * 32
 
 
 def test_a_node_accepts_the_proof_of_another_one():
-    """Two nodes that know the same secret accept each other's proofs."""
     one, two = NodeKey(1, b"secret"), NodeKey(2, b"secret")
     assert two.accepts(one.proof(CHALLENGE, 2), CHALLENGE, 1)
 
@@ -25,12 +24,10 @@ def test_a_node_accepts_the_proof_of_another_one():
     ids=["other secret", "other challenge", "meant for another node", "of another node", "no challenge"],
 )
 def test_any_other_proof_is_rejected(origin, target, challenge, secret):
-    """A proof holds for one secret, one challenge, one node that proves and one that is asked."""
     proof = NodeKey(origin, secret).proof(challenge, target)
     asked = b"" if not challenge else CHALLENGE
     assert not NodeKey(2, b"secret").accepts(proof, asked, 1)
 
 
 def test_a_node_without_a_secret_accepts_nothing():
-    """Before a node has read the cluster's secret, even the proof by an empty secret is rejected."""
     assert not NodeKey(2).accepts(NodeKey(1).proof(CHALLENGE, 2), CHALLENGE, 1)

@@ -16,21 +16,17 @@ from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.storage.disk import Disk, Fsync
 from examples.broker.storage.topics import OFFSETS_TOPIC, TopicStore
-from purgatory import ActionQueue
-from timer import MockTimer
 
 KEY = ("t", 0)
 BATCH = build([(None, b"x" * 50)], timestamps=[1])
 
 
 def test_acks_one_is_answered_at_once(leader):
-    """Without acks=all nothing waits for the followers."""
     leader.append(acks=1)
     assert [{KEY: (ErrorCode.NONE, 0)}] == leader.answers
 
 
 def test_acks_all_waits_for_the_in_sync_replicas(leader):
-    """An acks=all write is answered when the last in-sync replica has it."""
     leader.append()
     leader.followers_reach(1, nodes=[2])
     leader.run()
@@ -43,7 +39,6 @@ def test_acks_all_waits_for_the_in_sync_replicas(leader):
 
 
 def test_acks_all_times_out(leader):
-    """At the producer's timeout, and not before, the answer is REQUEST_TIMED_OUT. The record stays."""
     leader.append()
     leader.timer.advance_clock(1_499)
     assert [] == leader.answers
@@ -53,22 +48,16 @@ def test_acks_all_times_out(leader):
 
 
 def test_each_partition_is_settled_for_itself(leader):
-    """Of two partitions, the one that was committed says so, and the other that it timed out."""
     leader.append(KEY, ("t", 1), ("nope", 0))
     leader.followers_reach(1)
     leader.run()
     leader.timer.advance_clock(1_500)
-    assert [
-        {
-            KEY: (ErrorCode.NONE, 0),
-            ("t", 1): (ErrorCode.REQUEST_TIMED_OUT, -1),
-            ("nope", 0): (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1),
-        }
-    ] == leader.answers
+    (answer,) = leader.answers
+    assert ((ErrorCode.NONE, 0), (ErrorCode.REQUEST_TIMED_OUT, -1)) == (answer[KEY], answer["t", 1])
+    assert (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1) == answer["nope", 0]
 
 
 def test_a_write_waiting_for_a_deleted_topic_is_told(leader):
-    """Deleting the topic answers what waits for it."""
     leader.append()
     leader.fetch()
     run_at_once(leader.topics.delete_in_steps("t"))
@@ -80,44 +69,36 @@ def test_a_consumer_is_woken_by_the_watermark(leader):
     """A consumer's fetch is answered when the record is committed, a follower's when it is appended."""
     assert leader.fetch() is not None
     assert leader.fetch(by_follower=True) is not None
-    leader.append(acks=1)
-    leader.run()
+    leader.write()
     assert 1 == leader.answers.count("fetched")
     leader.followers_reach(1)
     leader.run()
     assert 2 == leader.answers.count("fetched")
 
 
-def test_a_fetch_waits_for_its_bytes(leader):
-    """A fetch is answered once min.bytes have gathered, and at the end of its wait with the available records."""
+def test_a_fetch_waits_for_its_bytes_or_the_end_of_its_time(leader):
     leader.fetch(min_bytes=2 * len(BATCH))
-    for count, answered in ((1, 0), (2, 1)):
-        leader.append(acks=1)
-        leader.followers_reach(count)
-        leader.run()
+    for answered in (0, 1):
+        leader.commit()
         assert answered == leader.answers.count("fetched")
     leader.fetch(2)
     leader.timer.advance_clock(500)
     assert 2 == leader.answers.count("fetched")
 
 
-def test_a_fetch_of_what_is_there_does_not_wait(leader):
-    """A request that can be answered is not parked. Neither is a fetch out of range."""
-    leader.append(acks=1)
-    leader.followers_reach(1)
-    assert leader.fetch(0) is None
-    assert leader.fetch(99) is None
-    assert 0 == leader.manager.fetches.purgatory.parked
-    assert 0 == leader.manager.fetches.purgatory.snapshot().totals.immediate
+@pytest.mark.parametrize("offset", [0, 99], ids=["there", "out of range"])
+def test_a_fetch_that_can_be_answered_is_not_parked(leader, offset):
+    leader.commit()
+    assert leader.fetch(offset) is None
+    purgatory = leader.manager.fetches.purgatory
+    assert (0, 0) == (purgatory.parked, purgatory.snapshot().totals.immediate)
 
 
 @pytest.mark.parametrize("by_follower", [True, False])
 @pytest.mark.parametrize("offset", [0, 99])
 def test_who_is_out_of_range_learns_the_range(leader, offset, by_follower):
-    """A fetch from before the start or past the end gets the log's bounds and the watermark, for a follower's use."""
-    for _ in range(3):
-        leader.append(acks=1)
-    leader.followers_reach(2)
+    leader.commit(2)
+    leader.append(acks=1)
     leader.partition.delete_before(1)
     leader.fetch(offset, by_follower=by_follower)
     found = leader.found[KEY]
@@ -134,7 +115,6 @@ def test_a_fetch_from_an_older_segment_does_not_wait(make_leader):
 
 
 def test_a_client_that_leaves_takes_its_fetch_out(leader):
-    """A parked fetch that is cancelled is neither answered nor expired."""
     operation = leader.fetch()
     assert operation.cancel()
     leader.timer.advance_clock(1_000)
@@ -142,13 +122,10 @@ def test_a_client_that_leaves_takes_its_fetch_out(leader):
 
 
 def test_deletion_waits_for_the_followers_log_starts(leader):
-    """Records are gone when each replica says that its log starts later. Until then, or the timeout, it waits."""
-    leader.append(acks=1)
-    leader.followers_reach(1)
-    leader.run()
-    for _ in range(2):
-        leader.manager.delete_records({KEY: 1}, timeout_ms=1_000, respond=leader.answers.append)
+    leader.commit()
     leader.answers.clear()
+    for _ in range(2):
+        leader.delete(1, timeout_ms=1_000)
     leader.timer.advance_clock(999)
     leader.followers_reach(1, nodes=[2], log_start=1)
     leader.run()
@@ -156,15 +133,14 @@ def test_deletion_waits_for_the_followers_log_starts(leader):
     leader.followers_reach(1, nodes=[3], log_start=1)
     leader.run()
     assert 2 * [{KEY: (ErrorCode.NONE, 1)}] == leader.answers
-    leader.manager.delete_records({KEY: 7}, timeout_ms=1_000, respond=leader.answers.append)
+    leader.delete(7)
     assert {KEY: (ErrorCode.OFFSET_OUT_OF_RANGE, -1)} == leader.answers[-1]
 
 
 def test_deletion_does_not_wait_for_a_dead_node(leader):
-    """A replica on a node that is not alive deletes when it is back. A deletion that waits for it completes."""
-    leader.append(acks=1)
-    leader.followers_reach(1)
-    leader.manager.delete_records({KEY: 1}, timeout_ms=1_000, respond=leader.answers.append)
+    """Its replica deletes when it is back."""
+    leader.commit()
+    leader.delete(1, timeout_ms=1_000)
     leader.followers_reach(1, nodes=[2], log_start=1)
     leader.manager.metadata.set_live_nodes({1: ("h", 1), 2: ("h", 2)})
     leader.manager.changed(leader.partition)
@@ -173,16 +149,13 @@ def test_deletion_does_not_wait_for_a_dead_node(leader):
 
 
 def test_deletion_times_out(leader):
-    """A replica that doesn't delete in time is named by REQUEST_TIMED_OUT and the low watermark."""
-    leader.append(acks=1)
-    leader.followers_reach(1)
-    leader.manager.delete_records({KEY: 1}, timeout_ms=1_000, respond=leader.answers.append)
+    leader.commit()
+    leader.delete(1, timeout_ms=1_000)
     leader.timer.advance_clock(1_000)
     assert {KEY: (ErrorCode.REQUEST_TIMED_OUT, 0)} == leader.answers[-1]
 
 
 def test_without_room_to_park_the_answer_is_what_there_is(make_leader):
-    """A full purgatory answers as at expiry, instead of growing."""
     leader = make_leader(max_parked=1)
     leader.append()
     leader.append()
@@ -190,25 +163,18 @@ def test_without_room_to_park_the_answer_is_what_there_is(make_leader):
 
 
 def test_stopping_answers_everything(leader):
-    """At shutdown whatever waits is answered as at expiry."""
     leader.append()
     leader.fetch()
     leader.manager.shut_down()
     assert [{KEY: (ErrorCode.REQUEST_TIMED_OUT, -1)}, "fetched"] == leader.answers
 
 
-def test_topics_and_watermarks_are_found_again(leader, tmp_path):
-    """Topics, log starts and watermarks are there when the node starts again."""
-    leader.append(acks=1)
-    leader.followers_reach(1)
-    leader.manager.delete_records({KEY: 1}, timeout_ms=0, respond=leader.answers.append)
+def test_topics_and_watermarks_are_found_again(leader, next_process):
+    leader.commit()
+    leader.delete(1)
     leader.manager.checkpoint()
-    nodes, settings = Cluster(ports=(1, 2, 3)), ReplicationSettings()
-    again = ReplicaManager(nodes, settings, TopicStore(tmp_path), MockTimer(), ActionQueue())
-    partition = again.partitions[KEY]
+    partition = next_process(keeps_topics=True).partitions[KEY]
     assert (1, 1, 1) == (partition.log.start_offset, partition.high_watermark, partition.log.next_offset)
-    again.shut_down()
-    again.close()
 
 
 @pytest.mark.parametrize(("policy", "at_once"), [(Fsync.INTERVAL, 0), (Fsync.ALWAYS, 2)])
@@ -216,12 +182,11 @@ def test_a_deletion_is_on_the_disk_when_the_logs_are(make_leader, monkeypatch, p
     """With INTERVAL, the fsync thread forces the checkpoint, before the logs. With ALWAYS, it is there at once."""
     synced = []
     leader = make_leader(fsync=policy)
-    leader.append(acks=1)
-    leader.followers_reach(1)
+    leader.commit()
     leader.manager.sync()
     leader.append(acks=1)
     monkeypatch.setattr(os, "fsync", lambda fd: synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")).name))  # noqa: PTH115
-    leader.manager.delete_records({KEY: 1}, timeout_ms=0, respond=leader.answers.append)
+    leader.delete(1)
     assert at_once == len(synced)
     synced.clear()
     leader.manager.sync()
@@ -230,74 +195,66 @@ def test_a_deletion_is_on_the_disk_when_the_logs_are(make_leader, monkeypatch, p
 
 
 def test_producer_ids_are_never_given_twice(tmp_path):
-    """Ids go on where no earlier process had been."""
-    ids = []
-    for _ in range(3):
-        store = TopicStore(tmp_path)
-        ids += [store.next_producer_id() for _ in range(1_500)]
+    stores = (TopicStore(tmp_path) for _ in range(3))
+    ids = [store.next_producer_id() for store in stores for _ in range(1_500)]
     assert len(ids) == len(set(ids))
 
 
 def test_a_write_to_many_partitions_checks_each_operation_once(leader, monkeypatch):
-    """A fetch that waits for two partitions is checked once by a write to both, not once per partition."""
     calls = []
     check = DelayedFetch.try_complete
     monkeypatch.setattr(DelayedFetch, "try_complete", lambda self: calls.append(self) or check(self))
     wanted = {KEY: Wanted(0, 1 << 20), ("t", 1): Wanted(0, 1 << 20)}
     operation = leader.fetch_in_session(wanted, epoch=-1, min_bytes=1 << 20, node=2)
     calls.clear()
-    leader.append(KEY, ("t", 1), acks=1)
-    leader.run()
+    leader.write(KEY, ("t", 1))
     assert [operation] == calls
 
 
+@pytest.fixture
 def next_process(leader):
-    """The manager of the next process of a node in a cluster, on the same data folder."""
-    return ReplicaManager(
-        Cluster(ports=(1, 2, 3)),
-        ReplicationSettings(),
-        TopicStore(leader.manager.store.folder, keeps_topics=False),
-        leader.timer,
-        leader.actions,
-    )
+    """The manager of the node's next process, on the same data folder."""
+    made = []
+
+    def next_process(*, keeps_topics=False):
+        store = TopicStore(leader.manager.store.folder, keeps_topics=keeps_topics)
+        nodes, settings = Cluster(ports=(1, 2, 3)), ReplicationSettings()
+        made.append(ReplicaManager(nodes, settings, store, leader.timer, leader.actions))
+        return made[-1]
+
+    yield next_process
+    for each in made:
+        each.shut_down()
+        each.close()
 
 
-def test_ends_are_those_of_now(leader):
+def test_ends_are_those_of_now(leader, next_process):
     """A node registers with the ends that its logs have then, those included that no controller has named yet."""
     leader.append()
     leader.manager.checkpoint()
     leader.manager.close()
-    restarted = next_process(leader)
+    restarted = next_process()
     for index in (0, 1):
         (leader.manager.store.folder / f"t-{index}" / "topic_id").write_text("a")
     restarted.folders.open_all()
     restarted.lead_or_follow(KEY, Leadership(1, 4, (1,)), (1,))
     restarted.append({KEY: BATCH}, acks=1, timeout_ms=0, respond=lambda _: None)
-
     assert {"t-0": (4, 2), "t-1": (-1, 0)} == restarted.folders.ends()
-    restarted.shut_down()
-    restarted.close()
 
 
 @pytest.mark.parametrize(("is_cut", "end"), [(False, (4, 2)), (True, (0, 1))])
-def test_an_epoch_without_records_is_remembered(leader, is_cut, end):
-    """A leader may have committed records of earlier epochs alone. The next process of its node registers with that.
-
-    A cut forgets the epoch, as any other epoch that begins there.
-    """
+def test_an_epoch_without_records_is_remembered(leader, next_process, is_cut, end):
+    """A leader may have committed records of earlier epochs alone. A cut forgets the epoch, as any other."""
     leader.append()
     leader.append()
     leader.manager.lead_or_follow(KEY, Leadership(1, 4, (1,)), (1, 2, 3))
     if is_cut:
         leader.partition.log.truncate_to(1)
     leader.manager.checkpoint()
-    restarted = next_process(leader)
+    restarted = next_process()
     (leader.manager.store.folder / "t-0" / "topic_id").write_text("a")
     restarted.folders.open_all()
-
     assert end == restarted.folders.ends()["t-0"]
-    restarted.shut_down()
-    restarted.close()
 
 
 def test_records_of_the_offsets_topic_stay(leader):
@@ -308,7 +265,6 @@ def test_records_of_the_offsets_topic_stay(leader):
     leader.followers_reach(1, key=key)
 
     leader.manager.delete_records({key: -1}, timeout_ms=0, respond=leader.answers.append)
-
     assert {key: (ErrorCode.INVALID_TOPIC, -1)} == leader.answers[-1]
     assert 0 == leader.manager.partitions[key].log.start_offset
 

@@ -15,8 +15,7 @@ KEY = ("t", 0)
 
 def test_a_new_topic_is_empty(leader, tmp_path):
     """A topic made under the name of a deleted one has nothing of it, even if files were left behind."""
-    leader.append(acks=1)
-    leader.run()
+    leader.write()
     kept = (tmp_path / "t-0").rename(tmp_path / "aside")
     run_at_once(leader.topics.delete_in_steps("t"))
     kept.rename(tmp_path / "t-0")
@@ -44,20 +43,17 @@ def test_a_new_topic_is_empty(leader, tmp_path):
     ],
 )
 def test_impossible_topics_are_refused(leader, wish, code):
-    """A topic that exists, has no proper name, can't be replicated so, or has an unsupported setting, is rejected."""
     with rejected(code):
         leader.topics.plan(**{"name": "new", "partitions": 1, **wish})
 
 
 def test_long_names_are_fine(leader):
-    """A name may have 249 characters, and its partitions' folders are made."""
     leader.topics.create(leader.topics.plan("x" * 249, partitions=1))
     assert leader.manager.partitions["x" * 249, 0].log.folder.is_dir()
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
 def test_compaction_of_a_topic_is_rejected_with_the_reason(leader, policy):
-    """Only the internal topic is compacted."""
     with pytest.raises(BrokerError, match=f"got '{policy}': this broker does not compact topics of clients"):
         leader.topics.plan("new", partitions=1, settings={"cleanup.policy": policy})
 
@@ -68,7 +64,6 @@ def test_what_holds_anyway_may_be_asked_for(leader):
 
 
 def test_a_topic_grows(leader, tmp_path):
-    """More partitions are there at once and after a restart. Existing topics are untouched."""
     leader.append(acks=1)
     leader.topics.create(leader.topics.plan_growth("t", 5))
     assert [1, 0, 0, 0, 0] == [leader.manager.partitions["t", index].log.next_offset for index in range(5)]
@@ -77,7 +72,6 @@ def test_a_topic_grows(leader, tmp_path):
 
 @pytest.mark.parametrize("count", [-1, 0, 1, 2, 1_001])
 def test_a_topic_does_not_shrink(leader, count):
-    """As many partitions as there are, fewer, or too many, are rejected."""
     with rejected(ErrorCode.INVALID_PARTITIONS):
         leader.topics.plan_growth("t", count)
 
@@ -99,12 +93,10 @@ def test_partitions_leave_half_of_the_open_files(leader, monkeypatch):
 
 def test_settings_are_heeded_at_once(leader):
     """A topic's own settings take the place of the node's, for what is appended next. Without them the node's hold."""
-    leader.topics.change_settings(
-        leader.topics.with_settings(leader.topics.existing("t"), {"max.message.bytes": "100"})
-    )
+    leader.configure(max_message_bytes="100")
     leader.append(acks=1)
     assert [{KEY: (ErrorCode.MESSAGE_TOO_LARGE, -1)}] == leader.answers
-    leader.topics.change_settings(leader.topics.with_settings(leader.topics.existing("t"), {}))
+    leader.configure()
     leader.append(acks=1)
     assert {KEY: (ErrorCode.NONE, 0)} == leader.answers[-1]
 
@@ -113,19 +105,14 @@ def test_a_write_that_waits_is_judged_by_the_new_settings(leader):
     """When more in-sync replicas are needed while a write waits, it is answered by what is needed then."""
     leader.append()
     leader.manager.partitions[KEY].isr = {1, 2}
-    leader.topics.change_settings(
-        leader.topics.with_settings(leader.topics.existing("t"), {"min.insync.replicas": "3"})
-    )
+    leader.configure(min_insync_replicas="3")
     leader.followers_reach(1, nodes=[2])
     leader.run()
     assert [{KEY: (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, -1)}] == leader.answers
 
 
 def test_settings_survive(leader, tmp_path):
-    """A topic's settings are there when the node starts again."""
-    leader.topics.change_settings(
-        leader.topics.with_settings(leader.topics.existing("t"), {"min.insync.replicas": "2"})
-    )
+    leader.configure(min_insync_replicas="2")
     assert {"min.insync.replicas": "2"} == TopicStore(tmp_path).topics["t"].settings
 
 
@@ -145,7 +132,6 @@ def test_a_topic_may_be_deleted_while_it_is_created(leader):
 
 
 def test_many_topics_are_one_write(leader, monkeypatch):
-    """The list of topics is written once for all that are created together."""
     writes = []
     monkeypatch.setattr(leader.manager.store, "_save", lambda *_: writes.append(True))
     leader.topics.create(*(leader.topics.plan(f"new-{number}", partitions=1) for number in range(5)))
@@ -153,7 +139,6 @@ def test_many_topics_are_one_write(leader, monkeypatch):
 
 
 def test_what_groups_have_committed_does_not_expire(leader):
-    """Retention deletes the records of a topic where this node leads, but not those of the internal topic."""
     for name in ("old", OFFSETS_TOPIC):
         topic = leader.topics.plan(name, partitions=1, replicas=1, settings={"retention.ms": "1000"})
         leader.topics.create(topic)
