@@ -107,6 +107,12 @@ def test_crash_while_sealing_is_begun_again(tmp_path, write, reopen):
     assert not list(tmp_path.glob(".tmp*"))
 
 
+def test_segment_without_a_whole_row_is_removed_instead_of_sealed(tmp_path):
+    torn = tmp_path / open_name(0)
+    torn.write_bytes(b"PURJ")
+    assert (None, False) == (seal(torn), torn.exists())
+
+
 class FullDisk:
     """A file on a disk with a given number of bytes left. `room` can be raised later."""
 

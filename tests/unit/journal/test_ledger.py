@@ -466,7 +466,8 @@ def test_a_forked_child_s_copy_is_closed_whatever_was_held_at_the_fork(tmp_path,
     """A child does not wait: its rows are dropped at once and counted, and `flush` says that the copy is closed."""
     with recorded(capacity=2, when_full="wait", patience_ms=60_000, interval_ms=60_000) as (journal, fetch):
         writer = journal._writer
-        park(fetch, "before").cancel()
+        park(fetch, "before")
+        fetch.cancel_for_key("before")
 
         def leave_five():
             for number in range(5):
