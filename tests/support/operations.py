@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Hashable, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from purgatory import DelayedOperation, Outcome
+from purgatory import DelayedOperation, Observer, Outcome
 
 if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory
@@ -67,11 +67,54 @@ def park_all(
     return [park_one(purgatory, operation, *keys) for operation in operations]
 
 
-def satisfy(purgatory: DelayedOperationPurgatory[Any], key: Hashable, *operations: Waiting) -> int:
-    """Let these operations be able to complete, and check the key. How many the check completed."""
+def park_many(purgatory: DelayedOperationPurgatory[Any], number: int, *keys: Hashable) -> list[Waiting]:
+    """Park so many operations under the keys, or under "k". Returns the operations."""
+    return park_all(purgatory, [Waiting() for _ in range(number)], *keys)
+
+
+def make_ready(operations: Sequence[Waiting]) -> None:
+    """Let these operations be able to complete."""
     for operation in operations:
         operation.ready = True
-    return purgatory.check_and_complete(key)
+
+
+def satisfy(
+    purgatory: DelayedOperationPurgatory[Any], key: Hashable, *operations: Waiting, limit: int | None = None
+) -> int:
+    """Let these operations be able to complete, and check the key. How many the check completed."""
+    make_ready(operations)
+    return purgatory.check_and_complete(key, limit)
+
+
+class Interrupted(BaseException):
+    """The exception of a signal handler."""
+
+
+def raising(error: BaseException | type[BaseException]) -> Callable[..., NoReturn]:
+    """A hook, or another function, that raises this error."""
+
+    def fail(*_: object, **__: object) -> NoReturn:
+        raise error
+
+    return fail
+
+
+class Notes(Observer):
+    """An observer that notes its reports: of an end the outcome, the operation, the error and the hooks that ran."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Any, ...]] = []
+
+    def parked(self, operation: DelayedOperation, /) -> None:
+        self.seen.append(("parked", operation))
+
+    def finished(self, operation: DelayedOperation, outcome: Outcome, error: BaseException | None, /) -> None:
+        self.seen.append((outcome, operation, error, tuple(getattr(operation, "history", ()))))
+
+    @property
+    def ends(self) -> list[tuple[Outcome, type | None]]:
+        """The outcome and the class of the error, in the order of the ends."""
+        return [(note[0], note[2] and type(note[2])) for note in self.seen if note[0] != "parked"]
 
 
 #: How an operation that is parked for a minute may leave, by its outcome. The timer is one that is moved by hand.

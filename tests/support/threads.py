@@ -55,6 +55,27 @@ def run_threads(*functions: Callable[[], Any], seconds: float = 2 * PATIENCE_S) 
     return results
 
 
+class Hang:
+    """A hook that hangs until it is released. It tells when it has begun and when it has ended."""
+
+    def __init__(self) -> None:
+        self.begun, self.ended, self._released = threading.Event(), threading.Event(), threading.Event()
+
+    def __call__(self, *_: object) -> None:
+        self.begun.set()
+        self._released.wait(2 * PATIENCE_S)
+        self.ended.set()
+
+    def has_begun(self) -> bool:
+        """Wait until the hook hangs. False if it never does."""
+        return self.begun.wait(PATIENCE_S)
+
+    def release(self) -> None:
+        """Let the hook end, and wait until it has."""
+        self._released.set()
+        assert self.ended.wait(PATIENCE_S)
+
+
 @contextlib.contextmanager
 def beside(*functions: Callable[[], object], seconds: float = 2 * PATIENCE_S) -> Iterator[None]:
     """Run each on a thread of its own beside the block, which waits for them at its end."""

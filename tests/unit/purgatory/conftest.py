@@ -1,20 +1,29 @@
+import contextlib
+
 import pytest
 
 from purgatory import DelayedOperationPurgatory
+from tests.support import Hang
 
 
 @pytest.fixture
-def purgatory(mock_timer):
-    """A purgatory whose time is moved by hand: ``mock_timer.advance_clock``."""
-    with DelayedOperationPurgatory("test", timer=mock_timer) as purgatory:
-        yield purgatory
+def make(mock_timer):
+    """Make a purgatory with these settings, called "test", whose time is moved by hand: ``mock_timer.advance_clock``."""
+    with contextlib.ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(
+            DelayedOperationPurgatory(**{"name": "test", "timer": mock_timer, **settings})
+        )
 
 
 @pytest.fixture
-def small(mock_timer):
-    """A purgatory with one place, whose time is moved by hand."""
-    with DelayedOperationPurgatory("small", timer=mock_timer, max_parked=1) as purgatory:
-        yield purgatory
+def purgatory(make):
+    return make()
+
+
+@pytest.fixture
+def small(make):
+    """A purgatory with one place."""
+    return make(name="small", max_parked=1)
 
 
 @pytest.fixture
@@ -22,3 +31,8 @@ def threaded():
     """A purgatory with a timer and a reaper of its own."""
     with DelayedOperationPurgatory("threaded") as purgatory:
         yield purgatory
+
+
+@pytest.fixture
+def hang():
+    return Hang()

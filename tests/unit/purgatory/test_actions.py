@@ -5,35 +5,29 @@ import threading
 import pytest
 
 from purgatory import ActionQueue, InvalidAction
-from tests.support import beside, run_threads
+from tests.support import beside, raising, run_threads
 
 
-def test_actions_run_in_order_when_the_queue_is_run():
-    """Nothing runs on adding. A run makes the calls in the order they were added."""
-    queue, made = ActionQueue(), []
-    for number in range(3):
-        queue.add(made.append, number)
-
-    assert ([], 3) == (made, len(queue))
-    assert 3 == queue.try_complete_actions()
-    assert [0, 1, 2] == made
-    assert 0 == queue.try_complete_actions()
+@pytest.fixture
+def queue():
+    return ActionQueue()
 
 
-def test_arguments_go_along_by_name():
-    """An action gets what it was added with, by place and by name, each its own."""
-    queue, made = ActionQueue(), []
+def test_actions_run_in_order_when_the_queue_is_run(queue):
+    """Adding makes no call. A run makes the calls in the order they were added, each once, with its own arguments."""
+    made = []
+    queue.add(made.append, "plain")
     for limit in (1, 2):
         queue.add(lambda *args, **named: made.append((args, named)), "k", limit=limit, action="check")
-    queue.add(made.append, "plain")
-    queue.try_complete_actions()
 
-    assert [(("k",), {"limit": limit, "action": "check"}) for limit in (1, 2)] + ["plain"] == made
+    assert ([], 3) == (made, len(queue))
+    assert [3, 0] == [queue.try_complete_actions() for _ in range(2)]
+    assert ["plain", *[(("k",), {"limit": limit, "action": "check"}) for limit in (1, 2)]] == made
 
 
-def test_action_added_by_an_action_waits_for_the_next_run():
+def test_action_added_by_an_action_waits_for_the_next_run(queue):
     """One run ends although every action adds another."""
-    queue, made = ActionQueue(), []
+    made = []
 
     def again():
         made.append(None)
@@ -42,29 +36,23 @@ def test_action_added_by_an_action_waits_for_the_next_run():
     queue.add(again)
 
     assert [1, 1] == [queue.try_complete_actions(), queue.try_complete_actions()]
-    assert 2 == len(made)
-    assert 1 == len(queue)
+    assert (2, 1) == (len(made), len(queue))
 
 
-def test_action_that_raises_does_not_stop_the_others(logs):
+def test_action_that_raises_does_not_stop_the_others(queue, logs):
     """An error of an action is logged. The next one answers another client."""
-    queue, made = ActionQueue(), []
+    made = []
     queue.add(int, "no number")
     queue.add(made.append, 1)
 
     assert 2 == queue.try_complete_actions()
-    assert [1] == made
-    assert ["action_failed"] == [entry["event"] for entry in logs]
+    assert ([1], ["action_failed"]) == (made, [entry["event"] for entry in logs])
 
 
-def test_interrupt_is_the_callers():
+def test_interrupt_is_the_callers(queue):
     """Ctrl-C in an action goes through, and the rest waits for the next run."""
-    queue, made = ActionQueue(), []
-
-    def interrupt():
-        raise KeyboardInterrupt
-
-    queue.add(interrupt)
+    made = []
+    queue.add(raising(KeyboardInterrupt))
     queue.add(made.append, 1)
     with pytest.raises(KeyboardInterrupt):
         queue.try_complete_actions()
@@ -74,28 +62,26 @@ def test_interrupt_is_the_callers():
 
 
 @pytest.mark.parametrize("action", [None, 5, "call"])
-def test_what_cannot_be_called_is_no_action(action):
-    """A mistake is found where it is made."""
+def test_what_cannot_be_called_is_no_action(queue, action):
     with pytest.raises(InvalidAction, match="callable"):
-        ActionQueue().add(action)
+        queue.add(action)
 
 
-def test_no_lock_is_held_while_an_action_runs():
+def test_no_lock_is_held_while_an_action_runs(queue):
     """Any thread may add, and run the queue, while an action runs."""
-    queue, made = ActionQueue(), []
+    made = []
     queue.add(lambda: run_threads(lambda: [queue.add(made.append, 1), queue.try_complete_actions()]))
     queue.try_complete_actions()
 
     assert [1] == made
 
 
-def test_every_action_runs_once():
+def test_every_action_runs_once(queue):
     """Threads that add and threads that run share the queue. Each call is made exactly once."""
-    queue, made = ActionQueue(), []
-    done = threading.Event()
+    made, done = [], threading.Event()
 
-    def add(first):
-        for number in range(first, first + 500):
+    def add(numbers):
+        for number in numbers:
             queue.add(made.append, number)
 
     def run():
@@ -103,7 +89,7 @@ def test_every_action_runs_once():
             queue.try_complete_actions()
 
     with beside(run, run):
-        run_threads(*[lambda first=first: add(first) for first in (0, 500, 1000)])
+        run_threads(*[lambda first=first: add(range(first, first + 500)) for first in (0, 500, 1000)])
         done.set()
     queue.try_complete_actions()
 

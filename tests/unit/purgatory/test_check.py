@@ -7,24 +7,30 @@ import threading
 import pytest
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, UnhashableKey, WatchKeysType
-from tests.support import Waiting, eventually, in_thread, park, park_all, park_one, run_threads, satisfy
+from tests.support import (
+    Waiting,
+    eventually,
+    in_thread,
+    make_ready,
+    park,
+    park_all,
+    park_many,
+    park_one,
+    raising,
+    run_threads,
+    satisfy,
+)
 
 
-@pytest.mark.parametrize("limit", [None, 1])
-def test_unknown_key_gives_nothing(purgatory, limit):
-    """A check of an idle key completes nothing."""
-    assert 0 == purgatory.check_and_complete("nobody", limit=limit)
+def test_check_completes_what_is_ready_in_order_of_arrival(purgatory):
+    """A check of an idle key completes nothing, nor does one before the operations are ready or after they left."""
+    order = []
+    operations = [park(purgatory, "k", complete=order.append) for _ in range(10)]
 
-
-def test_check_counts_what_it_completes(purgatory):
-    """Not ready: 0. Ready: 1, and then nothing is left."""
-    operation = park(purgatory, "k")
-    counts = [purgatory.check_and_complete("k")]
-    operation.ready = True
-    counts += [purgatory.check_and_complete("k"), purgatory.check_and_complete("k")]
-
-    assert [0, 1, 0] == counts
-    assert Outcome.SATISFIED is operation.outcome
+    assert [0, 0, 0] == [purgatory.check_and_complete(key, limit) for key, limit in [("x", None), ("x", 1), ("k", 1)]]
+    assert [10, 0] == [satisfy(purgatory, "k", *operations) for _ in range(2)]
+    assert operations == order
+    assert {Outcome.SATISFIED} == {operation.outcome for operation in operations}
 
 
 def test_keys_are_independent(purgatory):
@@ -39,20 +45,10 @@ def test_keys_are_independent(purgatory):
 def test_any_of_its_keys_completes_an_operation(purgatory, mock_timer):
     """An operation under several keys completes through any, once, and leaves the timer at once."""
     operation = park(purgatory, "a", "b", "c")
-    operation.ready = True
 
-    assert [1, 0, 0] == [purgatory.check_and_complete(key) for key in "bac"]
+    assert [1, 0, 0] == [satisfy(purgatory, key, operation) for key in "bac"]
     assert ["complete"] == operation.history
     assert (0, 0) == (mock_timer.size, purgatory.num_delayed)
-
-
-def test_operations_are_checked_in_order_of_arrival(purgatory):
-    """First come, first checked."""
-    order = []
-    operations = [park(purgatory, "k", complete=order.append) for _ in range(10)]
-
-    assert 10 == satisfy(purgatory, "k", *operations)
-    assert operations == order
 
 
 def test_who_left_during_a_check_is_not_asked(purgatory):
@@ -83,68 +79,11 @@ def test_operation_that_raises_does_not_stop_the_others(purgatory):
             raise OSError
 
     broken = park(purgatory, "a", "b", look=look)
-    good = [park(purgatory, "a"), park(purgatory, "b")]
-    for operation in good:
-        operation.ready = True
+    good = [park(purgatory, key) for key in "ab"]
 
-    assert [1, 1] == [purgatory.check_and_complete(key) for key in "ab"]
+    assert [1, 1] == [satisfy(purgatory, key, *good) for key in "ab"]
     assert broken.outcome is None
     assert {"try_complete": 2} == purgatory.snapshot().callback_errors
-
-
-@pytest.mark.guarantee("an interrupted check is repeated")
-def test_interrupted_check_is_made_up_for_the_others(purgatory):
-    """Those under the key that an interrupted check had not come to yet get their check all the same."""
-
-    def look(operation):
-        if operation.checks == 3:
-            raise KeyboardInterrupt
-
-    operations = [park(purgatory, "k", look=look), park(purgatory, "k")]
-    operations[1].ready = True
-    with pytest.raises(KeyboardInterrupt):
-        purgatory.check_and_complete("k")
-
-    assert eventually(lambda: operations[1].is_completed)
-
-
-def test_one_shard_serves_all_keys(mock_timer):
-    """The number of shards changes nothing about what is found."""
-    with DelayedOperationPurgatory("one", timer=mock_timer, shards=1) as purgatory:
-        operations = [park(purgatory, number) for number in range(50)]
-        operations[30].ready = True
-
-        assert [0, 1] == [purgatory.check_and_complete(key) for key in (29, 30)]
-        assert 49 == purgatory.watched
-
-
-def test_slow_checks_of_many_threads_lose_nothing():
-    """Twenty threads check a hundred operations. The one whose attempt makes an operation completable is not missed."""
-    with DelayedOperationPurgatory("many", reaper_enabled=False, timer_enabled=False) as purgatory:
-        lock = threading.Lock()
-
-        class Counted(Waiting):
-            attempts = 0
-
-            def try_complete(self):
-                for _ in range(50):
-                    pass
-                return self.attempts >= 20 * 20 and self.force_complete()
-
-        operations = [Counted() for _ in range(100)]
-        for number, operation in enumerate(operations):
-            purgatory.try_complete_else_watch(operation, [number])
-
-        def attempt():
-            for _ in range(20):
-                for number, operation in enumerate(operations):
-                    with lock:
-                        operation.attempts += 1
-                    purgatory.check_and_complete(number)
-
-        run_threads(*[attempt] * 20, seconds=60)
-
-        assert [["complete"]] * 100 == [operation.history for operation in operations]
 
 
 # -- cancel_for_key
@@ -157,7 +96,7 @@ def test_cancel_for_key_returns_the_operations(purgatory, mock_timer):
     other = park(purgatory, "c")
 
     assert operations == purgatory.cancel_for_key("b")
-    assert [Outcome.CANCELLED] * 3 == [operation.outcome for operation in operations]
+    assert [(Outcome.CANCELLED, [])] * 3 == [(operation.outcome, operation.history) for operation in operations]
     assert (1, 1) == (purgatory.parked, mock_timer.size)
     assert [[], [], [other]] == [purgatory.operations_for_key(key) for key in "abc"]
     purgatory.purge()
@@ -174,27 +113,18 @@ def test_cancel_for_key_leaves_the_completed_alone(purgatory):
 
 
 def test_interrupt_of_a_cancel_for_key_costs_the_list_alone(purgatory):
-    """An operation that was removed before an exception came has the outcome. The others wait on, and can be taken
-    out.
-    """
+    """An operation that was removed before an exception came has the outcome. The others can still be taken out."""
 
     class Struck(Waiting):
-        strikes = True
+        cancel = raising(KeyboardInterrupt)
 
-        def cancel(self):
-            if self.strikes:
-                raise KeyboardInterrupt
-            return super().cancel()
-
-    first, second, third = park(purgatory, "k"), Struck(), Waiting()
-    for operation in (second, third):
-        assert not purgatory.try_complete_else_watch(operation, ["k"])
+    operations = park_all(purgatory, [Waiting(), Struck(), Waiting()])
     with pytest.raises(KeyboardInterrupt):
         purgatory.cancel_for_key("k")
-    assert [Outcome.CANCELLED, None, None] == [operation.outcome for operation in (first, second, third)]
+    assert [Outcome.CANCELLED, None, None] == [operation.outcome for operation in operations]
 
-    second.strikes = False
-    assert [second, third] == purgatory.cancel_for_key("k")
+    del Struck.cancel
+    assert operations[1:] == purgatory.cancel_for_key("k")
 
 
 def test_cancel_inside_its_own_check(purgatory):
@@ -208,33 +138,29 @@ def test_cancel_inside_its_own_check(purgatory):
     operation = park(purgatory, "k", look=look)
 
     assert 0 == purgatory.check_and_complete("k")
-    assert Outcome.CANCELLED is operation.outcome
-    assert [] == operation.history
+    assert (Outcome.CANCELLED, []) == (operation.outcome, operation.history)
 
 
 # -- looking in
 
 
 @pytest.mark.parametrize("timer_enabled", [True, False])
-def test_num_delayed_counts_what_will_expire(mock_timer, timer_enabled):
+def test_num_delayed_counts_what_will_expire(make, mock_timer, timer_enabled):
     """Without a timer nothing is delayed, however much is parked, and nothing expires."""
-    timer = mock_timer if timer_enabled else None
-    with DelayedOperationPurgatory("test", timer=timer, timer_enabled=timer_enabled) as purgatory:
-        operation = park(purgatory, "k", delay_ms=5)
+    purgatory = make(timer=mock_timer if timer_enabled else None, timer_enabled=timer_enabled)
+    operation = park(purgatory, "k", delay_ms=5)
 
-        assert (1, 1 if timer_enabled else 0) == (purgatory.parked, purgatory.num_delayed)
-        purgatory.advance_clock(10)
-        assert timer_enabled == operation.is_completed
+    assert (1, 1 if timer_enabled else 0) == (purgatory.parked, purgatory.num_delayed)
+    purgatory.advance_clock(10)
+    assert timer_enabled == operation.is_completed
 
 
 def test_operations_are_listed(purgatory):
     """The waiting operations can be listed, altogether and by key, each once, as a copy."""
     operations = [park(purgatory, "a", "b"), park(purgatory, "b")]
-    gone = park(purgatory, "a", "b")
-    gone.cancel()
+    park(purgatory, "a", "b").cancel()
 
-    assert set(operations) == set(purgatory.operations())
-    assert 2 == len(purgatory.operations())
+    assert sorted(map(id, operations)) == sorted(map(id, purgatory.operations()))
     assert [operations[:1], operations, []] == [purgatory.operations_for_key(key) for key in "abc"]
     purgatory.operations_for_key("a").clear()
     assert 2 == purgatory.parked
@@ -245,35 +171,28 @@ def test_operations_are_listed(purgatory):
 
 def test_limited_check_completes_so_many_in_the_order_of_arrival(purgatory):
     """First come, first served: an event that is good for two completes the two that have waited longest."""
-    operations = park_all(purgatory, [Waiting(ready=False) for _ in range(5)])
-    for operation in operations:
-        operation.ready = True
+    operations = park_many(purgatory, 5)
 
-    assert 2 == purgatory.check_and_complete("k", limit=2)
+    assert 2 == satisfy(purgatory, "k", *operations, limit=2)
     assert operations[2:] == purgatory.operations_for_key("k")
     assert 3 == purgatory.check_and_complete("k", limit=10)
 
 
 def test_limited_check_passes_over_who_cannot_complete(purgatory):
     """Those that can't complete count for nothing and keep their places, however many stand before one that can."""
-    operations = park_all(purgatory, [Waiting() for _ in range(100)])
-    operations[77].ready = operations[99].ready = True
+    operations = park_many(purgatory, 100)
 
-    assert 1 == purgatory.check_and_complete("k", limit=1)
+    assert 1 == satisfy(purgatory, "k", operations[77], operations[99], limit=1)
     assert operations[77].is_completed
-    assert not operations[99].is_completed
     assert [*operations[:77], *operations[78:]] == purgatory.operations_for_key("k")
 
 
 def test_limited_check_looks_at_hardly_more_than_it_completes(purgatory):
     """Waking one beside thousands costs a few checks."""
-    operations = park_all(purgatory, [Waiting() for _ in range(4_000)])
-    for operation in operations:
-        operation.ready = True
+    operations = park_many(purgatory, 4_000)
     before = sum(operation.checks for operation in operations)
-    for _ in range(100):
-        assert 1 == purgatory.check_and_complete("k", limit=1)
 
+    assert [1] * 100 == [satisfy(purgatory, "k", *operations, limit=1) for _ in range(100)]
     assert 100 == sum(operation.checks for operation in operations) - before
 
 
@@ -290,31 +209,14 @@ def test_limit_is_checked(purgatory, limit):
     assert not operation.is_completed
 
 
-@pytest.mark.parametrize("kind", [list, iter])
-def test_key_without_a_hash_checks_no_other(purgatory, kind):
-    """A key without a hash raises before any operation is checked."""
-    operation = park(purgatory, "a")
-    operation.ready = True
-    with pytest.raises(UnhashableKey):
-        purgatory.check_and_complete_all(kind(["a", []]))
-    assert not operation.is_completed
-
-
 def test_limited_checks_race():
     """Many events, each good for one, complete as many operations, each once, whichever threads make the checks."""
     with DelayedOperationPurgatory("race") as purgatory:
-        operations = park_all(purgatory, [Waiting() for _ in range(600)])
-        for operation in operations:
-            operation.ready = True
-        completed = []
+        operations = park_many(purgatory, 600)
+        make_ready(operations)
+        counts = run_threads(*[lambda: sum(purgatory.check_and_complete("k", limit=1) for _ in range(100))] * 4)
 
-        def wake():
-            for _ in range(100):
-                completed.append(purgatory.check_and_complete("k", limit=1))
-
-        run_threads(*[wake] * 4)
-
-        assert 400 == sum(completed)
+        assert 400 == sum(counts)
         assert [["complete"]] * 400 == [operation.history for operation in operations if operation.is_completed]
 
 
@@ -322,9 +224,8 @@ def test_waiter_whose_lock_is_taken_is_no_part_of_a_limit(purgatory):
     """A check with a limit passes over operations whose lock is taken just then. That check is repeated in addition."""
     lock = threading.RLock()
     first, second = park(purgatory, "k", lock=lock), park(purgatory, "k")
-    first.ready = second.ready = True
     with lock:
-        assert 1 == in_thread(lambda: purgatory.check_and_complete("k", limit=1))
+        assert 1 == in_thread(lambda: satisfy(purgatory, "k", first, second, limit=1))
         assert (None, Outcome.SATISFIED) == (first.outcome, second.outcome)
 
     assert eventually(lambda: first.is_completed)
@@ -335,19 +236,18 @@ def test_expiry_during_a_limited_check_does_not_count(purgatory, lock):
     """An operation that the check expires has taken nothing, so the limit is left for the next one."""
     due = park_one(purgatory, Waiting(lock=lock, look=lambda operation: operation.checks > 2 and operation.run()))
     waiting = park(purgatory, "k")
-    waiting.ready = True
 
-    assert 1 == purgatory.check_and_complete("k", limit=1)
+    assert 1 == satisfy(purgatory, "k", waiting, limit=1)
     assert [Outcome.EXPIRED, Outcome.SATISFIED] == [due.outcome, waiting.outcome]
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_check_with_a_limit_passes_each_once_while_others_leave(purgatory, seed):
     """A check with a limit checks operations in order, each at most once, while its hooks remove and add others."""
-    random_, checked, parked = random.Random(seed), [], []
+    random_, checked, parked, is_parking = random.Random(seed), [], [], []
 
     def look(operation):
-        if not parking:
+        if not is_parking:
             checked.append(operation)
             for _ in range(random_.choice([0, 0, 1, 5, 40])):
                 random_.choice(parked).cancel()
@@ -355,13 +255,11 @@ def test_check_with_a_limit_passes_each_once_while_others_leave(purgatory, seed)
                 park()
 
     def park():
-        nonlocal parking
-        before, parking = parking, True
+        is_parking.append(True)
         parked.append(Waiting(look=look))
         purgatory.try_complete_else_watch(parked[-1], random_.choice([["key"], ["other", "key"]]))
-        parking = before
+        is_parking.pop()
 
-    parking = False
     for _ in range(300):
         park()
     assert 0 == purgatory.check_and_complete("key", 1)
@@ -373,42 +271,17 @@ def test_check_with_a_limit_passes_each_once_while_others_leave(purgatory, seed)
 # -- a check of many keys
 
 
-@pytest.mark.guarantee("an interrupted check is repeated")
-def test_check_that_is_always_interrupted_stops_no_other(purgatory):
-    """An operation whose check raises an interrupt each time does not keep those behind it from being checked."""
-
-    def interrupted(_):
-        if operation.ready:
-            raise SystemExit
-
-    operation = park(purgatory, "k", look=interrupted)
-    others = [park(purgatory, "k") for _ in range(3)]
-    for each in (operation, *others):
-        each.ready = True
-    with pytest.raises(SystemExit):
-        purgatory.check_and_complete("k")
-    for _ in range(2):
-        with contextlib.suppress(SystemExit):  # the retrier may be checking it
-            purgatory.check_and_complete("k")
-    assert eventually(lambda: all(each.is_completed for each in others))
-    assert eventually(lambda: [operation] == purgatory._retrier.waiting())
-
-
 @pytest.mark.parametrize("limit", [None, 100])
 def test_check_of_many_keys_checks_each_operation_once_and_in_order(purgatory, limit):
     """The keys are taken in their order, the operations of a key in order of arrival, and none of them twice."""
     checked = []
-    operations = [
-        park(purgatory, *keys, look=checked.append)
-        for keys in (["b"], ["a", "b"], ["c"], ["b", "c", "d"], ["a"], ["e"])
-    ]
+    operations = [park(purgatory, *keys, look=checked.append) for keys in ("b", "ab", "c", "bcd", "a", "e")]
     checked.clear()
     assert 0 == purgatory.check_and_complete_all(["a", "b", "nobody", "a", "c"], limit=limit)
     assert [operations[number] for number in (1, 4, 0, 3, 2)] == checked
 
 
 def test_check_of_many_keys_checks_very_many_each_once(purgatory):
-    """However many operations share the keys, each is checked once."""
     checked = []
     operations = [park(purgatory, number % 40, number % 40 + 1, look=checked.append) for number in range(2_000)]
     for limit in (None, 5):
@@ -420,19 +293,65 @@ def test_check_of_many_keys_checks_very_many_each_once(purgatory):
 def test_check_of_many_keys_stops_at_its_limit(purgatory):
     """A limit counts the completions under all keys together."""
     operations = [park(purgatory, key) for key in "aabbcc"]
-    for operation in operations:
-        operation.ready = True
+    make_ready(operations)
     assert 3 == purgatory.check_and_complete_all(["a", "b", "c"], limit=3)
     assert [True, True, True, False, False, False] == [operation.is_completed for operation in operations]
     assert 3 == purgatory.check_and_complete_all({"a": 1, "b": 2, "c": 3})
     assert 0 == purgatory.check_and_complete_all([])
 
 
-@pytest.mark.parametrize("keys", ["ab", b"ab", 5, None])
-def test_keys_of_a_check_must_be_an_iterable(purgatory, keys):
-    """A ``str`` is one key and not many, so it is rejected."""
-    with pytest.raises(WatchKeysType):
+@pytest.mark.parametrize(
+    ("keys", "error"),
+    [(keys, WatchKeysType) for keys in ("ab", b"ab", 5, None)]
+    + [(["a", []], UnhashableKey), (iter(["a", []]), UnhashableKey)],
+)
+def test_keys_of_a_check_must_be_an_iterable_of_hashables(purgatory, keys, error):
+    """A ``str`` is one key and not many. What is rejected checks no operation, not even one under a good key."""
+    operation = park(purgatory, "a")
+    operation.ready = True
+    with pytest.raises(error):
         purgatory.check_and_complete_all(keys)
+    assert not operation.is_completed
+
+
+# -- a check that is interrupted
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize("hook", ["look", "complete"])
+@pytest.mark.guarantee("an interrupted check is repeated")
+def test_interrupted_check_is_made_up_for_the_others(purgatory, hook, error):
+    """Those under the key that an interrupted check had not come to yet get their check all the same."""
+
+    def stop(operation):
+        if operation.checks == 3:
+            raise error
+
+    operations = [park(purgatory, "k", "j", **{hook: stop}), *park_many(purgatory, 3, "k")]
+    with pytest.raises(error):
+        satisfy(purgatory, "k", *operations)
+
+    assert eventually(lambda: [["complete"]] * 4 == [operation.history for operation in operations])
+    assert eventually(lambda: (0, []) == (purgatory.watched, purgatory.operations()))
+
+
+@pytest.mark.guarantee("an interrupted check is repeated")
+def test_check_that_is_always_interrupted_stops_no_other(purgatory):
+    """An operation whose check raises an interrupt each time does not keep those behind it from being checked."""
+
+    def interrupted(_):
+        if operation.ready:
+            raise SystemExit
+
+    operation = park(purgatory, "k", look=interrupted)
+    others = park_many(purgatory, 3)
+    with pytest.raises(SystemExit):
+        satisfy(purgatory, "k", operation, *others)
+    for _ in range(2):
+        with contextlib.suppress(SystemExit):  # the retrier may be checking it
+            purgatory.check_and_complete("k")
+    assert eventually(lambda: all(each.is_completed for each in others))
+    assert eventually(lambda: [operation] == purgatory._retrier.waiting())
 
 
 @pytest.mark.guarantee("an interrupted check is repeated")
@@ -456,19 +375,11 @@ def test_interrupted_check_of_many_keys_is_repeated(purgatory):
 @pytest.mark.guarantee("an interrupted check is repeated")
 def test_interrupted_check_with_a_limit_is_ended_by_the_retrier(purgatory, check):
     """A check that is interrupted in a hook is made to its end, and completes as many as its limit says."""
-
-    class Stop(BaseException):
-        pass
-
-    def stop(operation):
-        raise Stop
-
-    for _ in range(40):  # more than a check with a limit looks at in one go
-        park(purgatory, "k")
+    park_many(purgatory, 40)  # more than a check with a limit looks at in one go
+    stop = raising(KeyboardInterrupt)
     ready = [park(purgatory, "k", complete=stop if number == 1 else None) for number in range(50)]
-    for operation in ready:
-        operation.ready = True
-    with pytest.raises(Stop):
+    make_ready(ready)
+    with pytest.raises(KeyboardInterrupt):
         getattr(purgatory, check)("k" if check == "check_and_complete" else ["k"], limit=45)
 
     assert eventually(lambda: sum(operation.is_completed for operation in ready) == 45)

@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 from purgatory import DelayedOperationPurgatory
-from tests.support import Waiting, park_one
+from tests.support import Waiting, park, park_one
 
 pytestmark = pytest.mark.skipif(not hasattr(gc, "freeze"), reason="this interpreter has no gc.freeze()")
 
@@ -27,9 +27,7 @@ def undisturbed():
 
 def test_frozen_operations_complete_and_are_freed(purgatory):
     """The collector does not visit frozen operations. They complete, and are freed without the collector."""
-    operations = [Waiting() for _ in range(10)]
-    for number, operation in enumerate(operations):
-        purgatory.try_complete_else_watch(operation, [number])
+    operations = [park(purgatory, number) for number in range(10)]
     gc.freeze()
     visited = {id(each) for each in gc.get_objects()}
     assert not visited & set(map(id, operations))
@@ -37,7 +35,6 @@ def test_frozen_operations_complete_and_are_freed(purgatory):
     left = [weakref.ref(operation) for operation in operations]
     while operations:
         operations.pop().ready = True
-    del operation
     assert 10 == sum(purgatory.check_and_complete(number) for number in range(10))
     assert not any(reference() for reference in left)
 

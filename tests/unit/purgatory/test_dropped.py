@@ -2,9 +2,6 @@
 
 import asyncio
 import gc
-import subprocess
-import sys
-import textwrap
 import threading
 from concurrent.futures import Future
 
@@ -13,15 +10,19 @@ import pytest
 from purgatory import DelayedFuturePurgatory, DelayedOperationPurgatory, ThresholdPurgatory
 from purgatory._purgatory.live import live
 from purgatory.aio import AsyncPurgatory
-from tests.support import PATIENCE_S, Waiting, eventually
+from tests.support import eventually, output_of, park
 from timer import SystemTimer, _timer
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
+#: How a purgatory of each kind is made, and how something waits in it.
 KINDS = {
-    "operations": DelayedOperationPurgatory,
-    "futures": DelayedFuturePurgatory,
-    "threshold": ThresholdPurgatory,
+    "operations": (DelayedOperationPurgatory, lambda made, delay_ms: park(made, "k", delay_ms=delay_ms)),
+    "futures": (
+        DelayedFuturePurgatory,
+        lambda made, delay_ms: made.try_complete_else_watch(delay_ms, [Future()], lambda futures: None),
+    ),
+    "threshold": (ThresholdPurgatory, lambda made, delay_ms: made.wait(7, delay_ms)),
 }
 
 
@@ -34,21 +35,11 @@ def ended():
     return not reapers()
 
 
-def wait_in(purgatory, timeout_ms):
-    """Let something wait in a purgatory of any kind."""
-    if isinstance(purgatory, DelayedFuturePurgatory):
-        purgatory.try_complete_else_watch(timeout_ms, [Future()], lambda futures: None)
-    elif isinstance(purgatory, DelayedOperationPurgatory):
-        purgatory.try_complete_else_watch(Waiting(timeout_ms), ["k"])
-    else:
-        purgatory.wait(7, timeout_ms)
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.guarantee("a dropped purgatory ends")
 def test_thread_of_a_dropped_purgatory_ends(kind, warned):
     """If nothing waits and nothing refers to the purgatory, its thread ends, and a warning names the purgatory."""
-    KINDS[kind](f"dropped {kind}")
+    KINDS[kind][0](f"dropped {kind}")
 
     assert eventually(ended)
     assert [f"unclosed purgatory 'dropped {kind}': call its shutdown(), or use it in a with statement"] == warned()
@@ -58,24 +49,20 @@ def test_thread_of_a_dropped_purgatory_ends(kind, warned):
 @pytest.mark.guarantee("a dropped purgatory ends")
 def test_what_waits_in_a_dropped_purgatory_expires_first(kind, warned):
     """While something waits, the purgatory and its thread stay. Then both go."""
-    wait_in(KINDS[kind]("dropped"), 200)
+    make, wait_in = KINDS[kind]
+    wait_in(make("dropped"), 200)
     gc.collect()
     assert ["dropped"] == [purgatory.name for purgatory in live()]
-    assert 1 == len(reapers())
-    assert [] == warned()
+    assert (1, []) == (len(reapers()), warned())
 
     assert eventually(ended)
-    assert [] == live()
-    assert 1 == len(warned())
+    assert ([], 1) == (live(), len(warned()))
 
 
 def test_operation_that_completes_ends_the_stay(warned, monkeypatch):
     """An operation that the program completes in time lets the purgatory go before its deadline."""
     monkeypatch.setattr(_timer, "LONGEST_SLEEP_NS", 50_000_000)
-    purgatory = DelayedOperationPurgatory("dropped")
-    operation = Waiting(600_000)
-    purgatory.try_complete_else_watch(operation, ["k"])
-    del purgatory
+    operation = park(DelayedOperationPurgatory("dropped"), "k", delay_ms=600_000)
     gc.collect()
     assert 1 == len(live())
     operation.force_complete()
@@ -86,20 +73,16 @@ def test_operation_that_completes_ends_the_stay(warned, monkeypatch):
 
 
 def test_many_dropped_purgatories_leave_no_thread(warned):
-    """As many as are dropped end."""
     for number in range(50):
-        purgatory = DelayedOperationPurgatory(f"dropped {number}")
-        purgatory.try_complete_else_watch(Waiting(number % 2), ["k"])
-    del purgatory
+        park(DelayedOperationPurgatory(f"dropped {number}"), "k", delay_ms=number % 2)
 
     assert eventually(ended)
     assert 50 == len(warned())
 
 
 def test_purgatory_that_was_shut_down_warns_of_nothing(warned):
-    """A shutdown is what the warning asks for."""
     with DelayedOperationPurgatory("closed") as purgatory:
-        purgatory.try_complete_else_watch(Waiting(600_000), ["k"])
+        park(purgatory, "k")
     del purgatory
     gc.collect()
 
@@ -111,12 +94,9 @@ def test_purgatory_on_a_timer_of_the_programs_drives_it_on(warned):
     with SystemTimer("shared") as timer:
         DelayedOperationPurgatory("dropped", timer=timer)
         gc.collect()
-        staying = DelayedOperationPurgatory("staying", timer=timer, reaper_enabled=False)
-        operation = Waiting(20)
-        staying.try_complete_else_watch(operation, ["k"])
-
-        assert eventually(lambda: operation.is_completed)
-        staying.shutdown()
+        with DelayedOperationPurgatory("staying", timer=timer, reaper_enabled=False) as staying:
+            operation = park(staying, "k", delay_ms=20)
+            assert eventually(lambda: operation.is_completed)
     assert eventually(ended)
     assert [] == warned()
 
@@ -131,9 +111,7 @@ def test_dropped_async_purgatory_leaves_nothing(warned):
     asyncio.run(main())
     gc.collect()
 
-    assert [] == live()
-    assert [] == reapers()
-    assert [] == warned()
+    assert ([], [], []) == (live(), reapers(), warned())
 
 
 def test_exit_warns_of_no_purgatory_that_is_referenced():
@@ -145,12 +123,4 @@ def test_exit_warns_of_no_purgatory_that_is_referenced():
         busy = DelayedFuturePurgatory("busy")
         busy.try_complete_else_watch(600_000, [Future()], print)
     """
-    done = subprocess.run(
-        [sys.executable, "-W", "always", "-c", textwrap.dedent(program)],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=True,
-    )
-
-    assert "" == done.stderr
+    assert ("", "") == output_of(program, "-W", "always")
