@@ -7,36 +7,34 @@ import weakref
 
 import pytest
 
-from purgatory import COMPILED, DelayedOperationPurgatory, PurgatoryClosed
+from purgatory import COMPILED, PurgatoryClosed
 from purgatory._keys.shard import Shard
 from purgatory._keys.watchers import Watchers
-from tests.support import Waiting, cpython_only, park
+from tests.support import cpython_only, park, park_many
 from tests.support.operations import WAYS_OUT
 
-WAYS = [*WAYS_OUT.values(), lambda purgatory, operation: purgatory.cancel_for_key(operation.keys[0])]
+WAYS = {**WAYS_OUT, "cancelled by key": lambda purgatory, operation: purgatory.cancel_for_key(operation.keys[0])}
 
 
-@pytest.mark.parametrize("leave", WAYS, ids=[*WAYS_OUT, "cancelled by key"])
-def test_finished_operation_is_not_kept_alive_by_a_quiet_key(purgatory, leave):
-    """An operation that is done is garbage at once, although it was parked under a key that is never checked."""
+def come_and_go(purgatory, keys):
+    """Park an operation under each of the keys in turn, which leaves at once."""
+    for key in keys:
+        park(purgatory, key).force_complete()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.guarantee("nothing is left behind")
+def test_finished_operation_is_under_no_key(purgatory, way):
+    """The thread that completes an operation removes it from all its keys, at once, though none is ever checked."""
     operation = park(purgatory, "busy", "quiet")
-    leave(purgatory, operation)
+    WAYS[way](purgatory, operation)
     gone = weakref.ref(operation)
     del operation
     gc.collect()
-
     assert gone() is None
 
-
-@pytest.mark.parametrize("leave", WAYS, ids=[*WAYS_OUT, "cancelled by key"])
-@pytest.mark.guarantee("nothing is left behind")
-def test_finished_operation_is_under_no_key(purgatory, leave):
-    """The thread that completes an operation removes it from all its keys, at once."""
-    leave(purgatory, park(purgatory, "busy", "quiet", delay_ms=500))
     waiting = park(purgatory, "quiet", "other")
-
-    assert 2 == purgatory.watched
-    assert [waiting] == purgatory.operations_for_key("quiet")
+    assert (2, [waiting]) == (purgatory.watched, purgatory.operations_for_key("quiet"))
     assert (0, 1, 1) == tuple(map(purgatory.watching, ("busy", "quiet", "other")))
 
 
@@ -51,20 +49,21 @@ def test_idle_keys_are_not_counted_as_keys(purgatory):
 
 
 def test_purge_says_how_many_keys_it_forgot(purgatory):
-    """The answer is the number of idle keys."""
-    for number in range(10):
-        park(purgatory, number, "quiet").force_complete()
-    park(purgatory, "quiet")
+    """A purge forgets the idle keys, and leaves every key in use alone."""
+    come_and_go(purgatory, range(10))
+    operations = [park(purgatory, "k", 100 + number) for number in range(20)]
+    for operation in operations[::2]:
+        operation.cancel()
 
-    assert 10 == purgatory.purge()
-    assert 0 == purgatory.purge()
-    assert (0, 10) == (purgatory.snapshot().idle_keys, purgatory.snapshot().forgotten_keys)
+    assert [20, 0] == [purgatory.purge() for _ in range(2)]
+    assert (0, 20) == (purgatory.snapshot().idle_keys, purgatory.snapshot().forgotten_keys)
+    assert operations[1::2] == purgatory.operations_for_key("k")
+    assert (20, 11) == (purgatory.watched, purgatory.known_keys)
 
 
 def test_key_that_falls_idle_again_is_noted_again(purgatory):
     """A key that was wanted between two purges is forgotten by the second, if it is idle then."""
-    operation = park(purgatory, "k")
-    operation.force_complete()
+    park(purgatory, "k").force_complete()
     operation = park(purgatory, "k")
     assert 0 == purgatory.purge()
     operation.force_complete()
@@ -72,102 +71,88 @@ def test_key_that_falls_idle_again_is_noted_again(purgatory):
     assert 1 == purgatory.purge()
 
 
-def test_keys_are_forgotten_by_themselves(mock_timer):
+def test_keys_are_forgotten_by_themselves(make):
     """No more keys are idle than ``purge_interval``, whatever comes and goes."""
-    with DelayedOperationPurgatory("test", timer=mock_timer, purge_interval=10) as purgatory:
-        idle = []
-        for number in range(100):
-            park(purgatory, number).force_complete()
-            idle.append(purgatory.snapshot().idle_keys)
+    purgatory, idle = make(purge_interval=10), []
+    for number in range(100):
+        come_and_go(purgatory, [number])
+        idle.append(purgatory.snapshot().idle_keys)
 
     assert [*range(1, 11), *[10] * 90] == idle
 
 
 @pytest.mark.guarantee("nothing is left behind")
-def test_purge_interval_of_zero_keeps_nothing(mock_timer):
+def test_purge_interval_of_zero_keeps_nothing(make):
     """With an interval of zero a key is forgotten as soon as it is idle."""
-    with DelayedOperationPurgatory("test", timer=mock_timer, purge_interval=0) as purgatory:
-        park(purgatory, "a", "b", "c").force_complete()
+    purgatory = make(purge_interval=0)
+    park(purgatory, "a", "b", "c").force_complete()
 
-        assert (0, 3) == (purgatory.snapshot().idle_keys, purgatory.snapshot().forgotten_keys)
+    assert (0, 3) == (purgatory.snapshot().idle_keys, purgatory.snapshot().forgotten_keys)
 
 
-def test_as_many_keys_may_be_idle_as_are_in_use(mock_timer):
+def test_as_many_keys_may_be_idle_as_are_in_use(make):
     """Keys that take turns are not made again each time: the more are in use, the more may be idle."""
-    with DelayedOperationPurgatory("turns", timer=mock_timer, purge_interval=10) as purgatory:
-        for number in range(3_000):
-            park(purgatory, number)
-        for _ in range(3):
-            for number in range(5_000, 7_000):
-                park(purgatory, number).force_complete()
+    purgatory = make(purge_interval=10)
+    for number in range(3_000):
+        park(purgatory, number)
+    for _ in range(3):
+        come_and_go(purgatory, range(5_000, 7_000))
 
-        snapshot = purgatory.snapshot()
-        assert (3_000, 2_000) == (snapshot.keys, snapshot.idle_keys)
-        assert 10 > snapshot.forgotten_keys
-        purgatory.cancel_for_key(0)
-        for number in range(3_000):
-            purgatory.cancel_for_key(number)
-        for number in range(10_000, 12_000):
-            park(purgatory, number).force_complete()
-        assert 600 > purgatory.snapshot().idle_keys
+    snapshot = purgatory.snapshot()
+    assert (3_000, 2_000) == (snapshot.keys, snapshot.idle_keys)
+    assert 10 > snapshot.forgotten_keys
+    for number in range(3_000):
+        purgatory.cancel_for_key(number)
+    come_and_go(purgatory, range(10_000, 12_000))
+    assert 600 > purgatory.snapshot().idle_keys
 
 
 @pytest.mark.guarantee("nothing is left behind")
-def test_one_call_forgets_at_most_two_keys(mock_timer):
+def test_one_call_forgets_at_most_two_keys(make):
     """A thread whose key falls idle beyond the limit looks at two others, and goes on with its own work."""
-    with DelayedOperationPurgatory("test", timer=mock_timer, purge_interval=1_000) as purgatory:
-        for number in range(1_000):
-            park(purgatory, number).force_complete()
-        forgotten = []
-        for number in range(1_000, 1_100):
-            park(purgatory, number).force_complete()
-            forgotten.append(purgatory.snapshot().forgotten_keys)
+    purgatory, forgotten = make(purge_interval=1_000), [0]
+    come_and_go(purgatory, range(1_000))
+    for number in range(1_000, 1_100):
+        come_and_go(purgatory, [number])
+        forgotten.append(purgatory.snapshot().forgotten_keys)
 
-    assert max(after - before for before, after in itertools.pairwise([0, *forgotten])) <= 2
-
-
-def test_purge_leaves_who_waits(purgatory):
-    """A purge leaves every key in use alone."""
-    operations = [park(purgatory, "k", number) for number in range(200)]
-    for operation in operations[::2]:
-        operation.cancel()
-
-    assert 100 == purgatory.purge()
-    assert operations[1::2] == purgatory.operations_for_key("k")
-    assert 200 == purgatory.watched
+    assert max(after - before for before, after in itertools.pairwise(forgotten)) <= 2
 
 
 def test_late_note_of_a_forgotten_key_takes_nobody_with_it(purgatory):
-    """A key that was forgotten, and is noted once more by a late thread, leaves a new operation under the same key
-    alone.
-    """
-    before, newcomer = Waiting(), Waiting()
-    purgatory.try_complete_else_watch(before, ["k"])
+    """A late thread notes a key that was forgotten. A new operation under the same key stays."""
+    before = park(purgatory, "k")
     forgotten = purgatory._shards.find("k")
     before.cancel()
     purgatory.purge()
-    purgatory.try_complete_else_watch(newcomer, ["k"])
+    newcomer = park(purgatory, "k")
     purgatory._idle_keys.note(forgotten)
     purgatory.purge()
 
     assert [newcomer] == purgatory.operations_for_key("k")
 
 
-class Stopping:
-    """A key in whose hash a signal strikes, once."""
+class Own:
+    """A key with code of its own, in whose hash a signal strikes once, if it is told to."""
 
     strikes = False
+
+    def __init__(self, number):
+        self.number = number
 
     def __hash__(self):
         if self.strikes:
             self.strikes = False
             raise KeyboardInterrupt
-        return 1
+        return hash(self.number)
+
+    def __eq__(self, other):
+        return type(other) is Own and other.number == self.number
 
 
 def test_key_whose_purge_was_interrupted_is_forgotten_by_the_next(purgatory):
     """A key that a purge could not forget, as its thread was stopped in the key's own code, stays noted."""
-    key = Stopping()
+    key = Own(1)
     park(purgatory, key).cancel()
     key.strikes = True
     with contextlib.suppress(KeyboardInterrupt):  # the native implementation forgets it without its code
@@ -200,27 +185,14 @@ def test_key_that_finds_no_stack_to_be_forgotten_on_stays_noted(purgatory):
     assert (0, 150) == (purgatory.snapshot().idle_keys, purgatory.snapshot().forgotten_keys)
 
 
-class Own:
-    """A key with code of its own."""
-
-    def __init__(self, number):
-        self.number = number
-
-    def __hash__(self):
-        return hash(self.number)
-
-    def __eq__(self, other):
-        return type(other) is Own and other.number == self.number
-
-
 @pytest.mark.skipif(COMPILED, reason="in C, no thread comes between a look at the entries and what follows from it")
 def test_key_whose_last_operation_left_while_it_was_looked_at_is_forgotten_later(purgatory, monkeypatch):
     """An operation is parked under an idle key that is being forgotten, and leaves before that is given up."""
-    park(purgatory, "k").force_complete()
+    come_and_go(purgatory, ["k"])
     remove = Shard.remove_if_empty
 
     def park_first(shard, watchers):
-        last.append(park(purgatory, "k"))
+        last.extend(park_many(purgatory, 1))
         return remove(shard, watchers)
 
     def leave_after(watchers):
@@ -238,15 +210,9 @@ def test_key_whose_last_operation_left_while_it_was_looked_at_is_forgotten_later
     assert 0 == purgatory.known_keys
 
 
-def test_a_forgotten_key_is_not_noted_again(mock_timer):
+def test_a_forgotten_key_is_not_noted_again(make):
     """A parked operation that a shutdown cancels removes itself twice. The second time, its forgotten keys stay out."""
-
-    class Closing(Waiting):
-        def try_complete(self):
-            purgatory.shutdown()
-            return False
-
-    purgatory = DelayedOperationPurgatory("busy", timer=mock_timer, reaper_enabled=False, purge_interval=1)
+    purgatory = make(reaper_enabled=False, purge_interval=1)
     with pytest.raises(PurgatoryClosed):
-        purgatory.try_complete_else_watch(Closing(), ["first", "second"])
+        park(purgatory, "first", "second", look=lambda _: purgatory.shutdown())
     assert (1, 1) == (purgatory.known_keys, purgatory.idle_keys)
