@@ -7,26 +7,33 @@ from types import SimpleNamespace
 
 import pytest
 
-from purgatory import DelayedOperationPurgatory, PurgatoryFull
-from tests.support import Waiting, in_thread
+from purgatory import PurgatoryFull
+from tests.support import Waiting, in_thread, park_one, raising
 
 request_id = contextvars.ContextVar("request_id", default="none")
 
 
 @pytest.fixture
-def kept(mock_timer):
-    """A purgatory that keeps contexts, on a clock moved by hand."""
-    with DelayedOperationPurgatory("kept", timer=mock_timer, keep_context=True) as purgatory:
-        yield purgatory
+def kept(make):
+    """A purgatory that keeps contexts."""
+    return make(keep_context=True)
 
 
-def noting(seen, delay_ms=60_000, **more):
-    """An operation whose hooks note the request that they see."""
+@pytest.fixture
+def seen():
+    """The requests that were noted."""
+    return []
 
-    def note(_):
-        seen.append(request_id.get())
 
-    return Waiting(delay_ms, complete=note, expire=note, **more)
+@pytest.fixture
+def note(seen):
+    """A hook that notes the request that it sees."""
+    return lambda *_: seen.append(request_id.get())
+
+
+@pytest.fixture
+def noting(note):
+    return Waiting(complete=note, expire=note)
 
 
 def park(purgatory, operation, request="a"):
@@ -34,53 +41,43 @@ def park(purgatory, operation, request="a"):
 
     def go():
         request_id.set(request)
-        purgatory.try_complete_else_watch(operation, ["k"])
-        return operation
+        return park_one(purgatory, operation)
 
     return contextvars.Context().run(go)
 
 
-def test_hooks_run_in_the_event_s_context_by_default(mock_timer):
+def test_hooks_run_in_the_event_s_context_by_default(purgatory, noting, seen):
     """Unless it is asked for, a hook sees the variables of the thread that completed the operation."""
-    with DelayedOperationPurgatory("plain", timer=mock_timer) as purgatory:
-        park(purgatory, noting(seen := [])).force_complete()
-        assert ["none"] == seen
+    park(purgatory, noting).force_complete()
+    assert ["none"] == seen
 
 
 @pytest.mark.parametrize("end", ["check", "force"])
-def test_event_on_another_thread_runs_the_hook_in_the_parker_s_context(kept, end):
+def test_event_on_another_thread_runs_the_hook_in_the_parker_s_context(kept, noting, seen, end):
     """An event on another thread, with variables of its own, runs the hook with the parker's, and keeps its own."""
-    operation = park(kept, noting(seen := []))
-    operation.ready = True
+    park(kept, noting).ready = True
 
     def event():
         request_id.set("the event's")
-        operation.force_complete() if end == "force" else kept.check_and_complete("k")
+        noting.force_complete() if end == "force" else kept.check_and_complete("k")
         return request_id.get()
 
     assert "the event's" == in_thread(event)
     assert ["a"] == seen
 
 
-def test_expiry_runs_both_hooks_in_the_parker_s_context(kept, mock_timer):
+def test_expiry_runs_both_hooks_in_the_parker_s_context(kept, mock_timer, note, seen):
     """At the deadline, both hooks see the variables of the parker, and the second what the first has set."""
-
-    def complete(_):
-        seen.append(request_id.get())
-        request_id.set("set by on_complete")
-
-    seen = []
-    park(kept, Waiting(10, complete=complete, expire=lambda _: seen.append(request_id.get())))
+    park(kept, Waiting(10, complete=lambda _: [note(), request_id.set("set by on_complete")], expire=note))
     mock_timer.advance_clock(10)
     assert ["a", "set by on_complete"] == seen
     assert "none" == request_id.get()
 
 
-def test_shutdown_runs_the_hooks_in_the_parkers_contexts(kept):
+def test_shutdown_runs_the_hooks_in_the_parkers_contexts(kept, note, seen):
     """A drain answers each operation in the context of its own parker."""
-    seen = []
     for request in "ab":
-        park(kept, noting(seen), request)
+        park(kept, Waiting(complete=note, expire=note), request)
     kept.shutdown()
     assert ["a", "a", "b", "b"] == sorted(seen)
 
@@ -89,72 +86,51 @@ def test_what_completes_at_once_is_in_the_parker_s_own_context(kept):
     """The hook of an operation that need not wait may set variables of the parker's."""
 
     def go():
-        kept.try_complete_else_watch(Waiting(ready=True, complete=lambda _: request_id.set("answered")), ["k"])
+        park_one(kept, Waiting(ready=True, complete=lambda _: request_id.set("answered")))
         return request_id.get()
 
     assert "answered" == contextvars.Context().run(go)
 
 
-def test_operation_parked_by_a_hook_keeps_the_context_of_the_hook(kept):
+def test_operation_parked_by_a_hook_keeps_the_context_of_the_hook(kept, noting, seen):
     """A hook that parks does so in the context that the hook runs in."""
-    second = noting(seen := [])
-    first = Waiting(complete=lambda _: kept.try_complete_else_watch(second, ["k2"]))
-    park(kept, first)
-    first.force_complete()
-    second.force_complete()
+    park(kept, Waiting(complete=lambda _: park_one(kept, noting, "k2"))).force_complete()
+    noting.force_complete()
     assert ["a"] == seen
 
 
-def test_hook_that_completes_another_runs_that_in_the_other_s_context(kept):
+def test_hook_that_completes_another_runs_that_in_the_other_s_context(kept, noting, note, seen):
     """A hook that completes another operation is in its own context again afterwards."""
-    seen = []
-    inner = noting(seen)
-    outer = Waiting(complete=lambda _: (inner.force_complete(), seen.append(request_id.get())))
-    park(kept, inner, "inner")
-    park(kept, outer, "outer")
-    outer.force_complete()
+    park(kept, noting, "inner")
+    park(kept, Waiting(complete=lambda _: [noting.force_complete(), note()]), "outer").force_complete()
     assert ["inner", "outer"] == seen
 
 
 def test_hook_that_raises_leaves_the_context(kept):
     """An error of a hook is contained or passed on, and the completing thread has its own context again."""
-
-    def stop(_):
-        raise KeyboardInterrupt
-
-    failing, stopping = Waiting(complete=lambda _: 1 / 0), Waiting(complete=stop)
-    park(kept, failing)
-    park(kept, stopping)
-    failing.force_complete()
+    park(kept, Waiting(complete=raising(OSError))).force_complete()
     assert {"on_complete": 1} == kept.snapshot().callback_errors
+    stopping = park(kept, Waiting(complete=raising(KeyboardInterrupt)))
     with pytest.raises(KeyboardInterrupt):
         stopping.force_complete()
     assert "none" == request_id.get()
 
 
-def test_observers_stay_in_the_event_s_context(mock_timer):
+def test_observers_stay_in_the_event_s_context(make, note, seen):
     """Observers see the variables of the event: that is where what caused the end is known."""
-    seen = []
-    observer = SimpleNamespace(
-        leaving=lambda _: seen.append(request_id.get()), finished=lambda *_: seen.append(request_id.get())
-    )
-    with DelayedOperationPurgatory("kept", timer=mock_timer, keep_context=True, observers=[observer]) as purgatory:
-        operation = Waiting()
-        park(purgatory, operation)
-        operation.force_complete()
+    purgatory = make(keep_context=True, observers=[SimpleNamespace(leaving=note, finished=note)])
+    park(purgatory, Waiting()).force_complete()
     assert ["none", "none"] == seen
 
 
-def test_refused_operation_keeps_nothing(mock_timer):
+def test_refused_operation_keeps_nothing(make, noting, seen):
     """An operation that found no place, and is parked by another thread later, has that thread's context."""
-    with DelayedOperationPurgatory("small", timer=mock_timer, keep_context=True, max_parked=1) as purgatory:
-        first, operation = Waiting(), noting(seen := [])
-        park(purgatory, first)
-        with pytest.raises(PurgatoryFull):
-            park(purgatory, operation, "refused")
-        first.force_complete()
-        park(purgatory, operation, "later")
-        operation.force_complete()
+    small = make(keep_context=True, max_parked=1)
+    first = park(small, Waiting())
+    with pytest.raises(PurgatoryFull):
+        park(small, noting, "refused")
+    first.force_complete()
+    park(small, noting, "later").force_complete()
     assert ["later"] == seen
 
 
@@ -163,9 +139,8 @@ def test_operation_that_its_own_context_names_is_collected(kept):
     current = contextvars.ContextVar("current")
 
     def go():
-        operation = Waiting()
+        operation = park_one(kept, Waiting())
         current.set(operation)
-        kept.try_complete_else_watch(operation, ["k"])
         operation.cancel()
         return weakref.ref(operation)
 

@@ -4,8 +4,6 @@ import ast
 import json
 import logging
 import re
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,17 +14,17 @@ import structlog
 from purgatory import ActionQueue, DelayedOperationPurgatory, PurgatoryFull, on_start
 from purgatory import __file__ as LIBRARY
 from purgatory._events.log import Log, Throttle
-from tests.support import Waiting, park_one
+from tests.support import output_of, park, raising
 from timer import ManualClock
 
-ROOT = Path(__file__).resolve().parents[3]
 PACKAGE = Path(LIBRARY).parent
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "logging.md"
 ROW = re.compile(r"^\| `(\w+)` \| (\w+) \| ([^|]*) \|", re.MULTILINE)
 
 
 def documented():
     """Event -> (level, fields), from the page."""
-    page = (ROOT / "docs" / "logging.md").read_text(encoding="utf-8")
+    page = PAGE.read_text(encoding="utf-8")
     return {event: (level, set(re.findall(r"`(\w+)`", fields))) for event, level, fields in ROW.findall(page)}
 
 
@@ -54,8 +52,7 @@ def test_page_lists_every_event_of_a_journal():
     """The page names each event that a journal logs, with its level, and none that it doesn't."""
     source = "".join(path.read_text(encoding="utf-8") for path in (PACKAGE / "journal").rglob("*.py"))
     logged = {(event, level) for level, event in re.findall(r"_?log\.(\w+)\(\s*\"(journal\.\w+)\"", source)}
-    page = (ROOT / "docs" / "logging.md").read_text(encoding="utf-8")
-    listed = re.search(r"A journal logs .*?\n\n", page, re.DOTALL)[0]
+    listed = re.search(r"A journal logs .*?\n\n", PAGE.read_text(encoding="utf-8"), re.DOTALL)[0]
     named = {
         (event, level)
         for events, level in re.findall(r"([^()]+)\((\w+)\)", listed)
@@ -65,52 +62,47 @@ def test_page_lists_every_event_of_a_journal():
     assert logged == named
 
 
-def only(logs, event):
-    """The one entry of an event, checked against the page: its level and exactly its fields."""
+def only(logs, event, *fields):
+    """These fields of the one entry of an event, whose level and fields are those of the page."""
     (entry,) = (entry for entry in logs if entry["event"] == event)
-    level, fields = documented()[event]
+    level, all_fields = documented()[event]
     assert level == entry["log_level"]
-    assert fields == set(entry) - {"event", "log_level", "exc_info"}
-    return entry
+    assert all_fields == set(entry) - {"event", "log_level", "exc_info"}
+    return tuple(entry[field] for field in fields)
 
 
-def fail(*_):
-    raise ValueError("no")
+fail = raising(ValueError("no"))
 
 
 def test_life_of_a_purgatory(logs):
     """A purgatory's start and end are logged, with what became of the operations."""
     with DelayedOperationPurgatory("life", shards=4) as purgatory:
-        purgatory.try_complete_else_watch(Waiting(), ["k"])
+        park(purgatory, "k")
 
-    assert ("life", 4, "SystemTimer") == tuple(
-        only(logs, "purgatory_started")[f] for f in ("purgatory", "shards", "timer")
-    )
-    end = only(logs, "purgatory_shut_down")
-    assert ("life", "expire", 1, 0, 0) == tuple(end[f] for f in ("purgatory", "drain", "expired", "cancelled", "stuck"))
+    assert ("life", 4, "SystemTimer") == only(logs, "purgatory_started", "purgatory", "shards", "timer")
+    end = only(logs, "purgatory_shut_down", "purgatory", "drain", "expired", "cancelled", "stuck")
+    assert ("life", "expire", 1, 0, 0) == end
 
 
-def test_shutdown_that_times_out(logs, mock_timer):
+def test_shutdown_that_times_out(logs, purgatory):
     """A shutdown that does not end in time is logged, with the number of stuck operations and of hooks that run."""
-    purgatory, lock = DelayedOperationPurgatory("late", timer=mock_timer), threading.Lock()
-    purgatory.try_complete_else_watch(Waiting(lock=lock), ["k"])
+    lock = threading.Lock()
+    park(purgatory, "k", lock=lock)
     with lock:
         purgatory.shutdown(timeout_ms=10)
 
-    entry = only(logs, "shutdown_timed_out")
-    assert ("late", 10, 1, 0) == tuple(entry[f] for f in ("purgatory", "timeout_ms", "stuck", "running"))
+    said = only(logs, "shutdown_timed_out", "purgatory", "timeout_ms", "stuck", "running")
+    assert ("test", 10, 1, 0) == said
 
 
 @pytest.mark.parametrize(("hook", "asked"), [("on_complete", "complete"), ("try_complete", "look")])
-def test_hook_that_raises(logs, mock_timer, hook, asked):
+def test_hook_that_raises(logs, purgatory, hook, asked):
     """A hook that raises is logged with the operation's type and keys, the error and its traceback."""
-    with DelayedOperationPurgatory(f"raises in {hook}", timer=mock_timer) as purgatory:
-        operation = park_one(purgatory, Waiting(**{asked: fail}), "a", "b")
-        operation.force_complete()
+    park(purgatory, "a", "b", **{asked: fail}).force_complete()
 
-    entry = only(logs, "callback_failed")
-    assert ("Waiting", hook, "ValueError('no')") == tuple(entry[f] for f in ("operation", "hook", "error"))
-    assert isinstance(entry["exc_info"], ValueError)
+    *said, error = only(logs, "callback_failed", "operation", "hook", "error", "exc_info")
+    assert ["Waiting", hook, "ValueError('no')"] == said
+    assert isinstance(error, ValueError)
 
 
 class Unprintable(ValueError):
@@ -124,81 +116,66 @@ class Unprintable(ValueError):
 
 
 @pytest.mark.parametrize("with_structlog", [True, False])
-def test_repr_that_raises_is_replaced(with_structlog, request, caplog, mock_timer):
+def test_repr_that_raises_is_replaced(with_structlog, request, caplog, make):
     """Neither a key nor an error that cannot be printed makes a check, an observer or an action raise."""
     logs = request.getfixturevalue("logs") if with_structlog else None
-    broken = Unprintable()
-    actions = ActionQueue()
-    with DelayedOperationPurgatory(f"unprintable {with_structlog}", timer=mock_timer) as purgatory:
-        operation = park_one(purgatory, Waiting(complete=broken), broken)
-        operation.ready = True
-        actions.add(broken)
+    broken, actions = Unprintable(), ActionQueue()
+    purgatory = make(name=f"unprintable {with_structlog}")
+    park(purgatory, broken, complete=broken).ready = True
+    actions.add(broken)
 
-        assert 1 == purgatory.check_and_complete(broken)
-        assert 1 == actions.try_complete_actions()
+    assert (1, 1) == (purgatory.check_and_complete(broken), actions.try_complete_actions())
     said = [entry["event"] for entry in logs] if with_structlog else [record.event for record in caplog.records]
     assert {"callback_failed", "action_failed"} <= set(said)
 
 
-def test_storm_of_errors_is_one_line(logs, mock_timer):
+def test_storm_of_errors_is_one_line(logs, purgatory):
     """A thousand hooks that raise alike are one line at once. The next line says how many were kept back."""
-    with DelayedOperationPurgatory("storm", timer=mock_timer) as purgatory:
-        for _ in range(1000):
-            purgatory.try_complete_else_watch(Waiting(ready=True, complete=fail), ["k"])
+    for _ in range(1000):
+        park(purgatory, "k", ready=True, complete=fail)
 
-        assert 1000 == purgatory.snapshot().callback_errors["on_complete"]
+    assert 1000 == purgatory.snapshot().callback_errors["on_complete"]
     assert 1 == sum(entry["event"] == "callback_failed" for entry in logs)
 
 
-def test_observer_that_raises(logs, mock_timer):
+def test_observer_that_raises(logs, make):
     """An observer that raises is named."""
+    broken = type("Broken", (), {"parked": fail, "finished": lambda *_: None})()
+    park(make(observers=[broken]), "k")
 
-    class Broken:
-        def parked(self, operation):
-            raise ValueError("no")
-
-        def finished(self, operation, outcome, error):
-            pass
-
-    with DelayedOperationPurgatory("observed", timer=mock_timer, observers=[Broken()]) as purgatory:
-        purgatory.try_complete_else_watch(Waiting(), ["k"])
-
-    assert "Broken" in only(logs, "observer_failed")["observer"]
+    assert "Broken" in only(logs, "observer_failed", "observer")[0]
 
 
-def test_refusals_are_logged_once_a_second(logs, mock_timer):
+def test_refusals_are_logged_once_a_second(logs, small):
     """Rejected operations are a warning, one for many."""
-    with DelayedOperationPurgatory("full", timer=mock_timer, max_parked=1) as purgatory:
-        purgatory.try_complete_else_watch(Waiting(), ["k"])
-        for _ in range(100):
-            with pytest.raises(PurgatoryFull):
-                purgatory.try_complete_else_watch(Waiting(), ["k"])
+    park(small, "k")
+    for _ in range(100):
+        with pytest.raises(PurgatoryFull):
+            park(small, "k")
 
-    assert ("full", 1, 0) == tuple(only(logs, "purgatory_full")[f] for f in ("purgatory", "limit", "suppressed"))
+    assert ("small", 1, 0) == only(logs, "purgatory_full", "purgatory", "limit", "suppressed")
 
 
 def test_action_that_raises(logs):
-    """A queued action that raises is logged."""
     actions = ActionQueue()
     actions.add(fail)
     actions.try_complete_actions()
 
-    assert "ValueError('no')" == only(logs, "action_failed")["error"]
+    assert ("ValueError('no')",) == only(logs, "action_failed", "error")
 
 
-def test_on_start_callback_that_raises(logs, mock_timer):
+def test_on_start_callback_that_raises(logs, make):
     """A callback of ``on_start`` that raises does not keep them from being made."""
     stop = on_start(fail)
     try:
-        with DelayedOperationPurgatory("greeted", timer=mock_timer):
-            pass
+        make(name="greeted")
     finally:
         stop()
 
-    assert "greeted" == only(logs, "on_start_failed")["purgatory"]
+    assert ("greeted",) == only(logs, "on_start_failed", "purgatory")
 
 
-def test_on_start_callback_that_raises_at_once_is_forgotten(logs, mock_timer):
+def test_on_start_callback_that_raises_at_once_is_forgotten(logs, make):
     """A function that raises for a purgatory that is there gets no later one: its caller has no way to end that."""
     met = []
 
@@ -206,27 +183,23 @@ def test_on_start_callback_that_raises_at_once_is_forgotten(logs, mock_timer):
         met.append(purgatory.name)
         raise ValueError("no")
 
-    with DelayedOperationPurgatory("first", timer=mock_timer):
-        with pytest.raises(ValueError, match="no"):
-            on_start(raises)
-        with DelayedOperationPurgatory("second", timer=mock_timer):
-            assert ["first"] == met
+    make(name="first")
+    with pytest.raises(ValueError, match="no"):
+        on_start(raises)
+    make(name="second")
+    assert ["first"] == met
 
 
-def test_stop_of_on_start_ends_one_registration(mock_timer):
+def test_stop_of_on_start_ends_one_registration(make):
     """Two registrations of one function end separately, however often each is ended."""
     met = []
-
-    def greet(purgatory):
-        met.append(purgatory.name)
-
-    first, second = on_start(greet), on_start(greet)
+    first, second = (on_start(met.append) for _ in range(2))
     first()
     first()
-    with DelayedOperationPurgatory("later", timer=mock_timer):
-        second()
+    purgatory = make()
+    second()
 
-    assert ["later"] == met
+    assert [purgatory] == met
 
 
 def test_throttle_says_how_many_it_kept_back(monkeypatch):
@@ -235,8 +208,7 @@ def test_throttle_says_how_many_it_kept_back(monkeypatch):
     monkeypatch.setattr("purgatory._events.log.time", SimpleNamespace(monotonic=lambda: clock() / 1e9))
     throttle = Throttle(period_s=0.05)
 
-    assert [0, None, None] == [throttle.admit("a") for _ in range(3)]
-    assert 0 == throttle.admit("b")
+    assert [0, None, None, 0] == [throttle.admit(cause) for cause in "aaab"]
     clock.advance(49)
     assert throttle.admit("a") is None
     clock.advance(1)
@@ -259,17 +231,9 @@ def serve():
 """
 
 
-def output(program):
-    """The output of a program of its own: standard output and standard error."""
-    done = subprocess.run(
-        [sys.executable, "-c", SERVICE + program], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
-    )
-    return [done.stdout, done.stderr]
-
-
 def test_program_that_configures_nothing_sees_errors_on_standard_error_only():
     """Where nothing is configured, standard output has none of ours, and standard error what is a warning or worse."""
-    out, err = output("serve()")
+    out, err = output_of(SERVICE + "serve()")
 
     assert "" == out
     assert re.match(r"callback_failed purgatory='service' operation='Broken' keys=\('k',\) hook='on_complete' ", err)
@@ -281,11 +245,11 @@ def test_program_that_configures_nothing_sees_errors_on_standard_error_only():
 
 def test_lines_go_to_the_standard_logging_where_that_is_configured():
     """A program that configures ``logging`` gets ours there, under the logger ``purgatory``, by its level."""
-    out, err = output(
-        "import logging, sys\n"
-        "logging.basicConfig(stream=sys.stdout, level=logging.INFO, format='%(name)s %(levelname)s %(message)s')\n"
-        "serve()"
-    )
+    configure = """
+import logging, sys
+logging.basicConfig(stream=sys.stdout, level=logging.INFO, format='%(name)s %(levelname)s %(message)s')
+"""
+    out, err = output_of(SERVICE + configure + "serve()")
 
     assert "" == err
     assert "purgatory ERROR callback_failed purgatory='service'" in out
@@ -295,14 +259,12 @@ def test_lines_go_to_the_standard_logging_where_that_is_configured():
 
 def test_lines_go_to_structlog_once_that_is_configured():
     """From the moment the program configures structlog, ours go there, also if that comes after the import."""
-    out, err = output(
-        "import structlog\nstructlog.configure(processors=[structlog.processors.JSONRenderer(default=repr)])\nserve()"
-    )
+    configure = "import structlog; structlog.configure(processors=[structlog.processors.JSONRenderer(default=repr)])\n"
+    out, err = output_of(SERVICE + configure + "serve()")
 
     assert "" == err
-    assert ["purgatory_started", "callback_failed", "purgatory_shut_down"] == [
-        json.loads(line)["event"] for line in out.splitlines()
-    ]
+    events = [json.loads(line)["event"] for line in out.splitlines()]
+    assert ["purgatory_started", "callback_failed", "purgatory_shut_down"] == events
 
 
 @pytest.fixture

@@ -2,27 +2,9 @@
 
 import pytest
 
-from purgatory import DelayedOperationPurgatory, Outcome, PurgatoryFull
-from tests.support import park, satisfy
+from purgatory import Outcome, PurgatoryFull
+from tests.support import Notes, park, raising, satisfy
 from tests.support.operations import WAYS_OUT
-
-
-class Notes:
-    """Records each notification."""
-
-    def __init__(self, fail=False):
-        self.seen = []
-        self.fail = fail
-
-    def parked(self, operation):
-        self.seen.append(("parked", operation))
-        if self.fail:
-            raise OSError("observer")
-
-    def finished(self, operation, outcome, error):
-        self.seen.append((outcome, operation, error, tuple(operation.history)))
-        if self.fail:
-            raise OSError("observer")
 
 
 @pytest.fixture
@@ -31,9 +13,8 @@ def notes():
 
 
 @pytest.fixture
-def watched(mock_timer, notes):
-    with DelayedOperationPurgatory("test", timer=mock_timer, observers=[notes]) as purgatory:
-        yield purgatory
+def watched(make, notes):
+    return make(observers=[notes], max_parked=2)
 
 
 def test_outcomes_are_words():
@@ -58,51 +39,39 @@ def test_finished_comes_once_after_the_hooks(watched, notes, outcome):
     assert [("parked", operation), (outcome, operation, None, hooks)] == notes.seen
 
 
-def test_observer_learns_what_a_hook_raised(watched, notes):
+def test_observer_learns_what_a_hook_raised(watched, notes, mock_timer):
     """The error of a hook comes with the outcome."""
     error = OSError("no disk")
-
-    def fail(_):
-        raise error
-
-    operation = park(watched, complete=fail)
-    operation.force_complete()
-    park(watched, delay_ms=5, expire=fail)
-    watched.timer.advance_clock(5)
+    park(watched, complete=raising(error)).force_complete()
+    park(watched, delay_ms=5, expire=raising(error))
+    mock_timer.advance_clock(5)
 
     assert [error, error] == [note[2] for note in notes.seen if note[0] != "parked"]
 
 
-def test_cancel_for_key_and_shutdown_are_told(mock_timer, notes):
-    """Observers are notified of operations that are cancelled by key or settled by a shutdown."""
-    with DelayedOperationPurgatory("test", timer=mock_timer, observers=[notes]) as purgatory:
-        park(purgatory, "a")
-        park(purgatory, "b")
-        purgatory.cancel_for_key("a")
+def test_cancel_for_key_and_shutdown_are_told(watched, notes):
+    """Observers are notified of operations that leave by key or by a shutdown, and of none that was rejected."""
+    park(watched, "a")
+    park(watched, "b")
+    with pytest.raises(PurgatoryFull):
+        park(watched, "b")
+    assert 2 == len(notes.seen)
+    watched.cancel_for_key("a")
+    watched.shutdown()
 
-    assert [Outcome.CANCELLED, Outcome.EXPIRED] == [note[0] for note in notes.seen if note[0] != "parked"]
-
-
-def test_refused_operation_is_not_told(mock_timer, notes):
-    """An operation that was never parked is not reported."""
-    with DelayedOperationPurgatory("test", timer=mock_timer, max_parked=1, observers=[notes]) as purgatory:
-        park(purgatory)
-        with pytest.raises(PurgatoryFull):
-            park(purgatory)
-
-        assert 1 == len(notes.seen)
+    assert [(Outcome.CANCELLED, None), (Outcome.EXPIRED, None)] == notes.ends
 
 
 @pytest.mark.guarantee("hooks that raise")
-def test_observer_that_raises_is_contained(mock_timer, logs):
+def test_observer_that_raises_is_contained(make, notes, logs):
     """An error of an observer stops neither the operation nor the other observers. It is counted and logged."""
-    failing, good = Notes(fail=True), Notes()
-    with DelayedOperationPurgatory("contained", timer=mock_timer, observers=[failing, good]) as purgatory:
-        operation = park(purgatory)
+    failing = type("Failing", (), {"parked": raising(OSError), "finished": raising(OSError)})()
+    purgatory = make(observers=[failing, notes])
+    operation = park(purgatory)
 
-        assert 1 == satisfy(purgatory, "k", operation)
-        assert (2, 2) == (len(failing.seen), len(good.seen))
-        assert {"observer": 2} == purgatory.snapshot().callback_errors
+    assert 1 == satisfy(purgatory, "k", operation)
+    assert 2 == len(notes.seen)
+    assert {"observer": 2} == purgatory.snapshot().callback_errors
     assert "observer_failed" in [entry["event"] for entry in logs]
 
 
