@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from timer import MockTimer, Timer, TimerTask
+from timer import InlineExecutor, ManualClock, MockTimer, SystemTimer, Timer, TimerTask
 
 Task = TypeVar("Task", bound=TimerTask)
 
@@ -49,6 +49,22 @@ def added(timer: Timer, task: Task) -> Task:
 def add_all(timer: Timer, tasks: list[Task]) -> list[Task]:
     """Add the tasks to the timer, in that order. Returns the tasks."""
     return [added(timer, task) for task in tasks]
+
+
+def by_hand(**settings: Any) -> SystemTimer:
+    """A timer whose clock is moved by hand, and which runs its tasks on the thread that drives it."""
+    return SystemTimer(**{"clock": ManualClock(), "executor": InlineExecutor(), **settings})
+
+
+def let_pass(timer: SystemTimer, ms: float) -> bool:
+    """Move the clock of a timer by hand, then let it look. True if something expired."""
+    cast("ManualClock", timer._clock).advance(ms)
+    return timer.advance_clock(0)
+
+
+def fail(*_: object) -> None:
+    """What a task or a hook that is broken does."""
+    raise OSError("no disk")
 
 
 class Collecting:

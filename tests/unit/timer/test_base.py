@@ -4,9 +4,9 @@ import time
 
 import pytest
 
-from tests.support import PATIENCE_S, Ping, added, eventually
+from tests.support import Ping, added
 from tests.support.tasks import OwnTimer
-from timer import Driver, SystemTimer, SystemTimerReaper, Timer, TimerClosed
+from timer import SystemTimer, SystemTimerReaper, Timer, TimerClosed
 from timer._base import OnError
 
 
@@ -17,17 +17,13 @@ def plain():
 
 
 def test_timer_that_says_nothing_of_itself(plain):
-    """It is its own innermost timer, bears its class's name, and isn't known to be driven or closed."""
+    """It is its own innermost timer, bears its class's name, goes by the system's clock, and is not driven."""
+    assert {"add", "advance_clock", "size", "shutdown"} == Timer.__abstractmethods__
     assert plain is plain.inner
     assert ("OwnTimer", None, None) == (plain.name, plain.driver, plain.statistics())
     assert (False, False) == (plain.is_driven, plain.is_closed)
     assert plain.wake() is None
-
-
-def test_its_clock_is_the_systems(plain):
-    """A timer that doesn't name its clock is taken to go by the monotonic one."""
     before_ns = time.monotonic_ns()
-
     assert before_ns <= plain.now_ns() <= time.monotonic_ns()
 
 
@@ -57,21 +53,8 @@ def test_delay_survives_a_timer_that_refuses(plain):
     assert not task.is_pending
 
 
-def test_any_timer_is_driven(plain, no_threads_left):
-    """A driver needs nothing but ``advance_clock``, and stops within a moment."""
-    rounds = []
-    plain.advance_clock = lambda timeout_ms: rounds.append(timeout_ms) or time.sleep(0.001)
-    driver = Driver("driver", plain)
-
-    assert eventually(lambda: len(rounds) > 3)
-    began = time.monotonic()
-    driver.stop()
-    assert PATIENCE_S > time.monotonic() - began
-    assert not driver.thread.is_alive()
-
-
 def test_reaper_answers_for_what_it_drives(no_threads_left):
-    """A reaper's name, clock, figures and innermost timer are the driven timer's. The thread is known to both."""
+    """A reaper's name, clock, figures and innermost timer are the driven timer's, and it is closed if that timer is."""
     timer = SystemTimer("pings")
     with SystemTimerReaper("grim", timer) as reaper:
         task = added(reaper, Ping(60_000))
@@ -83,16 +66,9 @@ def test_reaper_answers_for_what_it_drives(no_threads_left):
         assert reaper.driver is timer.driver
         assert (True, True, False) == (timer.is_driven, reaper.is_driven, reaper.is_closed)
         assert reaper.put_off(task, 90_000)
-    assert (True, True) == (timer.is_closed, reaper.is_closed)
-
-
-def test_reaper_reports_a_timer_shut_down_under_it(no_threads_left):
-    """A reaper whose timer was shut down by other code is closed too."""
-    timer = SystemTimer()
-    with SystemTimerReaper("grim", timer) as reaper:
         timer.shutdown()
-
         assert reaper.is_closed
+    assert (True, True) == (timer.is_closed, reaper.is_closed)
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, GeneratorExit])

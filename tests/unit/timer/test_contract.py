@@ -13,6 +13,7 @@ import weakref
 import pytest
 
 from tests.support import Ping, add_all, added, eventually
+from tests.support.tasks import fail
 from timer import (
     NS_PER_MS,
     DelayTypeError,
@@ -94,14 +95,8 @@ def test_due_tasks_run_in_order_of_deadline(bench, settings):
 def test_size_counts_what_is_pending(bench, timer):
     """The size is raised by an add, drops at once with a cancel, and is zero when all have run."""
     tasks = [Ping(delay_ms) for delay_ms in (60_000, 60_000, 15_000, 10**9)]
-    sizes = [timer.size]
-    for task in tasks:
-        timer.add(task)
-        sizes.append(timer.size)
-    tasks[2].cancel()
-    sizes.append(timer.size)
-    tasks[3].cancel()
-    sizes.append(timer.size)
+    sizes = [timer.size, *((timer.add(task), timer.size)[1] for task in tasks)]
+    sizes += [(task.cancel(), timer.size)[1] for task in tasks[2:]]
     assert [0, 1, 2, 3, 4, 3, 2] == sizes
 
     for task in tasks[:2]:
@@ -198,10 +193,6 @@ def test_running_task_may_add_itself_again(bench, timer):
 @pytest.mark.guarantee("hooks that raise")
 def test_task_that_raises_stops_no_other(bench, timer):
     """An error of a task is reported with the task, and the others of its batch run."""
-
-    def fail():
-        raise OSError("no disk")
-
     tasks = add_all(timer, [Ping(3), Ping(3, do=fail), Ping(3), Ping(4)])
     bench.pass_ms(timer, 4)
 
@@ -217,9 +208,6 @@ def test_broken_error_handler_stops_nobody(bench, monkeypatch):
     def complain(task, error):
         raise LookupError("no handler")
 
-    def fail():
-        raise OSError
-
     timer = bench.make(on_error=complain)
     tasks = add_all(timer, [Ping(1, do=fail), Ping(1), Ping(2)])
     bench.pass_ms(timer, 2)
@@ -233,7 +221,7 @@ def test_shutdown_returns_what_was_pending(bench, timer):
     tasks = add_all(timer, [Ping(delay_ms) for delay_ms in (300_000, 100_000, 10**9, 200_000)])
 
     assert [tasks[1], tasks[3], tasks[0], tasks[2]] == timer.shutdown()
-    assert not any(task.is_pending or task.cancel() for task in tasks)
+    assert not any(timer.put_off(task, 5) or task.is_pending or task.cancel() for task in tasks)
     assert (0, []) == (timer.size, timer.shutdown())
 
 
@@ -286,17 +274,15 @@ def test_settings_are_checked(bench, setting, value):
 def test_full_timer_refuses(bench):
     """A timer that holds its limit rejects the next task and leaves it alone. A cancel makes room."""
     timer = bench.make(max_pending=2)
-    tasks = [Ping(50_000) for _ in range(3)]
-    timer.add(tasks[0])
-    timer.add(tasks[1])
+    first, second = add_all(timer, [Ping(50_000), Ping(50_000)])
+    third = Ping(50_000)
 
     with pytest.raises(TimerFull, match="is full: 2 tasks are pending"):
-        timer.add(tasks[2])
-    assert not tasks[2].is_pending
-    assert 2 == timer.size
-    timer.add(tasks[1])  # moving one needs no room
-    tasks[0].cancel()
-    timer.add(tasks[2])
+        timer.add(third)
+    assert (False, 2) == (third.is_pending, timer.size)
+    timer.add(second)  # moving one needs no room
+    first.cancel()
+    timer.add(third)
     assert 2 == timer.size
 
 
@@ -326,15 +312,6 @@ def test_task_that_ran_is_freed(bench, timer):
     assert eventually(lambda: (gc.collect(), gone())[1] is None)
 
 
-def test_task_moves_between_timers(bench, timer):
-    """Adding a task to another timer takes it out of the first."""
-    other = bench.make()
-    task = added(timer, Ping(50_000))
-    other.add(task)
-
-    assert (0, 1) == (timer.size, other.size)
-
-
 # -- putting off
 
 
@@ -359,36 +336,25 @@ def test_task_put_off_runs_by_its_new_deadline(bench, timer):
 
 @pytest.mark.parametrize("delay_ms", [5, 0, -5])
 def test_task_put_off_to_an_earlier_time_runs_then(bench, timer, delay_ms):
-    """A new delay may be shorter than what is left of the old one. Zero or less means: due already."""
-    task = added(timer, Ping(60_000))
+    """A new delay may be shorter than what is left of the old one, however long that is. Zero or less: due already."""
+    task = added(timer, Ping(50_000))
+    added_ns = task.added_ns
 
+    assert timer.put_off(task, 10**16)  # its nanoseconds need more than 64 bits
+    assert task.deadline_ns > 10**21
+    assert added_ns == task.added_ns
     assert timer.put_off(task, delay_ms)
     bench.pass_ms(timer, max(0, delay_ms + 1))
     assert bench.ran(task)
 
 
-def test_task_put_off_for_ages_waits(bench, timer):
-    """A delay too long for 64 bits of nanoseconds is one like any other."""
-    task = added(timer, Ping(50_000))
-    added_ns = task.added_ns
-
-    assert timer.put_off(task, 10**16)
-    assert task.deadline_ns > 10**21
-    assert added_ns == task.added_ns
-    assert timer.put_off(task, 1)
-    bench.pass_ms(timer, 2)
-    assert bench.ran(task)
-
-
 def test_only_a_pending_task_is_put_off(bench, timer):
     """One that was never added, was cancelled or has run is left alone, and so is one of another timer's."""
-    new, cancelled, run, foreign = Ping(50), Ping(50), Ping(0), Ping(50_000)
-    timer.add(cancelled)
+    new, foreign = Ping(50), added(bench.make(), Ping(50_000))
+    cancelled, run = add_all(timer, [Ping(50_000), Ping(0)])
     cancelled.cancel()
-    timer.add(run)
     bench.pass_ms(timer, 1)
     assert bench.ran(run)
-    bench.make().add(foreign)
     deadline_ns = foreign.deadline_ns
 
     assert [False] * 4 == [timer.put_off(task, 90) for task in (new, cancelled, run, foreign)]
@@ -411,37 +377,25 @@ def test_task_put_off_remembers_when_it_was_added(bench, timer):
     assert task.deadline_ns == task.added_ns + 50_000 * 1_000_000
 
 
-def test_closed_timer_puts_nothing_off(bench, timer):
-    """The tasks that a shutdown returns belong to its caller, and cannot be extended any more."""
-    task = added(timer, Ping(50_000))
-    timer.shutdown()
-
-    assert not timer.put_off(task, 5)
-    assert not task.is_pending
+class Forgetful(Ping):
+    def __init__(self):
+        pass
 
 
-@pytest.mark.parametrize("task", [None, 5, object()])
-def test_what_is_no_task_is_refused(timer, task):
-    """An object that is not a task is neither added nor extended, and the error names the expected type."""
-    with pytest.raises(InvalidTask, match="subclass TimerTask") as caught:
-        timer.add(task)
-    with pytest.raises(InvalidTask):
-        timer.put_off(task, 5)
-
-    assert task is caught.value.task
-    assert 0 == timer.size
-
-
-def test_task_without_the_librarys_init_is_refused(timer):
-    """A task whose ``__init__`` forgot ``super().__init__`` is neither added nor extended, and the error says why."""
-
-    class Forgetful(Ping):
-        def __init__(self):
-            pass
-
+@pytest.mark.parametrize(
+    ("task", "hint"),
+    [
+        *((what, "subclass TimerTask") for what in (None, 5, object())),
+        (Forgetful(), r"Forgetful was not initialized; call super\(\).__init__\(delay_ms\)"),
+    ],
+    ids=["None", "int", "object", "task without the library's init"],
+)
+def test_what_is_no_task_is_refused(timer, task, hint):
+    """An object that is not a whole task is neither added nor extended, and the error names what is missing."""
     for call in (timer.add, lambda task: timer.put_off(task, 5)):
-        with pytest.raises(InvalidTask, match=r"Forgetful was not initialized; call super\(\).__init__\(delay_ms\)"):
-            call(Forgetful())
+        with pytest.raises(InvalidTask, match=hint) as caught:
+            call(task)
+        assert task is caught.value.task
     assert 0 == timer.size
 
 
@@ -476,17 +430,18 @@ def test_task_that_its_owner_holds_is_not_moved(bench, timer):
     assert eventually(lambda: [task, task] == task.log)  # a reaper may just have lost the processor
 
 
-def test_timer_never_calls_cancel(bench, timer):
-    """A subclass may give ``cancel`` a wider meaning: to the timer it is nothing."""
+def test_task_moves_between_timers_and_none_calls_its_cancel(bench, timer):
+    """Adding a task to another timer takes it out of the first. What a subclass means by ``cancel`` is not called."""
 
     class Wide(Held):
         _task_allows_readd = True
 
     task = added(timer, Wide(50_000))
     timer.add(task)
-    bench.make().add(task)
+    other = bench.make()
+    other.add(task)
 
-    assert 0 == timer.size
+    assert (0, 1) == (timer.size, other.size)
     assert task._task_withdraw()
     timer.add(task)
     timer.shutdown()

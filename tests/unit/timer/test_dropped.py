@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from tests.support import PATIENCE_S, Ping, eventually
+from tests.support import PATIENCE_S, Ping, added, eventually
 from timer import Driver, SystemTimer, SystemTimerReaper, Timer
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
@@ -25,9 +25,13 @@ def rests(timer):
     return eventually(lambda: timer._resting)
 
 
+def new_reaper():
+    return SystemTimerReaper("grim", SystemTimer("dropped"))
+
+
 def test_reaper_of_a_dropped_timer_ends(warned):
     """The thread of a timer that nothing refers to ends, and a warning names the timer."""
-    reaper = SystemTimerReaper("grim", SystemTimer("dropped"))
+    reaper = new_reaper()
     thread = reaper.driver.thread
     assert rests(reaper.timer)
     del reaper
@@ -38,10 +42,8 @@ def test_reaper_of_a_dropped_timer_ends(warned):
 
 def test_task_of_a_dropped_timer_is_run_first(warned):
     """While a task is pending, the thread stays. It ends after the task has run."""
-    reaper = SystemTimerReaper("grim", SystemTimer("dropped"))
-    thread = reaper.driver.thread
-    task = Ping(100)
-    reaper.add(task)
+    reaper = new_reaper()
+    thread, task = reaper.driver.thread, added(reaper, Ping(100))
     del reaper
     gc.collect()
 
@@ -53,13 +55,12 @@ def test_task_of_a_dropped_timer_is_run_first(warned):
 
 def test_timer_that_is_dropped_with_its_first_task_runs_it(warned, monkeypatch):
     """A task that wakes a resting thread keeps the timer, even if the thread has not run since."""
-    reaper = SystemTimerReaper("grim", SystemTimer("dropped"))
+    reaper = new_reaper()
     driver, woken = reaper.driver, threading.Event()
     assert rests(reaper.timer)
     monkeypatch.setattr(driver, "_wake", woken.set)  # the thread sleeps on, until the release below
     reaper.timer._resting[:] = [driver._wake_for]
-    task = Ping(50)
-    reaper.add(task)
+    task = added(reaper, Ping(50))
     del reaper
     assert woken.is_set()
     gc.collect()
@@ -76,10 +77,7 @@ def test_timer_that_is_referenced_is_driven_on(warned):
         thread = SystemTimerReaper("grim", timer).driver.thread
         assert rests(timer)
         gc.collect()
-        task = Ping(1)
-        timer.add(task)
-
-        assert task.ran.wait(PATIENCE_S)
+        assert added(timer, Ping(1)).ran.wait(PATIENCE_S)
         assert thread.is_alive()
     assert eventually(lambda: not thread.is_alive())
     assert [] == warned()
@@ -88,7 +86,7 @@ def test_timer_that_is_referenced_is_driven_on(warned):
 @pytest.mark.parametrize("pending", [False, True])
 def test_reaper_that_was_shut_down_warns_of_nothing(warned, pending):
     """A shutdown ends a thread that rests, and one that waits for a task."""
-    reaper = SystemTimerReaper("grim", SystemTimer("closed"))
+    reaper = new_reaper()
     if pending:
         reaper.add(Ping(100_000))
     else:
@@ -134,53 +132,38 @@ def test_interrupted_add_wakes_the_driver(monkeypatch):
         assert task.ran.wait(PATIENCE_S)
 
 
-class Empty(Timer):
-    """A timer of the program's own, in which nothing can be."""
+class Own(Timer):
+    """A timer of the program's own, in which nothing can be. It counts how often it is driven."""
 
-    __slots__ = ()
+    __slots__ = ("advanced",)  # without weak references
     size = 0
+
+    def __init__(self, advanced):
+        self.advanced = advanced
 
     def add(self, task):
         raise NotImplementedError
+
+    def advance_clock(self, timeout_ms):
+        self.advanced.release()
+        return False
 
     def shutdown(self):
         return []
 
 
-def test_timer_without_weak_references_is_driven(warned):
-    """The thread holds a timer that cannot be referenced weakly. It is driven until it is stopped."""
-
-    class Slotted(Empty):
-        __slots__ = ("advanced",)
-
-        def advance_clock(self, timeout_ms):
-            self.advanced.set()
-            return False
-
-    timer = Slotted()
-    timer.advanced = advanced = threading.Event()
-    driver = Driver("slotted", timer)
-    del timer
-    gc.collect()
-    advanced.clear()
-
-    assert advanced.wait(PATIENCE_S)
-    driver.stop(PATIENCE_S)
-    assert [] == warned()
+class WithReferences(Own):
+    """The same. It can be referenced weakly, but does not say whether it is empty."""
 
 
-def test_timer_of_the_programs_own_class_is_driven_on(warned):
-    """A thread holds a timer of a class that does not say whether it is empty, even if nothing else does."""
+@pytest.mark.parametrize("kind", [Own, WithReferences])
+def test_timer_of_the_programs_own_class_is_driven_on(warned, kind):
+    """The thread holds a timer of another class, even if nothing else does, and drives it until it is stopped."""
     advanced = threading.Semaphore(0)
-
-    class Own(Empty):
-        def advance_clock(self, timeout_ms):
-            advanced.release()
-            return False
-
-    driver = Driver("own", Own())
+    driver = Driver("own", kind(advanced))
     gc.collect()
 
     assert all(advanced.acquire(timeout=PATIENCE_S) for _ in range(10))
     driver.stop(PATIENCE_S)
+    assert not driver.thread.is_alive()
     assert [] == warned()

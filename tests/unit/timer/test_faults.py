@@ -3,23 +3,13 @@
 import sys
 import threading
 import time
-from queue import SimpleQueue
-from types import SimpleNamespace
 
 import pytest
 
 import timer as package
-from tests.support import PATIENCE_S, Ping, add_all
-from timer import (
-    Driver,
-    InlineExecutor,
-    ManualClock,
-    SystemTimer,
-    SystemTimerReaper,
-    _dispatch,
-    _running,
-    check_invariants,
-)
+from tests.support import PATIENCE_S, Ping, add_all, added
+from tests.support.tasks import Collecting, by_hand, fail, let_pass
+from timer import Driver, InlineExecutor, SystemTimer, SystemTimerReaper, _dispatch, _running, check_invariants
 
 FOLDER = package.__path__[0]
 
@@ -58,9 +48,7 @@ def expire_all(number, executor):
 
     failed = []
     inner = Struck(wheel_size=2, executor=executor, on_error=lambda task, error: failed.append(task))
-    tasks = [Ping(delay_ms) for delay_ms in (1, 1, 2, 3, 5, 5, 9, 12, 12, 20)]
-    for task in tasks:
-        inner.add(task)
+    tasks = add_all(inner, [Ping(delay_ms) for delay_ms in (1, 1, 2, 3, 5, 5, 9, 12, 12, 20)])
     driver = Driver("struck", inner, on_restart=lambda error, restarts: None)
     give_up = time.monotonic() + PATIENCE_S
     lost = tasks
@@ -121,8 +109,7 @@ def test_a_batch_that_fails_is_due_again():
 
 def test_a_batch_is_due_again_although_memory_fails_several_times():
     """If there is no memory to hand a batch over, and none to make it due again, the timer waits for memory."""
-    clock = ManualClock()
-    timer = SystemTimer(clock=clock, executor=InlineExecutor())
+    timer = by_hand()
     hand_over, failures = timer._dispatcher.hand_over, [1, 2, 3]
 
     class Due(list):
@@ -138,12 +125,9 @@ def test_a_batch_is_due_again_although_memory_fails_several_times():
         raise MemoryError
 
     timer._dispatcher.hand_over = without_memory
-    task = Ping(5)
-    timer.add(task)
-    clock.advance(5)
+    task = added(timer, Ping(5))
     with pytest.raises(MemoryError):
-        timer.advance_clock(0)
-
+        let_pass(timer, 5)
     assert ([], 1) == (failures, timer.size)
     timer.advance_clock(0)
     assert task.ran.is_set()
@@ -164,10 +148,8 @@ def test_a_restart_hook_that_raises_does_not_end_the_thread():
         raise error
 
     inner = Failing()
-    task = Ping(1)
     driver = Driver("restarted", inner, on_restart=hook)
-    inner.add(task)
-    assert task.ran.wait(PATIENCE_S)
+    assert added(inner, Ping(1)).ran.wait(PATIENCE_S)
     driver.stop()
     inner.shutdown()
 
@@ -181,20 +163,16 @@ def test_a_reaper_runs_what_was_put_back():
             ended.set()
             raise SystemExit
 
-    def fail():
-        raise OSError
-
     with SystemTimerReaper("reaper", SystemTimer(on_error=on_error)) as timer:
-        first, second = add_all(timer, [Ping(5, do=fail), Ping(5)])
+        _, second = add_all(timer, [Ping(5, do=fail), Ping(5)])
         assert second.ran.wait(PATIENCE_S)
     assert ended.is_set()
 
 
 def test_tasks_that_are_cancelled_while_a_batch_begins():
     """Tasks that are cancelled at each step of a batch's beginning do not run, and the others do."""
-    clock = ManualClock()
-    batches = SimpleQueue()
-    inner = SystemTimer(clock=clock, executor=SimpleNamespace(submit=batches.put))
+    executor = Collecting()
+    inner = by_hand(executor=executor)
     tasks = add_all(inner, [Ping(1) for _ in range(1_000)])
     cancelled = set()
 
@@ -205,12 +183,10 @@ def test_tasks_that_are_cancelled_while_a_batch_begins():
                 cancelled.add(tasks[-1 - len(cancelled)])
         return tracer
 
-    clock.advance(1)
-    inner.advance_clock(0)
-    run = batches.get_nowait()
+    let_pass(inner, 1)
     sys.settrace(tracer)
     try:
-        run()
+        executor.run()
     finally:
         sys.settrace(None)
     assert [] == [task for task in tasks if task.ran.is_set() == (task in cancelled)]

@@ -8,7 +8,8 @@ import pytest
 
 from tests.support import Ping, added
 from tests.support.leaks import growth
-from timer import InlineExecutor, ManualClock, SystemTimer, TimerTask, TimerTaskEntry, TimerTaskList
+from tests.support.tasks import by_hand, let_pass
+from timer import InlineExecutor, SystemTimer, TimerTask, TimerTaskEntry, TimerTaskList
 from timer._edition import CORE
 
 pytestmark = pytest.mark.native
@@ -31,45 +32,45 @@ class Short(TimerTask):
 
 @pytest.fixture
 def timer():
-    with SystemTimer(clock=ManualClock(), executor=InlineExecutor()) as timer:
+    with by_hand() as timer:
         yield timer
 
 
+def new_bucket(level=0, *, closed=False):
+    return TimerTaskList(0, 1, level, threading.Lock(), closed=closed)
+
+
 @pytest.mark.parametrize("what", [None, 5, object(), "task", TimerTask])
-def test_only_tasks_are_taken(timer, what):
-    """An object that is not a task is rejected, and nothing happens."""
-    bucket = TimerTaskList(0, 1, 0, timer._lock)
-    calls = [
-        lambda: timer.add(what),
-        lambda: timer.put_off(what, 5),
+def test_only_tasks_are_taken(what):
+    """An object that is not a task is rejected by a bucket, and nothing happens."""
+    bucket = new_bucket()
+    for call in (
         lambda: bucket.put(what),
         lambda: bucket.remove(what),
         lambda: bucket.take(what, bucket),
         lambda: CORE.spread([what], 0, bucket, bucket, [None], 1, 0, 1, 0),
-    ]
-    for call in calls:
+    ):
         with pytest.raises(TypeError):
             call()
     assert what not in bucket
-    assert 0 == timer.size
 
 
 @pytest.mark.parametrize("source", [None, [], {}])
 def test_only_buckets_are_taken_from(timer, source):
     """An object that is not a bucket is rejected."""
-    bucket, task = TimerTaskList(0, 1, 0, timer._lock), Ping(1)
-    with pytest.raises(TypeError):
-        bucket.take(task, source)
-    with pytest.raises(TypeError):
-        CORE.spread([task], 0, source, bucket, [None], 1, 0, 1, 0)
-    with pytest.raises(TypeError):
-        CORE.Batch(timer._dispatcher, [source])
+    bucket, task = new_bucket(), Ping(1)
+    for call in (
+        lambda: bucket.take(task, source),
+        lambda: CORE.spread([task], 0, source, bucket, [None], 1, 0, 1, 0),
+        lambda: CORE.Batch(timer._dispatcher, [source]),
+    ):
+        with pytest.raises(TypeError):
+            call()
 
 
 def test_task_is_in_one_bucket():
     """A task that is in a bucket can't be put into another without being taken out of the first."""
-    bucket, other = (TimerTaskList(0, 1, 0, threading.Lock()) for _ in range(2))
-    task = TimerTaskEntry(1)
+    bucket, other, task = new_bucket(), new_bucket(), TimerTaskEntry(1)
     bucket.put(task)
     with pytest.raises(ValueError, match="no bucket"):
         other.put(task)
@@ -79,16 +80,16 @@ def test_task_is_in_one_bucket():
     assert (1, 0) == (len(bucket), len(other))
 
 
-def test_spread_starts_at_the_first_task_at_least(timer):
+def test_spread_starts_at_the_first_task_at_least():
     """A start before the first task is rejected, and nothing is read there."""
-    bucket = TimerTaskList(0, 1, 1, timer._lock)
+    bucket = new_bucket(level=1)
     with pytest.raises(ValueError, match="start must be 0 or more, got -1"):
         CORE.spread([Short(1)], -1, bucket, bucket, [None], 1, 0, 1, 0)
 
 
-def test_bucket_says_its_state_and_no_more(timer):
+def test_bucket_says_its_state_and_no_more():
     """The attributes of a bucket can be neither deleted nor set."""
-    bucket = TimerTaskList(0, 1, 0, timer._lock)
+    bucket = new_bucket()
     for name in ("closed", "first", "end", "level", "lock", "after_ns"):
         with pytest.raises((AttributeError, TypeError)):
             delattr(bucket, name)
@@ -98,7 +99,7 @@ def test_bucket_says_its_state_and_no_more(timer):
 
 def test_list_of_buckets_may_change_under_a_batch(timer):
     """A batch runs the buckets that it was made with, whatever becomes of the list."""
-    bucket, task = TimerTaskList(0, 1, 0, timer._lock, closed=True), Ping(1)
+    bucket, task = new_bucket(closed=True), Ping(1)
     bucket.put(task)
     buckets = [bucket]
     batch = CORE.Batch(timer._dispatcher, buckets)
@@ -148,7 +149,7 @@ def test_abandoned_timer_is_collected():
             freed.append(1)
 
     def abandon():
-        timer = SystemTimer(clock=ManualClock(), executor=InlineExecutor())
+        timer = by_hand()
         for delay_ms in (1, 30, 500, 10_000, 10**20):
             task = Watched(delay_ms)
             task.timer = timer
@@ -163,7 +164,7 @@ def test_bucket_outlives_nobody():
     """A bucket that is dropped with tasks in it is garbage with them. A task that is still referred to is in no bucket
     any more.
     """
-    bucket = TimerTaskList(0, 1, 0, threading.Lock())
+    bucket = new_bucket()
     kept, task = TimerTaskEntry(1), Short(2)
     task.bucket = bucket
     bucket.put(kept)
@@ -178,8 +179,7 @@ def test_bucket_outlives_nobody():
 
 def use(random_):
     """Every way through a timer, at random."""
-    clock = ManualClock()
-    timer = SystemTimer(clock=clock, executor=InlineExecutor(), wheel_size=4)
+    timer = by_hand(wheel_size=4)
     tasks = [Short(random_.choice([1, 3, 40, 900, 20_000, 10**15])) for _ in range(200)]
     for _ in range(600):
         task = random_.choice(tasks)
@@ -191,8 +191,7 @@ def use(random_):
         elif what < 0.9:
             task.cancel()
         else:
-            clock.advance(random_.randrange(30))
-            timer.advance_clock(0)
+            let_pass(timer, random_.randrange(30))
     timer.pending()
     timer.statistics()
     timer.shutdown()

@@ -12,10 +12,15 @@ from timer import DelayTypeError, DelayValueError, InvalidTask, TimerTask, Timer
 from timer._task import checked_delay_ms
 
 
-@pytest.mark.parametrize("delay_ms", [-(10**9), -1, 0, 1, 10**12])
+class Millis(int):
+    """A whole number of another type, as an enumeration's are."""
+
+
+@pytest.mark.parametrize("delay_ms", [-(10**9), -1, 0, 1, 10**12, Millis(5)])
 def test_whole_delay_is_taken_as_it_is(delay_ms):
-    """Any whole number of milliseconds is a delay. Zero or less means already due."""
+    """Any whole number of milliseconds is a delay, as a plain int. Zero or less means already due."""
     assert delay_ms == Ping(delay_ms).delay_ms
+    assert int is type(Ping(delay_ms).delay_ms)
 
 
 @pytest.mark.parametrize(("delay_ms", "expected"), [(1.0, 1), (0.1, 1), (2.5, 3), (-0.5, 0), (-1.5, -1)])
@@ -39,15 +44,6 @@ def test_what_is_not_finite_is_no_delay(delay_ms):
     """NaN and the infinities are rejected."""
     with pytest.raises(DelayValueError, match="finite"):
         TimerTask(delay_ms)
-
-
-def test_subclass_of_int_is_a_delay():
-    """A whole number of another type, such as an enumeration's, becomes a plain one."""
-
-    class Millis(int):
-        pass
-
-    assert int is type(Ping(Millis(5)).delay_ms)
 
 
 def test_task_must_define_run():
@@ -85,32 +81,16 @@ def test_subclass_may_use_any_other_private_name(mock_timer, name):
     assert "a request" == getattr(task, name)
 
 
-def test_new_task_is_nowhere():
-    """A task that was never added is not pending and has no deadline."""
+def test_task_knows_whether_and_when_it_is_due(mock_timer):
+    """One that was never added is not pending. A pending one knows when it was added and when it falls due."""
     task = Ping(5)
-
     assert isinstance(task, TimerTaskEntry)
-    assert not task.is_pending
-    assert (0, 0) == (task.deadline_ns, task.added_ns)
+    assert (False, False, 0, 0) == (task.is_pending, task.cancel(), task.deadline_ns, task.added_ns)
     assert not TimerTaskEntry().is_pending
 
-
-def test_added_task_knows_when_it_is_due(mock_timer):
-    """A pending task knows when it was added and when it falls due, on its timer's clock."""
     mock_timer.advance_clock(7)
-    task = added(mock_timer, Ping(5))
-
-    assert task.is_pending
-    assert (7_000_000, 12_000_000) == (task.added_ns, task.deadline_ns)
-
-
-def test_cancel_before_add_changes_nothing(mock_timer):
-    """A task that is in no timer can't be cancelled, and can be added afterwards."""
-    task = Ping(5)
-
-    assert not task.cancel()
     mock_timer.add(task)
-    assert 1 == mock_timer.size
+    assert (True, 7_000_000, 12_000_000) == (task.is_pending, task.added_ns, task.deadline_ns)
 
 
 @pytest.mark.guarantee("nothing is left behind")

@@ -5,81 +5,49 @@ import threading
 import pytest
 
 from tests.support import Ping, add_all, added
-from timer import (
-    NS_PER_MS,
-    InlineExecutor,
-    ManualClock,
-    SystemTimer,
-    TimerConfigError,
-    TimerTask,
-    TimingWheel,
-    check_invariants,
-)
+from tests.support.tasks import by_hand, let_pass
+from timer import NS_PER_MS, TimerTask, TimingWheel, check_invariants
 
 
 @pytest.fixture
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture
-def timer(clock):
+def timer():
     """Three buckets a level, as in the worked example of the wheel's header."""
-    with SystemTimer(clock=clock, wheel_size=3, executor=InlineExecutor()) as timer:
+    with by_hand(wheel_size=3) as timer:
         yield timer
 
 
 @pytest.fixture
-def pass_ms(clock, timer):
+def pass_ms(timer):
     def pass_ms(ms):
-        clock.advance(ms)
-        timer.advance_clock(0)
+        let_pass(timer, ms)
         check_invariants(timer)
 
     return pass_ms
 
 
-@pytest.mark.parametrize("wheel_size", [0, -1, 2.0, True, None, "20"])
-def test_wheel_size_is_a_whole_number_of_buckets(wheel_size):
-    """A wheel without buckets, or with a size that is no whole number, is rejected."""
-    with pytest.raises(TimerConfigError, match="wheel_size"):
-        TimingWheel(wheel_size, threading.Lock())
-
-
-def test_new_wheel_has_one_level():
-    """Levels are made when the first task needs them."""
-    assert 1 == len(TimingWheel(20, threading.Lock()).levels)
-
-
 def test_worked_example(timer, pass_ms):
     """The example of the wheel's header, tick by tick: due at 2, 8 and 40 with a wheel size of three."""
     log = []
-    tasks = {due: Ping(due, log) for due in (2, 8, 40)}
-    for task in tasks.values():
-        timer.add(task)
+    add_all(timer, [Ping(due, log) for due in (2, 8, 40)])
     assert (1, 1, 1) == timer.statistics().occupancy
-    pass_ms(2)
-    assert [tasks[2]] == log
-    pass_ms(1)
-    assert (1, 0, 1) == timer.statistics().occupancy
-    pass_ms(5)
-    assert [tasks[2], tasks[8]] == log
-    pass_ms(18)
-    assert (0, 0, 1) == timer.statistics().occupancy
-    pass_ms(1)
-    assert (0, 1, 0) == timer.statistics().occupancy
-    pass_ms(9)
-    assert (1, 0, 0) == timer.statistics().occupancy
-    pass_ms(3)
-    assert 2 == len(log)
-    pass_ms(1)
-    assert [tasks[2], tasks[8], tasks[40]] == log
+    for ms, has_run, occupancy in [
+        (2, 1, (0, 1, 1)),
+        (1, 1, (1, 0, 1)),
+        (5, 2, (0, 0, 1)),
+        (18, 2, (0, 0, 1)),
+        (1, 2, (0, 1, 0)),
+        (9, 2, (1, 0, 0)),
+        (3, 2, (1, 0, 0)),
+        (1, 3, (0, 0, 0)),
+    ]:
+        pass_ms(ms)
+        assert ([2, 8, 40][:has_run], occupancy) == ([task.delay_ms for task in log], timer.statistics().occupancy)
 
 
 def test_level_spans_the_interval_of_the_one_below(timer):
-    """A bucket of each level spans as many ticks as the whole level below."""
+    """A bucket of each level spans as many ticks as the whole level below. A level is made with its first task."""
+    assert [1] == [level.span for level in timer._wheel.levels]
     timer.add(Ping(100))
-
     assert [1, 3, 9, 27] == [level.span for level in timer._wheel.levels]
 
 
@@ -97,19 +65,19 @@ def test_entry_cascades_down_a_level_at_a_time(timer, pass_ms):
     assert task.ran.is_set()
 
 
-def test_hand_catches_up_after_idling(timer, clock):
+def test_hand_catches_up_after_idling(timer):
     """After an idle stretch a short delay lands on the finest level again."""
-    clock.advance(1_000_000)
+    timer._clock.advance(1_000_000)
     timer.add(Ping(2))
 
     assert (1,) == timer.statistics().occupancy
 
 
 @pytest.mark.guarantee("never early")
-def test_hand_never_passes_a_task(timer, clock):
+def test_hand_never_passes_a_task(timer):
     """Catching up stops before a bucket that holds something, however late its flush is."""
     late = added(timer, Ping(50))
-    clock.advance(1_000)
+    timer._clock.advance(1_000)
     timer.add(Ping(5))
     check_invariants(timer)
     timer.advance_clock(0)
@@ -118,11 +86,10 @@ def test_hand_never_passes_a_task(timer, clock):
     assert 1 == timer.size
 
 
-def test_emptied_buckets_hold_nobody_up(timer, clock):
+def test_emptied_buckets_hold_nobody_up(timer):
     """Buckets whose tasks were all cancelled are dropped, and don't count as something to wake for."""
     near, far = add_all(timer, [Ping(2), Ping(200)])
     near.cancel()
-
     assert timer.next_deadline_ms() > 2
     far.cancel()
     assert timer.next_deadline_ms() is None
@@ -141,14 +108,13 @@ def test_buckets_do_not_pile_up(timer, pass_ms):
 
 
 @pytest.mark.parametrize("wheel_size", [1, 2, 3, 20])
-def test_every_due_tick_finds_its_bucket(wheel_size, clock):
+def test_every_due_tick_finds_its_bucket(wheel_size):
     """Whatever the size of the wheel, a bucket spans the tick it was asked for and is found again."""
     wheel = TimingWheel(wheel_size, threading.Lock())
     for tick in range(1, 300):
         bucket, _ = wheel.place(tick)
         assert bucket.first <= tick < bucket.end
-        assert (bucket, False) == wheel.place(tick)
-        assert (bucket, False) == wheel.bucket_for(tick * NS_PER_MS, 0)
+        assert (bucket, False) == wheel.place(tick) == wheel.bucket_for(tick * NS_PER_MS, 0)
 
 
 def test_bucket_of_the_next_turn_is_not_taken_for_one_of_this():
@@ -174,19 +140,13 @@ def test_next_tick_is_known_without_walking():
 
 
 @pytest.mark.parametrize("delay_ms", [8, 2**80])
-def test_a_second_init_of_a_pending_task_changes_nothing(timer, clock, delay_ms):
+def test_a_second_init_of_a_pending_task_changes_nothing(timer, pass_ms, delay_ms):
     """A task that is initialized again while it is pending keeps its place and its deadline, and runs then."""
-    task, other = Ping(4_000), Ping(7)  # in a coarse bucket, which is moved
-    timer.add(task)
-    timer.add(other)
+    task, other = add_all(timer, [Ping(4_000), Ping(7)])  # in a coarse bucket, which is moved
     before = task.delay_ms, task.deadline_ns, task.added_ns
     TimerTask.__init__(task, delay_ms)
     assert before == (task.delay_ms, task.deadline_ns, task.added_ns)
-    clock.advance(3_999)
-    timer.advance_clock(0)
+    pass_ms(3_999)
     assert (True, False) == (other.ran.is_set(), task.ran.is_set())
-    clock.advance(1)
-    timer.advance_clock(0)
-
-    assert task.ran.is_set()
-    assert not task.is_pending
+    pass_ms(1)
+    assert (True, False) == (task.ran.is_set(), task.is_pending)
