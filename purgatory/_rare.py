@@ -13,7 +13,7 @@ from purgatory._operations.operation import UNPARKED
 from purgatory._operations.subclasses import reject_coroutine, warn_still_open
 from purgatory._operations.user_lock import check_lock, lock_not_taken
 from purgatory._purgatory.arguments import NO_INIT, admit, check_ready, each_once, reject_own_hook
-from purgatory._purgatory.many_keys import checked_keys, hand_over
+from purgatory._purgatory.many_keys import checked_keys, retry_rest
 from purgatory._purgatory.parking import NO_PLACE, RETRY_SLEEP_S, checked_when_closed, find_place, set_deadline
 from purgatory._support.edition import CORE
 from purgatory._support.errors import AlreadyParked, InvalidOperation, PurgatoryClosed, checked_int, unhashable

@@ -112,7 +112,7 @@ class TimingWheel:
             for level in self.levels:
                 if ahead < level.reach:
                     bucket = level.slots[tick // level.span % len(level.slots)]
-                    if bucket is not None and bucket.first <= tick:  # otherwise it is of the ring's next turn
+                    if bucket is not None and bucket.first <= tick:  # otherwise it is of the ring's next round
                         return bucket, False
         self.catch_up(self.tick_at(now_ns))
         if deadline_ns <= now_ns or tick <= self.hand:
@@ -209,7 +209,7 @@ class TimingWheel:
             at += 1
             if CORE is not None:  # the native implementation moves the next tasks, as far as their buckets exist
                 ring = self.levels[bucket.level - 1]
-                at = CORE.spread(
+                at = CORE.move_slice(
                     tasks, at, bucket, due, ring.slots, ring.span, self._start_ns, self._tick_ns, self.hand
                 )
         if not due:

@@ -116,8 +116,9 @@ class Completion:
     hooks: tuple[str, ...]
     error: BaseException | None = None
     is_reported: bool = False
-    #: Whether the operation counts among its shard's completing ones. Written under the home shard's lock.
-    is_counted: bool = False
+    #: Whether this thread has decided the outcome and has not finished. Meanwhile, the operation is in its shard's
+    #: number of completing ones. Written under the home shard's lock.
+    is_completing: bool = False
     #: The state before the outcome. Written under the home shard's lock.
     before: int = NEW
 
@@ -444,7 +445,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             self._op_run_hooks(completion)
         except BaseException:
             self._op_check_initialized()
-            if completion.is_counted:  # this thread decided the outcome, and no other one runs the pending hooks
+            if completion.is_completing:  # no other thread runs the pending hooks
                 with ExitStack() as owed:  # each call is made, the last one first, whatever the others raise
                     for _ in _OWED:
                         owed.callback(self._op_run_hooks, completion)
@@ -474,7 +475,7 @@ class DelayedOperation(TimerTask, abc.ABC):
                 home_shard.checks += self._op_checks
                 home_shard.completing += 1
                 completion.before = state
-                completion.is_counted = True
+                completion.is_completing = True
                 return state
 
     def _op_run_hooks(self, completion: Completion) -> None:
@@ -503,8 +504,8 @@ class DelayedOperation(TimerTask, abc.ABC):
             outcome = OUTCOMES[self._op_state]
             home_shard.observers.notify("finished", self, outcome, completion.error)
         with home_shard.lock:
-            home_shard.completing -= completion.is_counted
-            completion.is_counted = False
+            home_shard.completing -= completion.is_completing
+            completion.is_completing = False
 
     def _op_remove(self) -> None:
         """Remove the operation from the timer, its keys and its place. A second call has no effect."""

@@ -44,7 +44,7 @@ class RestOfCheck:
                 operation._op_retry()  # each by itself, so that one whose check raises an interrupt stops no other
 
 
-def hand_over(parking: Parking, keys: Sequence[Hashable], limit: int | None) -> None:
+def retry_rest(parking: Parking, keys: Sequence[Hashable], limit: int | None) -> None:
     """Pass the rest of an interrupted check to the retrier, if there is any."""
     if keys and (limit is None or limit > 0):
         shard = parking._shards.shard_for(keys[0])
@@ -78,7 +78,7 @@ def check_keys(parking: Parking, keys: Iterable[Hashable], limit: int | None) ->
                 break
     except BaseException:
         completed += begun is not None and begun._op_state == SATISFIED
-        hand_over(parking, given, None if limit is None else limit - completed)
+        retry_rest(parking, given, None if limit is None else limit - completed)
         raise
     return completed
 

@@ -31,7 +31,7 @@ from purgatory._events.outcome import ARRIVING, IMMEDIATE, PARKED
 from purgatory._operations.operation import UNPARKED, DelayedOperation, ParkingTurn
 from purgatory._operations.user_lock import call_with
 from purgatory._purgatory.arguments import admit, check_ready, each_once, reject_own_hook
-from purgatory._purgatory.many_keys import check_keys, hand_over
+from purgatory._purgatory.many_keys import check_keys, retry_rest
 from purgatory._support.edition import CORE, native_class
 from purgatory._support.errors import (
     AlreadyParked,
@@ -199,7 +199,7 @@ class Parking:
             return self.check_and_complete_all([key], limit)
         watchers = self._shards.find(key)
         completed = 0
-        with OnError(hand_over, self, (key,), None):
+        with OnError(retry_rest, self, (key,), None):
             for operation in [] if watchers is None else watchers.operations():
                 if operation._op_state <= PARKED and operation.maybe_try_complete():
                     completed += 1

@@ -38,9 +38,15 @@ class Shards:
         self._make = make
         self._made: dict[int, Shard] = {}
 
+    def _number_of_shard(self, key: Hashable) -> int:
+        try:
+            return hash(key) % self._count
+        except TypeError as error:
+            raise unhashable([key], error) from None
+
     def shard_for(self, key: Hashable) -> Shard:
         """The shard that a key belongs to. It is made if it does not exist."""
-        number = self._number(key)
+        number = self._number_of_shard(key)
         shard = self._made.get(number)
         if shard is None:
             shard = self._made.setdefault(number, self._make())  # another thread may have made it first
@@ -48,7 +54,7 @@ class Shards:
 
     def find(self, key: Hashable) -> Watchers | None:
         """The watchers of a key, or None if the key is not known."""
-        shard = self._made.get(self._number(key))
+        shard = self._made.get(self._number_of_shard(key))
         return None if shard is None else shard.find(key)
 
     def __iter__(self) -> Iterator[Shard]:
@@ -96,12 +102,6 @@ class Shards:
             expired_normally=expired_normally,
             cancelled_normally=cancelled_normally,
         )
-
-    def _number(self, key: Hashable) -> int:
-        try:
-            return hash(key) % self._count
-        except TypeError as error:
-            raise unhashable([key], error) from None
 
 
 def operations_in_chunks(watchers: Watchers, most: int) -> Iterator[list[Any]]:

@@ -11,6 +11,17 @@ static int is_uninitialized(Parking *self)
     return 1;
 }
 
+/* Reject an operation that cannot be parked. 0 if it can, or -1 with the error. */
+static int check_ready(PyObject *given)
+{
+    Operation *op = (Operation *)given;
+    if (!IS_OPERATION(given) || op->entry.delay_ms == TIMER_UNSET) /* DelayedOperation.register() lets in anything */
+        return raise_made(PyObject_CallFunctionObjArgs(core.invalid_operation, given, core.no_init, NULL)), -1;
+    if (op->home_shard == NULL && __atomic_load_n(&op->entry.bucket, __ATOMIC_RELAXED) == NULL)
+        return 0;
+    return done_call(PyObject_CallOneArg(core.check_ready, given));
+}
+
 /* Check a type of operations. This happens once, unless the type overrides maybe_try_complete: 1 if it does, 0, or -1
  * with an error. Other threads read `admitted` meanwhile, so the type is added to it when its answer is known. */
 static int admit(Parking *self, PyObject *given)
@@ -112,17 +123,4 @@ static PyObject *each_once(PyObject *given)
     keys = list == NULL ? NULL : PyList_AsTuple(list);
     Py_XDECREF(list);
     return keys;
-}
-
-/* Reject an operation that cannot be parked. 0 if it can, or -1 with the error. */
-static int check_ready(Parking *self, PyObject *given)
-{
-    Operation *op = (Operation *)given;
-    if (is_closed(self))
-        return raise_made(PyObject_CallOneArg(core.closed_error, self->name)), -1;
-    if (!IS_OPERATION(given) || op->entry.delay_ms == TIMER_UNSET) /* DelayedOperation.register() lets in anything */
-        return raise_made(PyObject_CallFunctionObjArgs(core.invalid_operation, given, core.no_init, NULL)), -1;
-    if (op->home_shard == NULL && __atomic_load_n(&op->entry.bucket, __ATOMIC_RELAXED) == NULL)
-        return 0;
-    return done_call(PyObject_CallOneArg(core.check_ready, given));
 }

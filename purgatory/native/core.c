@@ -8,8 +8,8 @@
  *     hooks.c            calls of the user's hooks
  *     observers.c        ObserverMethods: the callables that are notified of an operation's events
  *     watchers.c         Watchers: the operations under one key, a linked list of links
- *     idle_keys.c        IdleKeys: the queue of keys without operations, linked through their watchers
  *     shard.c            Shard: keys and counters
+ *     idle_keys.c        IdleKeys: the queue of keys without operations, linked through their watchers
  *     take_snapshot.c    visit: what a snapshot reads of each key
  *     user_lock.c        the user's lock of an operation
  *     operation.c        the steps of an operation
@@ -50,8 +50,8 @@
 #include "purgatory/native/hooks.c"
 #include "purgatory/native/observers.c"
 #include "purgatory/native/watchers.c"
-#include "purgatory/native/idle_keys.c"
 #include "purgatory/native/shard.c"
+#include "purgatory/native/idle_keys.c"
 #include "purgatory/native/take_snapshot.c"
 #include "purgatory/native/user_lock.c"
 #include "purgatory/native/operation.c"
@@ -104,14 +104,13 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *given)
                            {&core.checked_keys, "checked_keys"}, {&core.checked_when_closed, "checked_when_closed"},
                            {&core.closed_error, "PurgatoryClosed"}, {&core.each_once, "each_once"},
                            {&core.find_place, "find_place"}, {&core.future, "Future"},
-                           {&core.hand_over, "hand_over"}, {&core.invalid_operation, "InvalidOperation"},
-                           {&core.lock_not_taken, "lock_not_taken"},
-                           {&core.no_init, "NO_INIT"}, {&core.no_place, "NO_PLACE"},
-                           {&core.reject_coroutine, "reject_coroutine"},
-                           {&core.reject_own_hook, "reject_own_hook"},
-                           {&core.retry_sleep_s, "RETRY_SLEEP_S"}, {&core.set_deadline, "set_deadline"},
-                           {&core.sleep, "sleep"}, {&core.timer_closed, "TimerClosed"},
-                           {&core.unhashable, "unhashable"}, {&core.warn, "warn_still_open"}};
+                           {&core.retry_rest, "retry_rest"}, {&core.invalid_operation, "InvalidOperation"},
+                           {&core.lock_not_taken, "lock_not_taken"}, {&core.no_init, "NO_INIT"},
+                           {&core.no_place, "NO_PLACE"}, {&core.reject_coroutine, "reject_coroutine"},
+                           {&core.reject_own_hook, "reject_own_hook"}, {&core.retry_sleep_s, "RETRY_SLEEP_S"},
+                           {&core.set_deadline, "set_deadline"}, {&core.sleep, "sleep"},
+                           {&core.timer_closed, "TimerClosed"}, {&core.unhashable, "unhashable"},
+                           {&core.warn, "warn_still_open"}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         PyObject *found = PyObject_GetAttrString(given, wanted[i].text);
         if (found == NULL)
@@ -137,16 +136,15 @@ static int make_all_names(void)
                           {&core.str_cancel, "cancel"}, {&core.str_cancelled, "CANCELLED"},
                           {&core.str_cancelled_and_notified, "CANCELLED_AND_NOTIFIED"}, {&core.str_contain, "contain"},
                           {&core.str_contain_observer, "_contain_observer"}, {&core.str_done, "done"},
-                          {&core.str_error, "error"}, {&core.str_state_finished, "FINISHED"}, {&core.str_finished, "finished"},
-                          {&core.str_leaving, "leaving"}, {&core.str_parked, "parked"},
-                          {&core.str_force_complete, "force_complete"},
-                          {&core.str_maybe_try_complete, "maybe_try_complete"},
-                          {&core.str_normal_ends, "normal_ends"}, {&core.str_notify, "notify"},
-                          {&core.str_on_complete, "on_complete"}, {&core.str_on_expiration, "on_expiration"},
-                          {&core.str_pending, "PENDING"}, {&core.str_pop, "pop"}, {&core.str_put_off, "put_off"},
-                          {&core.str_release, "release"}, {&core.str_retry, "retry"},
-                          {&core.str_running, "RUNNING"}, {&core.str_shard_for, "shard_for"},
-                          {&core.str_state, "_state"}, {&core.str_taken, "taken"},
+                          {&core.str_error, "error"}, {&core.str_state_finished, "FINISHED"},
+                          {&core.str_finished, "finished"}, {&core.str_leaving, "leaving"},
+                          {&core.str_parked, "parked"}, {&core.str_force_complete, "force_complete"},
+                          {&core.str_maybe_try_complete, "maybe_try_complete"}, {&core.str_normal_ends, "normal_ends"},
+                          {&core.str_notify, "notify"}, {&core.str_on_complete, "on_complete"},
+                          {&core.str_on_expiration, "on_expiration"}, {&core.str_pending, "PENDING"},
+                          {&core.str_pop, "pop"}, {&core.str_put_off, "put_off"}, {&core.str_release, "release"},
+                          {&core.str_retry, "retry"}, {&core.str_running, "RUNNING"},
+                          {&core.str_shard_for, "shard_for"}, {&core.str_state, "_state"}, {&core.str_taken, "taken"},
                           {&core.str_try_complete, "try_complete"}, {&core.str_value, "value"}};
     return make_names(names, sizeof names / sizeof *names);
 }

@@ -92,15 +92,16 @@ static struct {
     PyObject *new_delays; /* a dict: the delays of extend() calls for operations that are still being parked */
     /* from purgatory._rare */
     PyObject *admit, *already_parked, *check_lock, *check_ready, *checked_delay_ms, *checked_int, *checked_keys,
-        *checked_when_closed, *closed_error, *each_once, *find_place, *hand_over, *invalid_operation,
-        *lock_not_taken, *no_init, *no_place, *reject_coroutine, *reject_own_hook, *retry_sleep_s, *set_deadline, *sleep, *timer_closed, *unhashable, *warn;
+        *checked_when_closed, *closed_error, *each_once, *find_place, *invalid_operation, *lock_not_taken, *no_init,
+        *no_place, *reject_coroutine, *reject_own_hook, *retry_rest, *retry_sleep_s, *set_deadline, *sleep,
+        *timer_closed, *unhashable, *warn;
     PyObject *own_check; /* Operation.maybe_try_complete */
     PyObject *future; /* concurrent.futures.Future */
     PyObject *str_acquire, *str_add, *str_added_ns, *str_cancel, *str_cancelled, *str_cancelled_and_notified,
-        *str_contain, *str_contain_observer, *str_done, *str_error, *str_state_finished, *str_finished, *str_leaving, *str_parked, *str_force_complete,
-        *str_maybe_try_complete, *str_normal_ends, *str_notify, *str_on_complete, *str_on_expiration, *str_pending, *str_pop,
-        *str_put_off, *str_release, *str_retry, *str_running, *str_shard_for, *str_state, *str_taken,
-        *str_try_complete, *str_value;
+        *str_contain, *str_contain_observer, *str_done, *str_error, *str_finished, *str_force_complete, *str_leaving,
+        *str_maybe_try_complete, *str_normal_ends, *str_notify, *str_on_complete, *str_on_expiration, *str_parked,
+        *str_pending, *str_pop, *str_put_off, *str_release, *str_retry, *str_running, *str_shard_for, *str_state,
+        *str_state_finished, *str_taken, *str_try_complete, *str_value;
 } core;
 
 /* ---------------------------------------------------------------- locks, empty where there is a global lock */

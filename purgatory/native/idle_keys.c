@@ -2,36 +2,6 @@
 
 enum { RECOUNT = 512 }; /* as in _keys/idle_keys.py */
 
-/* Whether only C code runs to hash and compare the key, and cannot raise. */
-static int is_plain(PyObject *key)
-{
-    if (PyTuple_CheckExact(key)) {
-        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); i++)
-            if (PyTuple_CheckExact(PyTuple_GET_ITEM(key, i)) || !is_plain(PyTuple_GET_ITEM(key, i)))
-                return 0;
-        return 1;
-    }
-    return PyUnicode_CheckExact(key) || PyLong_CheckExact(key) || PyBytes_CheckExact(key) || PyBool_Check(key)
-           || key == Py_None;
-}
-
-/* Forget the key if no operation is under it: 1, 0, or -1 with an error. The thread that closes the watchers removes
- * them from the dict. Open watchers are in the dict. A thread that finds closed ones tries again until they are
- * removed. */
-static int remove_if_empty(Watchers *self)
-{
-    if (!close_if_empty(self))
-        return 0;
-    if (PyDict_DelItem(self->shard->by_key, (PyObject *)self) == 0)
-        return 1;
-    if (PyErr_ExceptionMatches(PyExc_KeyError)) {
-        PyErr_Clear(); /* the garbage collector has emptied the shard */
-        return 0;
-    }
-    open_again(self); /* the stack is exhausted */
-    return -1;
-}
-
 /* Append watchers to the queue, which gets a reference. The caller has set the mark. Whether more keys are noted now
  * than the limit. */
 static int put_behind(IdleKeys *self, Watchers *watchers)
@@ -129,15 +99,35 @@ static PyObject *after_fork(IdleKeys *self, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
-/* Examine the key that was noted first: 1 if it was forgotten, 0, or -1 with an error. */
-static int forget_oldest(IdleKeys *self)
+/* Count the keys in use again, if it is time. It gives the limit. 0, or -1 with an error. */
+static int recount(IdleKeys *self)
 {
     lock_idle(self);
-    Watchers *oldest = first_of_queue(self);
-    int recounts = oldest != NULL && --self->until_recount < 0;
+    int recounts = --self->until_recount < 0;
     if (recounts)
         self->until_recount = RECOUNT;
-    Py_ssize_t noted = self->noted;
+    unlock_idle(self);
+    if (!recounts)
+        return 0;
+    PyObject *known = PyObject_CallNoArgs(self->known);
+    Py_ssize_t number = known == NULL ? -1 : PyLong_AsSsize_t(known);
+    Py_XDECREF(known);
+    if (number == -1 && PyErr_Occurred())
+        return -1;
+    lock_idle(self);
+    Py_ssize_t in_use = number - self->noted;
+    self->limit = self->interval == 0 ? 0 : in_use > self->interval ? in_use : self->interval;
+    unlock_idle(self);
+    return 0;
+}
+
+/* Forget the key that was noted first, unless it is in use: 1 if it was forgotten, 0, or -1 with an error. */
+static int forget_oldest(IdleKeys *self)
+{
+    if (recount(self))
+        return -1;
+    lock_idle(self);
+    Watchers *oldest = first_of_queue(self);
     unlock_idle(self);
     if (oldest == NULL)
         return 0;
@@ -155,19 +145,6 @@ static int forget_oldest(IdleKeys *self)
     else if (forgotten < 0 && mark_idle(oldest))
         put_behind(self, oldest); /* it stays, and is examined again later */
     Py_DECREF(oldest);
-    if (forgotten < 0)
-        return -1;
-    if (recounts) {
-        PyObject *known = PyObject_CallNoArgs(self->known);
-        Py_ssize_t in_use = known == NULL ? -1 : PyLong_AsSsize_t(known);
-        Py_XDECREF(known);
-        if (in_use == -1 && PyErr_Occurred())
-            return -1;
-        in_use = in_use < 0 ? 0 : in_use - noted - (forgotten != 1);
-        lock_idle(self);
-        self->limit = self->interval == 0 ? 0 : in_use > self->interval ? in_use : self->interval;
-        unlock_idle(self);
-    }
     return forgotten;
 }
 

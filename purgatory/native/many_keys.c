@@ -155,11 +155,11 @@ static int check_watchers(Watchers *watchers, Py_ssize_t limit, Met *met, Py_ssi
 }
 
 /* After an interrupt: pass the rest of a check to the retrier. The error that is set stays set. */
-static void hand_over(Parking *self, PyObject *keys, Py_ssize_t limit, Py_ssize_t completed)
+static void retry_rest(Parking *self, PyObject *keys, Py_ssize_t limit, Py_ssize_t completed)
 {
     Kept kept = keep_error();
     PyObject *number = limit == PY_SSIZE_T_MAX ? Py_NewRef(Py_None) : PyLong_FromSsize_t(limit - completed);
-    int failed = number == NULL || done_call(PyObject_CallFunctionObjArgs(core.hand_over, self, keys, number, NULL));
+    int failed = number == NULL || done_call(PyObject_CallFunctionObjArgs(core.retry_rest, self, keys, number, NULL));
     if (failed && PyErr_ExceptionMatches(PyExc_RecursionError))
         PyErr_Clear(); /* the stack is exhausted, so the check is not repeated */
     else if (failed)
@@ -196,7 +196,7 @@ static Py_ssize_t watchers_of_all(Parking *self, PyObject *keys, Watchers **foun
 {
     Py_ssize_t number = 0;
     for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(keys); i++) {
-        Watchers *watchers = watchers_of(self, PyTuple_GET_ITEM(keys, i));
+        Watchers *watchers = shards_find(self, PyTuple_GET_ITEM(keys, i));
         int is_new = watchers == NULL ? 0 : is_first_time(met, watchers);
         if (is_new > 0)
             found[number++] = watchers;

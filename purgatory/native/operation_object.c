@@ -27,13 +27,13 @@ static int operation_init(Operation *self, PyObject *args, PyObject *kwargs)
     return 0;
 }
 
-static PyObject *operation_force(Operation *self, PyObject *Py_UNUSED(none))
+static PyObject *operation_force_complete(Operation *self, PyObject *Py_UNUSED(none))
 {
     int forced = op_check_initialized(self) ? -1 : op_end(self, FORCED);
     return forced < 0 ? NULL : PyBool_FromLong(forced);
 }
 
-static PyObject *operation_maybe(Operation *self, PyObject *Py_UNUSED(none))
+static PyObject *operation_maybe_try_complete(Operation *self, PyObject *Py_UNUSED(none))
 {
     int completed = op_check_initialized(self) ? -1 : maybe_try_complete(self);
     return completed < 0 ? NULL : PyBool_FromLong(completed);
@@ -42,13 +42,6 @@ static PyObject *operation_maybe(Operation *self, PyObject *Py_UNUSED(none))
 static PyObject *operation_run(Operation *self, PyObject *Py_UNUSED(none))
 {
     if (op_check_initialized(self) || run(self) < 0)
-        return NULL;
-    Py_RETURN_NONE;
-}
-
-static PyObject *operation_expire_for_shutdown(Operation *self, PyObject *Py_UNUSED(none))
-{
-    if (op_check_initialized(self) || op_expire_for_shutdown(self) < 0)
         return NULL;
     Py_RETURN_NONE;
 }
@@ -117,6 +110,13 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
     return PyBool_FromLong(counts);
 }
 
+static PyObject *operation_expire_for_shutdown(Operation *self, PyObject *Py_UNUSED(none))
+{
+    if (op_check_initialized(self) || op_expire_for_shutdown(self) < 0)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyObject *operation_retry(Operation *self, PyObject *Py_UNUSED(none))
 {
     if (op_retry(self))
@@ -143,10 +143,6 @@ static PyObject *get_state(Operation *self, void *Py_UNUSED(none))
 {
     return op_check_initialized(self) ? NULL : PyLong_FromLong(state_of(self));
 }
-static PyObject *get_checks(Operation *self, void *Py_UNUSED(none))
-{
-    return op_check_initialized(self) ? NULL : PyLong_FromLong(checks_of(self));
-}
 static PyObject *get_recheck(Operation *self, void *Py_UNUSED(none))
 {
     return PyBool_FromLong(flag_of(&self->recheck));
@@ -159,18 +155,18 @@ static PyObject *get_turn(Operation *self, void *Py_UNUSED(none))
 {
     return Py_NewRef(flag_of(&self->turn) ? Py_True : Py_None);
 }
-static PyObject *get_completed(Operation *self, void *Py_UNUSED(none))
+static PyObject *operation_is_completed(Operation *self, void *Py_UNUSED(none))
 {
     if (op_check_initialized(self))
         return NULL;
     int state = state_of(self);
     return PyBool_FromLong(state > PARKED && state != CANCELLED);
 }
-static PyObject *get_outcome(Operation *self, void *Py_UNUSED(none))
+static PyObject *operation_outcome(Operation *self, void *Py_UNUSED(none))
 {
     return op_check_initialized(self) ? NULL : Py_NewRef(PyTuple_GET_ITEM(core.outcomes, state_of(self)));
 }
-static PyObject *get_drained(Operation *self, void *Py_UNUSED(none))
+static PyObject *operation_drained(Operation *self, void *Py_UNUSED(none))
 {
     if (op_check_initialized(self))
         return NULL;
@@ -205,8 +201,12 @@ static PyObject *links_of(Operation *self, int keys)
     return tuple;
 }
 static PyObject *get_watches(Operation *self, void *Py_UNUSED(none)) { return links_of(self, 0); }
-static PyObject *get_keys(Operation *self, void *Py_UNUSED(none)) { return links_of(self, 1); }
-static PyObject *get_created(PyObject *self, void *Py_UNUSED(none))
+static PyObject *operation_keys(Operation *self, void *Py_UNUSED(none)) { return links_of(self, 1); }
+static PyObject *operation_checks(Operation *self, void *Py_UNUSED(none))
+{
+    return op_check_initialized(self) ? NULL : PyLong_FromLong(checks_of(self));
+}
+static PyObject *operation_created_ns(PyObject *self, void *Py_UNUSED(none))
 {
     return PyObject_GetAttr(self, core.str_added_ns);
 }
@@ -246,8 +246,9 @@ static PyMethodDef operation_methods[] = {
     {"try_complete", operation_undefined, METH_NOARGS, NULL},
     {"on_complete", operation_nothing, METH_NOARGS, "on_complete($self, /)\n--\n\n"},
     {"on_expiration", operation_nothing, METH_NOARGS, "on_expiration($self, /)\n--\n\n"},
-    {"force_complete", (PyCFunction)operation_force, METH_NOARGS, "force_complete($self, /)\n--\n\n"},
-    {"maybe_try_complete", (PyCFunction)operation_maybe, METH_NOARGS, "maybe_try_complete($self, /)\n--\n\n"},
+    {"force_complete", (PyCFunction)operation_force_complete, METH_NOARGS, "force_complete($self, /)\n--\n\n"},
+    {"maybe_try_complete", (PyCFunction)operation_maybe_try_complete, METH_NOARGS,
+     "maybe_try_complete($self, /)\n--\n\n"},
     {"run", (PyCFunction)operation_run, METH_NOARGS, "run($self, /)\n--\n\n"},
     {"_op_expire_for_shutdown", (PyCFunction)operation_expire_for_shutdown, METH_NOARGS, NULL},
     {"_op_retry", (PyCFunction)operation_retry, METH_NOARGS, NULL},
@@ -259,18 +260,18 @@ static PyMethodDef operation_methods[] = {
 
 static PyGetSetDef operation_attributes[] = {
     {"_op_state", (getter)get_state, NULL, NULL, NULL},
-    {"_op_checks", (getter)get_checks, NULL, NULL, NULL},
+    {"_op_checks", (getter)operation_checks, NULL, NULL, NULL},
     {"_op_recheck", (getter)get_recheck, NULL, NULL, NULL},
     {"_op_overdue", (getter)get_overdue, NULL, NULL, NULL},
     {"_op_turn", (getter)get_turn, NULL, NULL, NULL},
     {"_op_home_shard", (getter)get_home_shard, NULL, NULL, NULL},
     {"_op_watches", (getter)get_watches, NULL, NULL, NULL},
-    {"is_completed", (getter)get_completed, NULL, NULL, NULL},
-    {"outcome", (getter)get_outcome, NULL, NULL, NULL},
-    {"drained", (getter)get_drained, NULL, NULL, NULL},
-    {"keys", (getter)get_keys, NULL, NULL, NULL},
-    {"checks", (getter)get_checks, NULL, NULL, NULL},
-    {"created_ns", get_created, NULL, NULL, NULL},
+    {"is_completed", (getter)operation_is_completed, NULL, NULL, NULL},
+    {"outcome", (getter)operation_outcome, NULL, NULL, NULL},
+    {"drained", (getter)operation_drained, NULL, NULL, NULL},
+    {"keys", (getter)operation_keys, NULL, NULL, NULL},
+    {"checks", (getter)operation_checks, NULL, NULL, NULL},
+    {"created_ns", operation_created_ns, NULL, NULL, NULL},
     {NULL}};
 
 static PyType_Slot operation_slots[] = {

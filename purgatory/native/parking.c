@@ -22,7 +22,7 @@ static int watch_others(Parking *self, Operation *op, PyObject *keys)
     }
     for (Py_ssize_t i = 0; i < number && state_of(op) == ARRIVING; i++) {
         PyObject *key = PyTuple_GET_ITEM(keys, i + 1);
-        Shard *shard = shard_of(self, key);
+        Shard *shard = shard_for(self, key);
         __atomic_store_n(&op->further_count, (int)(i + 1), __ATOMIC_RELEASE);
         int failed = shard == NULL || watch(shard, key, op, &op->further[i]);
         if (shard == NULL)
@@ -168,7 +168,7 @@ static PyObject *watching(Parking *self, PyObject *const *args, Py_ssize_t given
     PyObject *key;
     if (each_argument(args, given, names, "watching(key)", wanted, 1, &key) || is_uninitialized(self))
         return NULL;
-    Watchers *watchers = watchers_of(self, key);
+    Watchers *watchers = shards_find(self, key);
     if (watchers == NULL)
         return PyErr_Occurred() ? NULL : PyLong_FromLong(0);
     Py_ssize_t number = watchers_length(watchers);
@@ -187,7 +187,7 @@ static PyObject *check_and_complete(Parking *self, PyObject *const *args, Py_ssi
     Py_ssize_t limit = number_of_limit(given[1]), completed = 0;
     if (limit < 0)
         return NULL;
-    Watchers *watchers = watchers_of(self, key);
+    Watchers *watchers = shards_find(self, key);
     if (watchers == NULL && PyErr_Occurred())
         return NULL;
     int failed = watchers != NULL && check_watchers(watchers, limit, NULL, &completed);
@@ -196,7 +196,7 @@ static PyObject *check_and_complete(Parking *self, PyObject *const *args, Py_ssi
         PyObject *keys = PyTuple_Pack(1, key);
         set_again(kept);
         if (keys != NULL)
-            hand_over(self, keys, limit, completed);
+            retry_rest(self, keys, limit, completed);
         Py_XDECREF(keys);
     }
     Py_XDECREF(watchers);
@@ -230,7 +230,7 @@ static PyObject *check_and_complete_all(Parking *self, PyObject *const *args, Py
     for (Py_ssize_t i = 0; i < count && !failed && completed < limit; i++) {
         failed = check_watchers(found[i], limit, &met, &completed);
         if (failed)
-            hand_over(self, keys, limit, completed);
+            retry_rest(self, keys, limit, completed);
     }
     for (Py_ssize_t i = 0; i < count; i++)
         Py_DECREF(found[i]);

@@ -86,10 +86,12 @@ static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t n
         is_only_key = PyTuple_GET_SIZE(keys) == 1;
     }
     int completed = -1;
-    Shard *home_shard = shard_of(self, key);
+    Shard *home_shard = shard_for(self, key);
     if (home_shard == NULL)
         reject_unhashable(keys);
-    else if (!check_ready(self, given)) {
+    else if (is_closed(self))
+        raise_made(PyObject_CallOneArg(core.closed_error, self->name));
+    else if (!check_ready(given)) {
         ((Operation *)given)->is_special = (unsigned char)is_special;
         completed
             = try_complete_else_watch(self, (Operation *)given, home_shard, key, is_only_key ? NULL : keys);

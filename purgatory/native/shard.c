@@ -12,6 +12,19 @@ static Watchers *find(Shard *self, PyObject *key)
 #endif
 }
 
+/* Whether only C code runs to hash and compare the key, and cannot raise. */
+static int is_plain(PyObject *key)
+{
+    if (PyTuple_CheckExact(key)) {
+        for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(key); i++)
+            if (PyTuple_CheckExact(PyTuple_GET_ITEM(key, i)) || !is_plain(PyTuple_GET_ITEM(key, i)))
+                return 0;
+        return 1;
+    }
+    return PyUnicode_CheckExact(key) || PyLong_CheckExact(key) || PyBytes_CheckExact(key) || PyBool_Check(key)
+           || key == Py_None;
+}
+
 /* The same, made if there are none yet. NULL with an error. */
 static Watchers *find_or_make(Shard *self, PyObject *key)
 {
@@ -63,6 +76,23 @@ static int watch(Shard *self, PyObject *key, Operation *op, Link *link)
         if (done_call(PyObject_CallOneArg(core.sleep, core.retry_sleep_s)))
             return -1;
     }
+}
+
+/* Forget the key if no operation is under it: 1, 0, or -1 with an error. The thread that closes the watchers removes
+ * them from the dict. Open watchers are in the dict. A thread that finds closed ones tries again until they are
+ * removed. */
+static int remove_if_empty(Watchers *self)
+{
+    if (!close_if_empty(self))
+        return 0;
+    if (PyDict_DelItem(self->shard->by_key, (PyObject *)self) == 0)
+        return 1;
+    if (PyErr_ExceptionMatches(PyExc_KeyError)) {
+        PyErr_Clear(); /* the garbage collector has emptied the shard */
+        return 0;
+    }
+    open_again(self); /* the stack is exhausted */
+    return -1;
 }
 
 static int shard_init(Shard *self, PyObject *args, PyObject *kwargs)

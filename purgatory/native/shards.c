@@ -45,7 +45,7 @@ static Shard *make_shard(Parking *self, Py_ssize_t number)
 }
 
 /* The shard that a key belongs to, borrowed. NULL with an error. */
-static inline Shard *shard_of(Parking *self, PyObject *key)
+static inline Shard *shard_for(Parking *self, PyObject *key)
 {
     Py_ssize_t number = number_of_shard(self, key);
     Shard *shard = number < 0 ? NULL : shard_numbered(self, number);
@@ -71,7 +71,7 @@ static void reject_unhashable(PyObject *keys)
 }
 
 /* The watchers of a key, as a reference that the caller owns. NULL if there are none, or with an error. */
-static Watchers *watchers_of(Parking *self, PyObject *key)
+static Watchers *shards_find(Parking *self, PyObject *key)
 {
     Py_ssize_t number = number_of_shard(self, key);
     Shard *shard = number < 0 ? NULL : shard_numbered(self, number);

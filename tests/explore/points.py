@@ -28,8 +28,8 @@ FIELDS = _words(
 #: Fields that change, and are touched with a lock held, or whose value decides nothing (a count that is shown). Steps
 #: between two switches. A class's slot is in one of these three lists, and a test says so.
 GUARDED = _words(
-    "extended completing is_counted before _op_checks checks rejected forgotten _until_recount _put_offs handed_over "
-    "total _executor restarts "
+    "extended completing is_completing before _op_checks checks rejected forgotten _until_recount _put_offs "
+    "handed_over total _executor restarts "
     "heartbeat_ns _observers _left _tasks fired failed reached late_sum_ns late_max_ns late_ns"
 )
 #: Fields that are never set again. Their objects may change, by the calls below.

@@ -168,7 +168,7 @@ MUTANTS = (
     Mutant(
         "an interrupted check is repeated for the other operations under its key",
         PARKING,
-        "        with OnError(hand_over, self, (key,), None):\n",
+        "        with OnError(retry_rest, self, (key,), None):\n",
         "        with OnError(int):\n",
         T_CHECK + "test_interrupted_check_is_made_up_for_the_others",
     ),
@@ -290,7 +290,7 @@ MUTANTS = (
     Mutant(
         "an interrupt while an outcome is decided runs the pending hooks",
         OPERATION,
-        "            if completion.is_counted:",
+        "            if completion.is_completing:",
         "            if False:",
         T_STRUCK + "test_stopped_expiry_runs_what_is_left",
     ),

@@ -138,26 +138,6 @@ static PyObject *bucket_head(TimerBucket *self, Py_ssize_t most)
     }
 }
 
-static PyObject *bucket_next_slice(TimerBucket *self, PyObject *size)
-{
-    Py_ssize_t most = PyLong_AsSsize_t(size);
-    if (most == -1 && PyErr_Occurred())
-        return NULL;
-    return bucket_head(self, most);
-}
-
-/* iter(functools.partial(self._next_slice, size), []). The caller removes each slice, so the next one is the head. */
-static PyObject *bucket_slices(TimerBucket *self, PyObject *size)
-{
-    PyObject *next = PyObject_GetAttr((PyObject *)self, core.str_next_slice), *nothing = PyList_New(0);
-    PyObject *partial = next == NULL ? NULL : PyObject_CallFunctionObjArgs(core.partial, next, size, NULL);
-    PyObject *slices = partial == NULL || nothing == NULL ? NULL : PyCallIter_New(partial, nothing);
-    Py_XDECREF(next);
-    Py_XDECREF(partial);
-    Py_XDECREF(nothing);
-    return slices;
-}
-
 static PyObject *bucket_iter(TimerBucket *self)
 {
     PyObject *tasks = bucket_head(self, PY_SSIZE_T_MAX), *walk = tasks == NULL ? NULL : PyObject_GetIter(tasks);
@@ -196,28 +176,28 @@ static int move_entry(TimerEntry *entry, int from, TimerBucket *source, TimerBuc
     if (moves == 1) {
         if (source == NULL)
             set_lane(entry, 0); /* under the timer's lock, where all use one lane */
-        Lane *lane = &target->lanes[lane_number(entry)];
-        Lane *left = source == NULL ? NULL : &source->lanes[lane_number(entry)];
-        if (left == NULL || left == lane)
-            lock_lane(lane);
+        Lane *to_lane = &target->lanes[lane_number(entry)];
+        Lane *from_lane = source == NULL ? NULL : &source->lanes[lane_number(entry)];
+        if (from_lane == NULL || from_lane == to_lane)
+            lock_lane(to_lane);
         else
-            lock_two(left, lane);
+            lock_two(from_lane, to_lane);
         if (is_set(&target->closed) && !closed_too)
             moves = 0;
         else {
-            if (left != NULL)
-                was_last = unlink_entry(source, left, entry);
+            if (from_lane != NULL)
+                was_last = unlink_entry(source, from_lane, entry);
             else
                 Py_INCREF(entry);
             if (deadline_ns != NULL) {
                 poke(&entry->put_off_by_ns, put_off_by_ns);
                 poke(&entry->deadline_ns, *deadline_ns);
             }
-            link_entry(target, lane, entry);
+            link_entry(target, to_lane, entry);
         }
-        unlock_lane(lane);
-        if (left != NULL && left != lane)
-            unlock_lane(left);
+        unlock_lane(to_lane);
+        if (from_lane != NULL && from_lane != to_lane)
+            unlock_lane(from_lane);
     }
     unlock_entry(entry);
     if (was_last)
@@ -235,6 +215,12 @@ static PyObject *bucket_put(TimerBucket *self, PyObject *task)
         return NULL;
     }
     Py_RETURN_NONE;
+}
+
+static PyObject *bucket_remove(TimerBucket *self, PyObject *task)
+{
+    TimerEntry *entry = as_entry(task);
+    return entry == NULL ? NULL : PyBool_FromLong(remove_entry(entry, self, NULL, NULL));
 }
 
 static PyObject *bucket_take(TimerBucket *self, PyObject *const *args, Py_ssize_t count)
@@ -277,10 +263,24 @@ static PyObject *bucket_take(TimerBucket *self, PyObject *const *args, Py_ssize_
     return answer;
 }
 
-static PyObject *bucket_remove(TimerBucket *self, PyObject *task)
+static PyObject *bucket_next_slice(TimerBucket *self, PyObject *size)
 {
-    TimerEntry *entry = as_entry(task);
-    return entry == NULL ? NULL : PyBool_FromLong(remove_entry(entry, self, NULL, NULL));
+    Py_ssize_t most = PyLong_AsSsize_t(size);
+    if (most == -1 && PyErr_Occurred())
+        return NULL;
+    return bucket_head(self, most);
+}
+
+/* iter(functools.partial(self._next_slice, size), []). The caller removes each slice, so the next one is the head. */
+static PyObject *bucket_slices(TimerBucket *self, PyObject *size)
+{
+    PyObject *next = PyObject_GetAttr((PyObject *)self, core.str_next_slice), *nothing = PyList_New(0);
+    PyObject *partial = next == NULL ? NULL : PyObject_CallFunctionObjArgs(core.partial, next, size, NULL);
+    PyObject *slices = partial == NULL || nothing == NULL ? NULL : PyCallIter_New(partial, nothing);
+    Py_XDECREF(next);
+    Py_XDECREF(partial);
+    Py_XDECREF(nothing);
+    return slices;
 }
 
 static PyObject *bucket_close(TimerBucket *self, PyObject *unused)

@@ -6,7 +6,7 @@
  *     core.h           the structs, the objects that all parts share, their locks
  *     entry.c          TimerTaskEntry: a task's delay, deadline and place in a list
  *     bucket.c         TimerTaskList: a bucket, a linked list of entries through the entries themselves
- *     wheel.c          spread: a slice of a coarse bucket moves into finer ones
+ *     wheel.c          TimingWheel.move_slice: a slice of a coarse bucket moves to finer ones
  *     timer.c          SystemTimer.add and put_off for a task whose bucket is there already
  *     running.c        which calls of tasks and hooks run now
  *     dispatch.c       Tally, Batch: due tasks are claimed and run
@@ -86,7 +86,8 @@ static int make_core(void)
                           {&core.str_clock, "clock"}, {&core.str_contain, "contain"}, {&core.str_end, "end"},
                           {&core.str_next_slice, "_next_slice"}, {&core.str_put_off, "put_off"},
                           {&core.str_put_off_slowly, "_put_off_slowly"}, {&core.str_requeue, "requeue"},
-                          {&core.str_run, "run"}, {&core.str_slot, "timer._core.slot"}, {&core.str_slots, "slots"}, {&core.str_span, "span"}};
+                          {&core.str_run, "run"}, {&core.str_slot, "timer._core.slot"}, {&core.str_slots, "slots"},
+                          {&core.str_span, "span"}};
     core.system_clock = imported("time", "monotonic_ns");
     core.partial = core.system_clock == NULL ? NULL : imported("functools", "partial");
     if (core.partial == NULL || make_names(names, sizeof names / sizeof *names))
@@ -128,8 +129,8 @@ static int fill(PyObject *module)
 }
 
 static PyMethodDef functions[] = {
-    {"spread", spread, METH_VARARGS,
-     "spread($module, tasks, start, source, due, slots, span, origin_ns, tick_ns, hand, /)\n--\n\n"},
+    {"move_slice", move_slice, METH_VARARGS,
+     "move_slice($module, tasks, start, source, due, slots, span, origin_ns, tick_ns, hand, /)\n--\n\n"},
     {"take_docs", take_docs, METH_VARARGS, NULL},
     {"call", (PyCFunction)(void (*)(void))call, METH_FASTCALL, NULL},
     {"calls", calls, METH_NOARGS, NULL},

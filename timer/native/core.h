@@ -122,7 +122,7 @@ static inline void unlock_levels(QuickTimer *timer) { unlock_mutex(&timer->mutex
 static inline int lane_number(TimerEntry *entry) { return entry->lane; }
 static inline void set_lane(TimerEntry *entry, int number) { entry->lane = (unsigned char)number; }
 
-/* The lane of the calling thread. Lanes are given out in turn, so that the first LANES threads have one each. */
+/* The lane of the calling thread. Lanes are given out one after the other, so that the first LANES threads have one each. */
 static int my_lane(void)
 {
     static int next;
@@ -156,7 +156,7 @@ static inline TimerBucket *peek_bucket(TimerEntry *entry) { return __atomic_load
 /* ---------------------------------------------------------------- numbers */
 
 /* The tick at which a deadline is due, rounded up. */
-static inline int64_t tick_of(int64_t deadline_ns, int64_t origin_ns, int64_t tick_ns)
+static inline int64_t due_tick(int64_t deadline_ns, int64_t origin_ns, int64_t tick_ns)
 {
     int64_t before = deadline_ns - origin_ns - 1;
     int64_t tick = before / tick_ns;

@@ -24,6 +24,16 @@ static PyObject *tally_add(Tally *self, PyObject *object)
     Py_RETURN_NONE;
 }
 
+/* Count a task that ran. */
+static void tally_note(Tally *self, int64_t late_ns)
+{
+    self->fired++;
+    self->late_ns[late_ns == 0 ? 0 : 64 - __builtin_clzll((unsigned long long)late_ns)]++;
+    sum_up(&self->late_sum_ns, late_ns);
+    if (late_ns > self->late_max_ns)
+        self->late_max_ns = late_ns;
+}
+
 static PyObject *tally_get_late(Tally *self, void *closure)
 {
     (void)closure;
@@ -213,22 +223,16 @@ static PyObject *run_of(TimerEntry *task)
 /* Run a claimed task. 0, or -1 with an error that must reach the caller. */
 static int run_task(Batch *self, TimerEntry *task, Tally *tally, int64_t late_ns)
 {
-    tally->late_ns[late_ns == 0 ? 0 : 64 - __builtin_clzll((unsigned long long)late_ns)]++;
-    sum_up(&tally->late_sum_ns, late_ns);
-    if (late_ns > tally->late_max_ns)
-        tally->late_max_ns = late_ns;
-    tally->fired++;
     Record record = begin(task, core.str_run);
     PyObject *answer = run_of(task);
     end_call(record);
-    if (answer != NULL) {
-        Py_DECREF(answer);
-        return 0;
+    if (answer == NULL) {
+        tally->failed++;
+        PyObject *error = take_error();
+        answer = PyObject_CallMethodObjArgs(self->dispatcher, core.str_contain, task, error, NULL);
+        Py_XDECREF(error);
     }
-    tally->failed++;
-    PyObject *error = take_error();
-    answer = PyObject_CallMethodObjArgs(self->dispatcher, core.str_contain, task, error, NULL);
-    Py_XDECREF(error);
+    tally_note(tally, late_ns);
     return done_call(answer);
 }
 

@@ -159,7 +159,7 @@ static PyObject *get_time(TimerEntry *entry, int which)
 /* ---------------------------------------------------------------- TimerTaskEntry */
 
 /* A delay as an int. NULL with an error if it is not a number. */
-static PyObject *whole_delay(PyObject *delay_ms)
+static PyObject *checked_delay_ms(PyObject *delay_ms)
 {
     if (PyLong_CheckExact(delay_ms))
         return Py_NewRef(delay_ms);
@@ -181,7 +181,7 @@ static int entry_init_delay(TimerEntry *self, PyObject *delay_ms)
             return 0;
         }
     }
-    PyObject *whole = whole_delay(delay_ms);
+    PyObject *whole = checked_delay_ms(delay_ms);
     PyObject *none = PyLong_FromLong(0);
     int failed = whole == NULL || none == NULL ? -1 : is_pending ? 0 : set_times(self, whole, none, none);
     Py_XDECREF(whole);
@@ -282,7 +282,7 @@ static int entry_set_time(TimerEntry *self, PyObject *value, void *which)
     return set_time(self, (int)(intptr_t)which, value);
 }
 
-static PyObject *entry_get_deadline(TimerEntry *self, void *closure)
+static PyObject *entry_deadline_ns(TimerEntry *self, void *closure)
 {
     (void)closure;
     if (peek(&self->delay_ms) > TIMER_HUGE)
@@ -290,7 +290,15 @@ static PyObject *entry_get_deadline(TimerEntry *self, void *closure)
     return get_time(self, 1);
 }
 
-static PyObject *entry_get_added(TimerEntry *self, void *closure)
+static PyObject *entry_is_pending(TimerEntry *self, void *closure)
+{
+    (void)closure;
+    if (peek(&self->delay_ms) == TIMER_UNSET)
+        return get_time(self, 0);
+    return PyBool_FromLong(peek_bucket(self) != NULL);
+}
+
+static PyObject *entry_added_ns(TimerEntry *self, void *closure)
 {
     (void)closure;
     if (peek(&self->delay_ms) > TIMER_HUGE) {
@@ -315,15 +323,7 @@ static PyObject *entry_get_added(TimerEntry *self, void *closure)
     return added;
 }
 
-static PyObject *entry_get_pending(TimerEntry *self, void *closure)
-{
-    (void)closure;
-    if (peek(&self->delay_ms) == TIMER_UNSET)
-        return get_time(self, 0);
-    return PyBool_FromLong(peek_bucket(self) != NULL);
-}
-
-static PyObject *entry_withdraw(TimerEntry *self, PyObject *unused)
+static PyObject *entry_task_withdraw(TimerEntry *self, PyObject *unused)
 {
     (void)unused;
     if (peek(&self->delay_ms) == TIMER_UNSET)
@@ -332,17 +332,17 @@ static PyObject *entry_withdraw(TimerEntry *self, PyObject *unused)
 }
 
 static PyMethodDef entry_methods[] = {
-    {"_task_withdraw", (PyCFunction)entry_withdraw, METH_NOARGS, "_task_withdraw($self, /)\n--\n\n"}, {NULL}};
+    {"_task_withdraw", (PyCFunction)entry_task_withdraw, METH_NOARGS, "_task_withdraw($self, /)\n--\n\n"}, {NULL}};
 
 static PyGetSetDef entry_getset[] = {
     {"_task_bucket", (getter)entry_get_bucket, (setter)entry_set_bucket, NULL, NULL},
     {"_task_delay_ms", (getter)entry_get_time, (setter)entry_set_time, NULL, (void *)0},
-    {"_task_deadline_ns", (getter)entry_get_deadline, (setter)entry_set_time, NULL, (void *)1},
+    {"_task_deadline_ns", (getter)entry_deadline_ns, (setter)entry_set_time, NULL, (void *)1},
     {"_task_put_off_by_ns", (getter)entry_get_time, (setter)entry_set_time, NULL, (void *)2},
-    {"deadline_ns", (getter)entry_get_deadline, NULL, NULL, NULL},
-    {"is_pending", (getter)entry_get_pending, NULL, NULL, NULL},
+    {"deadline_ns", (getter)entry_deadline_ns, NULL, NULL, NULL},
+    {"is_pending", (getter)entry_is_pending, NULL, NULL, NULL},
     {"delay_ms", (getter)entry_get_time, NULL, NULL, (void *)0},
-    {"added_ns", (getter)entry_get_added, NULL, NULL, NULL},
+    {"added_ns", (getter)entry_added_ns, NULL, NULL, NULL},
     {NULL}};
 
 static PyMemberDef entry_members[] = {

@@ -56,9 +56,9 @@ static inline int belongs(TimerBucket *bucket, int64_t deadline_ns)
 }
 
 /* The bucket for a deadline, as a new reference. NULL if there is none yet. */
-static TimerBucket *look_up(QuickTimer *self, int64_t deadline_ns)
+static TimerBucket *bucket_for(QuickTimer *self, int64_t deadline_ns)
 {
-    int64_t tick = tick_of(deadline_ns, self->origin_ns, self->tick_ns);
+    int64_t tick = due_tick(deadline_ns, self->origin_ns, self->tick_ns);
     if (__atomic_load_n(&self->level_count, __ATOMIC_ACQUIRE) < PyList_GET_SIZE(self->levels))
         learn_levels(self);
     int count = __atomic_load_n(&self->level_count, __ATOMIC_ACQUIRE);
@@ -92,7 +92,7 @@ static inline TimerBucket *find_bucket(QuickTimer *self, LaneCache *cache, int64
     if (bucket != NULL && belongs(bucket, deadline_ns) && !is_set(&bucket->closed))
         return bucket;
     unlock_cache(cache);
-    bucket = look_up(self, deadline_ns);
+    bucket = bucket_for(self, deadline_ns);
     lock_cache(cache);
     if (bucket != NULL) {
         *forgotten = cache->known[place];
@@ -214,7 +214,7 @@ static int move_quickly(QuickTimer *self, TimerEntry *task, int64_t deadline_ns)
 static int put_off(QuickTimer *self, TimerEntry *task, PyObject *delay_ms)
 {
     int64_t delay, deadline_ns;
-    PyObject *whole = whole_delay(delay_ms);
+    PyObject *whole = checked_delay_ms(delay_ms);
     if (whole == NULL)
         return -1;
     int answer = saturated(whole, &delay) ? -1 : deadline_of(self, delay, &deadline_ns);

@@ -1,12 +1,12 @@
 /* ---------------------------------------------------------------- a slice of a cascade */
 
-static PyObject *spread(PyObject *module, PyObject *args)
+static PyObject *move_slice(PyObject *module, PyObject *args)
 {
     (void)module;
     PyObject *tasks, *source_object, *due_object, *slots;
     Py_ssize_t start;
     long long span, origin_ns, tick_ns, hand;
-    if (!PyArg_ParseTuple(args, "O!nOOO!LLLL:spread", &PyList_Type, &tasks, &start, &source_object, &due_object,
+    if (!PyArg_ParseTuple(args, "O!nOOO!LLLL:move_slice", &PyList_Type, &tasks, &start, &source_object, &due_object,
                           &PyList_Type, &slots, &span, &origin_ns, &tick_ns, &hand)) {
         if (!PyErr_ExceptionMatches(PyExc_OverflowError))
             return NULL;
@@ -31,7 +31,7 @@ static PyObject *spread(PyObject *module, PyObject *args)
             continue;
         if (peek(&task->delay_ms) == TIMER_HUGE)
             break;
-        int64_t tick = tick_of(peek(&task->deadline_ns), origin_ns, tick_ns);
+        int64_t tick = due_tick(peek(&task->deadline_ns), origin_ns, tick_ns);
         PyObject *found = NULL;
         if (tick <= hand)
             found = Py_NewRef(due_object);

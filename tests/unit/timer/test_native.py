@@ -48,7 +48,7 @@ def test_only_tasks_are_taken(what):
         lambda: bucket.put(what),
         lambda: bucket.remove(what),
         lambda: bucket.take(what, bucket),
-        lambda: CORE.spread([what], 0, bucket, bucket, [None], 1, 0, 1, 0),
+        lambda: CORE.move_slice([what], 0, bucket, bucket, [None], 1, 0, 1, 0),
     ):
         with pytest.raises(TypeError):
             call()
@@ -61,7 +61,7 @@ def test_only_buckets_are_taken_from(timer, source):
     bucket, task = new_bucket(), Ping(1)
     for call in (
         lambda: bucket.take(task, source),
-        lambda: CORE.spread([task], 0, source, bucket, [None], 1, 0, 1, 0),
+        lambda: CORE.move_slice([task], 0, source, bucket, [None], 1, 0, 1, 0),
         lambda: CORE.Batch(timer._dispatcher, [source]),
     ):
         with pytest.raises(TypeError):
@@ -84,7 +84,7 @@ def test_spread_starts_at_the_first_task_at_least():
     """A start before the first task is rejected, and nothing is read there."""
     bucket = new_bucket(level=1)
     with pytest.raises(ValueError, match="start must be 0 or more, got -1"):
-        CORE.spread([Short(1)], -1, bucket, bucket, [None], 1, 0, 1, 0)
+        CORE.move_slice([Short(1)], -1, bucket, bucket, [None], 1, 0, 1, 0)
 
 
 def test_bucket_says_its_state_and_no_more():
