@@ -1,4 +1,7 @@
-/* The arguments of try_complete_else_watch (_purgatory/arguments.py). */
+/* The arguments of try_complete_else_watch (_purgatory/arguments.py). On purpose, these differ:
+ *
+ *  - The types that were admitted first are in an array, beside the set.
+ *  - Keys are compared here only if that runs no code of theirs. Otherwise Python does it. */
 
 static inline int is_closed(Parking *self) { return __atomic_load_n(&self->closed, __ATOMIC_SEQ_CST); }
 

@@ -1,4 +1,8 @@
-/* IdleKeys (_keys/idle_keys.py): the queue of keys without operations, and how a key is forgotten. */
+/* IdleKeys (_keys/idle_keys.py): the queue of keys without operations, and when they are forgotten. On purpose, these
+ * differ:
+ *
+ *  - The queue is linked through its watchers. The shard's mutex guards the mark that they are in it.
+ *  - A key's own code is not called, so it cannot raise. If the stack is exhausted, the caller gets that error. */
 
 enum { RECOUNT = 512 }; /* as in _keys/idle_keys.py */
 

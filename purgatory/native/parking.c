@@ -1,4 +1,9 @@
-/* The flows try_complete_else_watch and check_and_complete (_purgatory/parking.py). */
+/* The flows try_complete_else_watch and check_and_complete (_purgatory/parking.py). On purpose, these differ:
+ *
+ *  - The first half of try_complete_else_watch, which examines the arguments, is parking_park() (parking_object.c).
+ *  - The turn is a flag (operation.c). So ParkingTurn says whether this thread has taken it.
+ *  - check_and_complete() handles a limit itself, in place of calling check_and_complete_all(): both use
+ *    check_watchers() (many_keys.c). */
 
 /* The turn of a thread that parks an operation. */
 typedef struct {

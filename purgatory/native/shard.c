@@ -1,4 +1,10 @@
-/* Shard (_keys/shard.py): the keys that hash to one shard, and the counters of its operations. */
+/* Shard (_keys/shard.py): the keys that hash to one shard, and the counters of their operations. On purpose, these
+ * differ:
+ *
+ *  - A key is made and forgotten in single steps of the dict, without the key lock. A thread that meets a key which is
+ *    being forgotten sleeps for a moment, in place of waiting for that lock.
+ *  - A key is forgotten without its own code: see core.c.
+ *  - entries() reads a number that each step keeps. */
 
 /* The watchers of a key, as a new reference. NULL without an error if there are none. */
 static Watchers *find(Shard *self, PyObject *key)

@@ -1,4 +1,8 @@
-/* ---------------------------------------------------------------- TimerTaskList */
+/* TimerTaskList (timer/_task.py): a bucket. On purpose, these differ:
+ *
+ *  - It is a linked list, not a dict. Without a global lock, it has one list per lane (core.c).
+ *  - put(), remove() and take() do not rely on the timer's lock, because C moves tasks without it.
+ *  - slices() copies one slice at a time. The caller removes each, so the next one is at the head. */
 
 static TimerEntry *as_entry(PyObject *object)
 {

@@ -1,3 +1,10 @@
+/* Tally and Batch (timer/_dispatch.py). On purpose, these differ:
+ *
+ *  - A task is claimed under its own mutex, without the timer's lock. The same step reads its deadline, from which its
+ *    lateness is computed.
+ *  - The numbers of a tally stop at the greatest one of 64 bits.
+ *  - run() of a native operation is called without a look-up. */
+
 /* ---------------------------------------------------------------- Tally */
 
 static inline void sum_up(int64_t *into, int64_t number)

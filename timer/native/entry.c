@@ -1,3 +1,9 @@
+/* TimerTaskEntry (timer/_task.py): a task, its times, and its place in a bucket. On purpose, these differ:
+ *
+ *  - A task is in a bucket by links to its neighbours, not by an entry in a dict.
+ *  - `_task_withdraw` takes the task's own mutex, not the timer's lock. So it need not read the bucket twice.
+ *  - Times that do not fit into 64 bits are in a dict, by the address of the task. */
+
 /* ---------------------------------------------------------------- lists of entries */
 
 /* Under the mutexes of the entry and of its lane in the bucket. Takes over a reference to the entry. */

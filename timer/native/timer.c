@@ -1,4 +1,8 @@
-/* ---------------------------------------------------------------- QuickTimer: add and put_off if the bucket exists */
+/* SystemTimer.add and put_off (timer/_timer.py), if the task's bucket exists. On purpose, these differ:
+ *
+ *  - They do not take the timer's lock. An open bucket takes the task, under the mutexes of both. If there is none, or
+ *    if tasks are limited, the Python methods do it. So do they if the timer is closed, because its buckets are.
+ *  - bucket_for() is the first half of TimingWheel.bucket_for (timer/_wheel.py). A cache remembers what it found last. */
 
 /* Called at the end of __init__, with the objects that the Python class has made. */
 static PyObject *quick_connect(QuickTimer *self, PyObject *args)

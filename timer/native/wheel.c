@@ -1,4 +1,6 @@
-/* ---------------------------------------------------------------- a slice of a cascade */
+/* TimingWheel.move_slice (timer/_wheel.py): its loop, which Python calls for the tasks from `start` on. On purpose, it
+ * ends at the first task whose finer bucket does not exist, and returns the place of that task. Python makes the bucket
+ * and goes on. All other steps of the wheel are Python's. */
 
 static PyObject *move_slice(PyObject *module, PyObject *args)
 {
