@@ -23,7 +23,7 @@ from timer._base import JOIN_ERRORS, InlineExecutor, OnError, Submits, report_er
 from timer._clock import NS_PER_MS
 from timer._edition import native_class
 from timer._fork import new_lock
-from timer._running import call
+from timer._running import begin, end, numbers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,16 +107,21 @@ class Batch:
             late_ns = dispatcher.clock() - task._task_deadline_ns
             if task._task_delay_ms < 0 and not task._task_put_off_by_ns:
                 late_ns += task._task_delay_ms * NS_PER_MS  # a task with a negative delay is due at the time of `add`
-            with bucket.lock:
-                is_ours = bucket.remove(task)  # False if it was cancelled or put off meanwhile
-            if is_ours:
-                try:
-                    call(task, "run", task.run)
-                except BaseException as error:  # noqa: BLE001  # contain() raises an interrupt again
-                    tally.failed += 1
-                    dispatcher.contain(task, error)
-                finally:
-                    tally.note(late_ns)
+            run, number = task.run, next(numbers)
+            try:
+                begin(number, task, "run")  # before the claim: without memory, the task stays in its batch
+                with bucket.lock:
+                    is_ours = bucket.remove(task)  # False if it was cancelled or put off meanwhile
+                if is_ours:
+                    try:
+                        run()
+                    except BaseException as error:  # noqa: BLE001  # contain() raises an interrupt again
+                        tally.failed += 1
+                        dispatcher.contain(task, error)
+                    finally:
+                        tally.note(late_ns)
+            finally:
+                end(number, None)
 
 
 class Dispatcher:

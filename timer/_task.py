@@ -77,8 +77,8 @@ class TimerTaskList(dict["TimerTask", None]):
 
     def put(self, task: TimerTask, /) -> None:
         assert task._task_bucket is None, "two threads add the same task"
+        self[task] = None  # first: without memory, the task is in no bucket
         task._task_bucket = self
-        self[task] = None
 
     def remove(self, task: TimerTask, /) -> bool:
         """Remove a task. Returns False if the task is not here."""
@@ -92,12 +92,15 @@ class TimerTaskList(dict["TimerTask", None]):
         """Move a task from ``source``, with a new deadline if one is given. Returns False if it is not there."""
         if task._task_bucket is not source:
             return False
-        del source[task]
+        if source is self:
+            del self[task]  # it is inserted again, behind all others
+        self[task] = None  # first: without memory, the task stays where it is
         if deadline_ns is not None:
             task._task_put_off_by_ns += deadline_ns - task._task_deadline_ns
             task._task_deadline_ns = deadline_ns
         task._task_bucket = self
-        self[task] = None
+        if source is not self:
+            del source[task]
         return True
 
     def slices(self, size: int, /) -> Iterator[list[TimerTask]]:

@@ -238,9 +238,9 @@ class DelayedOperation(TimerTask, abc.ABC):
         Returns:
             True if this call's check completed the operation. False if this call expired it.
         """
-        turn = object()
-        completed = False
+        turn, completed = None, False
         try:
+            turn = object()
             while not completed and self._op_take_turn(turn):
                 completed = self._op_check_now() if self._op_lock is None else self._op_check_with(self._op_lock)
         except BaseException:  # this thread is interrupted, so the retrier repeats the check
