@@ -30,7 +30,7 @@ import structlog
 from purgatory import DelayedOperation
 from purgatory.aio import AsyncPurgatory, LoopTimer
 from tests.benchmarks.bench_lateness import Stamped
-from tests.benchmarks.harness import Case, Table, compare, percentile, say, show, write_json
+from tests.benchmarks.harness import Case, Table, compare, compared, percentile, say, show, write_json
 
 if TYPE_CHECKING:
     from tests.benchmarks.harness import Row, Run
@@ -259,19 +259,13 @@ def shared_keys(n: int, *, per_key: int = 100, rounds: int = 3, scale: float = 1
     )
 
 
-def growth(*, others: tuple[int, ...] = (1_000, 10_000, 100_000), rounds: int = 7, scale: float = 1.0) -> Table:
+@compared("the cycle of purgatory.park while others are parked; a waiter", unit="us", slug="aio-growth")
+def growth(*, others: tuple[int, ...] = (1_000, 10_000, 100_000)) -> list[Case]:
     """The cost of a cycle with ever more operations parked besides."""
-    return compare(
-        "the cycle of purgatory.park while others are parked; a waiter",
-        [
-            Case(f"{count:,} others", functools.partial(_on_a_loop, start_park, count, cancel=False), 2_000)
-            for count in others
-        ],
-        rounds=rounds,
-        scale=scale,
-        unit="us",
-        slug="aio-growth",
-    )
+    return [
+        Case(f"{count:,} others", functools.partial(_on_a_loop, start_park, count, cancel=False), 2_000)
+        for count in others
+    ]
 
 
 def cancellation(n: int, *, rounds: int = 3, scale: float = 1.0) -> Table:

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 import purgatory
 import timer
 from tests.benchmarks.bench_purgatory import baseline, cycle, ready_on, rotation, wait_for
-from tests.benchmarks.bench_timer import CONSTANT_MS, OUTSTANDING, call_later
-from tests.benchmarks.harness import Case, Table, compare, say
+from tests.benchmarks.bench_timer import CONSTANT_MS, OUTSTANDING, call_later, nothing_on, wheel
+from tests.benchmarks.harness import Case, Table, compare, compared, say
 from tests.explore.edition import Edition
 
 if TYPE_CHECKING:
@@ -47,28 +47,8 @@ def _rotation(core: Any, number: int) -> AbstractContextManager[Run]:
     return rotation(number, make=ready_on(core.DelayedOperation), kind=core.DelayedOperationPurgatory)
 
 
-@contextlib.contextmanager
-def _added_and_cancelled(module: Any, outstanding: int) -> Iterator[Run]:
-    class Nothing(module.TimerTask):  # type: ignore[misc]
-        __slots__ = ()
-
-        def run(self) -> None:
-            pass
-
-    wheel = module.SystemTimer("bench")
-    for _ in range(outstanding):
-        wheel.add(Nothing(CONSTANT_MS))
-
-    def run(n: int) -> None:
-        add = wheel.add
-        for _ in range(n):
-            task = Nothing(CONSTANT_MS)
-            add(task)
-            task.cancel()
-
-    yield run
-    assert wheel.size == outstanding
-    wheel.shutdown()
+def _wheel(module: Any, outstanding: int) -> AbstractContextManager[Run]:
+    return wheel(outstanding, make=nothing_on(module.TimerTask), kind=module.SystemTimer)
 
 
 @contextlib.contextmanager
@@ -102,22 +82,19 @@ def _of_each(name: str, prepare: Any, n: int, *arguments: int, module: int = 0) 
     ]
 
 
-def cycles(*, rounds: int = 15, scale: float = 1.0) -> Table:
+@compared(
+    "implementations: park -> satisfy",
+    note="reach, native: 1.05x the baseline, three keys 1.15x",
+    slug="editions-cycle",
+)
+def cycles() -> list[Case]:
     """Park and satisfy, with one key and with three."""
-    cases = [
+    return [
         Case("the baseline", baseline, 30_000),
         *_of_each("1 key", _cycle, 10_000, 1),
         *_of_each("3 keys", _cycle, 10_000, 3),
         Case("asyncio.wait_for on a future", wait_for, 2_000),
     ]
-    return compare(
-        "implementations: park -> satisfy",
-        cases,
-        rounds=rounds,
-        scale=scale,
-        note="reach, native: 1.05x the baseline, three keys 1.15x",
-        slug="editions-cycle",
-    )
 
 
 def rotations(
@@ -147,7 +124,7 @@ def timers(*, outstanding: int = OUTSTANDING, rounds: int = 15, scale: float = 1
     """Add and cancel."""
     cases = [
         Case("the least: clock, object, dict", functools.partial(_least, outstanding), 30_000),
-        *_of_each("add + cancel", _added_and_cancelled, 20_000, outstanding, module=1),
+        *_of_each("add + cancel", _wheel, 20_000, outstanding, module=1),
         Case("asyncio call_later + cancel", functools.partial(call_later, outstanding), 10_000),
     ]
     return compare(

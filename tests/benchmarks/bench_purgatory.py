@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from purgatory import DelayedFuture, DelayedOperation, DelayedOperationPurgatory, ThresholdPurgatory
-from tests.benchmarks.harness import Case, Table, compare, say
+from tests.benchmarks.harness import Case, Table, compared, say
 
 if TYPE_CHECKING:
     from tests.benchmarks.harness import Run
@@ -286,9 +286,14 @@ def condition_each() -> contextlib.AbstractContextManager[Run]:
     return _pooled(wait, threading.Condition, wake)
 
 
-def cycle_beside_peers(*, rounds: int = 15, scale: float = 1.0) -> Table:
+@compared(
+    "purgatory: park -> satisfy, one key",
+    note="reach: the baseline 0.95x the native implementation's time or more",
+    slug="cycle-peers",
+)
+def cycle_beside_peers() -> list[Case]:
     """The cycle with one key."""
-    cases = [
+    return [
         Case("purgatory", cycle, 10_000),
         Case("the baseline", baseline, 30_000),
         Case("asyncio.wait_for on a future", wait_for, 2_000),
@@ -296,33 +301,18 @@ def cycle_beside_peers(*, rounds: int = 15, scale: float = 1.0) -> Table:
         Case("threading.Condition, pooled thread", condition_each, 500),
         Case("a thread a request", thread_each, 100),
     ]
-    return compare(
-        "purgatory: park -> satisfy, one key",
-        cases,
-        rounds=rounds,
-        scale=scale,
-        note="reach: the baseline 0.95x the native implementation's time or more",
-        slug="cycle-peers",
-    )
 
 
-def cycle_ready_made(*, rounds: int = 15, scale: float = 1.0) -> Table:
+@compared("purgatory: park -> satisfy, ready-made operations", note="ratio: to the baseline", slug="cycle-ready-made")
+def cycle_ready_made() -> list[Case]:
     """The cycle with the operations that the library brings along."""
-    cases = [
+    return [
         Case("the baseline", baseline, 30_000),
         Case("purgatory", cycle, 10_000),
         Case("DelayedFuture, its future's own work left out", ready_made, 10_000),
         Case("ThresholdPurgatory, its future's included", threshold, 3_000),
         Case("a future by itself, fulfilled", fulfilled, 5_000),
     ]
-    return compare(
-        "purgatory: park -> satisfy, ready-made operations",
-        cases,
-        rounds=rounds,
-        scale=scale,
-        note="ratio: to the baseline",
-        slug="cycle-ready-made",
-    )
 
 
 @contextlib.contextmanager
@@ -369,18 +359,14 @@ def threads(number: int, *, make: Callable[[int], Any] = Ready, own: bool = Fals
         assert all(purgatory.parked == 0 for purgatory in purgatories)
 
 
-def cycle_by_keys(*, keys: tuple[int, ...] = (1, 2, 3, 8, 16), rounds: int = 15, scale: float = 1.0) -> Table:
+@compared(
+    "purgatory: park -> satisfy by keys an operation",
+    note="An event on the first key completes; whoever completes it takes it out of the others.",
+    slug="cycle-keys",
+)
+def cycle_by_keys(*, keys: tuple[int, ...] = (1, 2, 3, 8, 16)) -> list[Case]:
     """The cycle by keys an operation. One of them gets the event."""
-    cases = [Case(f"{number} key{'s' * (number > 1)}", functools.partial(cycle, number), 5_000) for number in keys]
-    note = "An event on the first key completes; whoever completes it takes it out of the others."
-    return compare(
-        "purgatory: park -> satisfy by keys an operation",
-        cases,
-        rounds=rounds,
-        scale=scale,
-        note=note,
-        slug="cycle-keys",
-    )
+    return [Case(f"{number} key{'s' * (number > 1)}", functools.partial(cycle, number), 5_000) for number in keys]
 
 
 @contextlib.contextmanager
@@ -406,24 +392,27 @@ def rotation(
         assert purgatory.parked == 0
 
 
-def cycle_by_rotation(
-    *, numbers: tuple[int, ...] = (1_000, 1_100, 100_000), rounds: int = 15, scale: float = 1.0
-) -> Table:
+@compared(
+    "purgatory: park -> satisfy by keys in rotation",
+    note="One operation at a time, under the next key; 1,000 idle keys are remembered.",
+    slug="cycle-rotation",
+)
+def cycle_by_rotation(*, numbers: tuple[int, ...] = (1_000, 1_100, 100_000)) -> list[Case]:
     """The cycle by how many keys take turns. Beyond ``purge_interval`` each is forgotten, and made again."""
-    cases = [Case(f"{number:,} keys", functools.partial(rotation, number), 5_000) for number in numbers]
-    return compare(
-        "purgatory: park -> satisfy by keys in rotation",
-        cases,
-        rounds=rounds,
-        scale=scale,
-        note="One operation at a time, under the next key; 1,000 idle keys are remembered.",
-        slug="cycle-rotation",
-    )
+    return [Case(f"{number:,} keys", functools.partial(rotation, number), 5_000) for number in numbers]
 
 
-def cycle_by_threads(*, rounds: int = 15, scale: float = 1.0) -> Table:
+@compared(
+    "purgatory: park -> satisfy in threads",
+    note=(
+        "Wall time an operation, whichever thread does it: 1.00 means that a second thread costs nothing, 0.50 that\n"
+        "it does as much as the first, as it can where there is no global lock."
+    ),
+    slug="cycle-threads",
+)
+def cycle_by_threads() -> list[Case]:
     """Throughput with two threads on disjoint keys."""
-    cases = [
+    return [
         Case("1 thread", functools.partial(threads, 1, make=Direct), 10_000),
         Case("2 threads", functools.partial(threads, 2, make=Direct), 20_000),
         Case("4 threads", functools.partial(threads, 4, make=Direct), 20_000),
@@ -431,13 +420,6 @@ def cycle_by_threads(*, rounds: int = 15, scale: float = 1.0) -> Table:
         Case("1 thread, operations begun by super()", functools.partial(threads, 1), 10_000),
         Case("2 threads, operations begun by super()", functools.partial(threads, 2), 20_000),
     ]
-    note = (
-        "Wall time an operation, whichever thread does it: 1.00 means that a second thread costs nothing, 0.50 that\n"
-        "it does as much as the first, as it can where there is no global lock."
-    )
-    return compare(
-        "purgatory: park -> satisfy in threads", cases, rounds=rounds, scale=scale, note=note, slug="cycle-threads"
-    )
 
 
 def parked_bytes(parked: int, keys: int | None) -> tuple[float, float]:

@@ -17,7 +17,7 @@ import sched
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.benchmarks.harness import Case, Table, compare, say
 from timer import SystemTimer, TimerTask
@@ -31,13 +31,19 @@ CONSTANT_MS = 300_000
 OUTSTANDING = 100_000
 
 
-class Nothing(TimerTask):
-    """A task that does nothing. Not reached, as every delay here is longer than a measurement."""
+def nothing_on(base: Any) -> Any:
+    """A class of tasks that do nothing, on this base. Every delay here is longer than a measurement, so none runs."""
 
-    __slots__ = ()
+    class Nothing(base):  # type: ignore[misc]
+        __slots__ = ()
 
-    def run(self) -> None:
-        pass
+        def run(self) -> None:
+            pass
+
+    return Nothing
+
+
+Nothing: Any = nothing_on(TimerTask)
 
 
 def delays(*, varied: bool) -> list[int]:
@@ -49,18 +55,24 @@ def delays(*, varied: bool) -> list[int]:
 
 
 @contextlib.contextmanager
-def wheel(outstanding: int, *, varied: bool = False) -> Iterator[Run]:
+def wheel(
+    outstanding: int,
+    *,
+    varied: bool = False,
+    make: Callable[[int], Any] = Nothing,
+    kind: Callable[[str], Any] = SystemTimer,
+) -> Iterator[Run]:
     """Ours."""
-    timer = SystemTimer("bench")
+    timer = kind("bench")
     ours = itertools.cycle(delays(varied=varied))
     for _ in range(outstanding):
-        timer.add(Nothing(next(ours)))
+        timer.add(make(next(ours)))
     chosen = delays(varied=varied)
 
     def run(n: int) -> None:
         add = timer.add
         for delay_ms in itertools.islice(itertools.cycle(chosen), n):
-            task = Nothing(delay_ms)
+            task = make(delay_ms)
             add(task)
             task.cancel()
 

@@ -13,13 +13,13 @@ import functools
 import threading
 import time
 import timeit
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from purgatory import DelayedOperationPurgatory
 from tests.benchmarks.bench_purgatory import DELAY_MS, Ready, baseline, cycle
 from tests.benchmarks.bench_scale import cycles
-from tests.benchmarks.harness import Case, Table, clock, compare, say
+from tests.benchmarks.harness import Case, Table, clock, compared, say
 from timer import SystemTimer, TimerTask
 
 if TYPE_CHECKING:
@@ -76,9 +76,10 @@ def without_timer() -> Iterator[Run]:
         yield functools.partial(cycles, purgatory)
 
 
-def steps(*, rounds: int = 15, scale: float = 1.0) -> Table:
+@compared("where the time goes: steps", slug="where-steps")
+def steps() -> list[Case]:
     """The cycle, step by step. Each row contains those it names."""
-    cases = [
+    return [
         Case("the cycle", cycle, 10_000),
         Case("allocate the operation", allocate, 50_000),
         Case("allocate, timer add, cancel", in_the_timer, 20_000),
@@ -86,7 +87,6 @@ def steps(*, rounds: int = 15, scale: float = 1.0) -> Table:
         Case("the cycle without a timer", without_timer, 10_000),
         Case("the baseline", baseline, 30_000),
     ]
-    return compare("where the time goes: steps", cases, rounds=rounds, scale=scale, slug="where-steps")
 
 
 class _Plain:
@@ -146,17 +146,15 @@ def _atom(statement: str) -> Iterator[Run]:
     yield run
 
 
-def atoms(*, rounds: int = 15, scale: float = 1.0) -> Table:
+@compared("where the time goes: atoms", note="each contains the empty loop", slug="where-atoms")
+def atoms() -> list[Case]:
     """The cost of the interpreter's building blocks, the loop around them included."""
-    cases = [Case(what, functools.partial(_atom, statement), 50_000) for what, statement in _ATOMS.items()]
-    note = "each contains the empty loop"
-    return compare("where the time goes: atoms", cases, rounds=rounds, scale=scale, note=note, slug="where-atoms")
+    return [Case(what, functools.partial(_atom, statement), 50_000) for what, statement in _ATOMS.items()]
 
 
 def main(*, quick: bool = False) -> Iterator[Table]:
     """Everything in here."""
     rounds, scale = (3, 0.1) if quick else (15, 1.0)
     say("where: steps and atoms")
-    measure: Callable[..., Table]
-    for measure in (steps, atoms):
-        yield measure(rounds=rounds, scale=scale)
+    yield steps(rounds=rounds, scale=scale)
+    yield atoms(rounds=rounds, scale=scale)

@@ -30,6 +30,7 @@ are frozen (``gc.freeze``), so that collecting between the runs doesn't walk a m
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import json
 import math
@@ -41,10 +42,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import attrs
 
-__all__ = ["Case", "Table", "clock", "compare", "markdown", "percentile", "say", "show", "write_json"]
+__all__ = ["Case", "Table", "clock", "compare", "compared", "markdown", "percentile", "say", "show", "write_json"]
 
 #: Processor time of this process, all its threads, in seconds.
 clock = time.process_time
@@ -148,6 +150,24 @@ def compare(
         for case, cost in zip(cases, costs, strict=True)
     )
     return Table(title, ("case", unit, "p10-p90", "ratio"), rows, note, slug)
+
+
+def compared(
+    title: str, *, unit: str = "ns", note: str = "", slug: str = ""
+) -> Callable[[Callable[..., Sequence[Case]]], Callable[..., Table]]:
+    """Make a table of a function that lists cases. ``rounds`` and ``scale`` are added to its arguments.
+
+    The rest is as in :func:`compare`.
+    """
+
+    def decorate(cases: Callable[..., Sequence[Case]]) -> Callable[..., Table]:
+        @functools.wraps(cases)
+        def measure(*, rounds: int = 15, scale: float = 1.0, **arguments: Any) -> Table:
+            return compare(title, cases(**arguments), rounds=rounds, scale=scale, unit=unit, note=note, slug=slug)
+
+        return measure
+
+    return decorate
 
 
 def say(text: str) -> None:

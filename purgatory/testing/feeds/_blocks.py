@@ -12,14 +12,7 @@ import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome
 from purgatory.aio import AsyncPurgatory
-from purgatory.feeds import (
-    Event,
-    FeedGap,
-    FeedUnavailable,
-    FollowingEnded,
-    InvalidPosition,
-    Position,
-)
+from purgatory.feeds import Event, FeedGap, FeedUnavailable, FollowingEnded, InvalidPosition, Position
 from purgatory.testing.feeds._tools import (
     PATIENCE_MS,
     PATIENCE_S,
@@ -29,7 +22,6 @@ from purgatory.testing.feeds._tools import (
     elsewhere,
     numbers,
     on_loop,
-    publish_surely,
     until,
 )
 
@@ -113,7 +105,7 @@ class Blocks:
         finally:
             await asyncio.to_thread(faults.start)
         await entering
-        await worker.applied(await publish_surely(feed, b"1"))
+        await worker.applied(await worker.publish_surely(b"1"))
         await worker.__aexit__(None, None, None)
 
     @on_loop
@@ -158,9 +150,7 @@ class Blocks:
                 return answer
 
             object.__setattr__(worker.following._settings, "apply", apply)  # noqa: SLF001
-            for value in numbers(1, 8):
-                position = await worker.feed.publish("key", value)
-            await worker.applied(position)
+            await worker.publish_and_apply(numbers(1, 8))
             assert [Outcome.SATISFIED] * 2 == await asyncio.gather(*polls)
             statistics = worker.feed.statistics()
             assert (3, 4) == (statistics.applied, statistics.skipped)
@@ -266,9 +256,7 @@ class Blocks:
         """Counters are exact, and the lag is zero when the worker is up to date."""
         feed = make_feed()
         async with Worker(feed) as worker:
-            for value in numbers(0, 5):
-                position = await feed.publish("key", value)
-            await worker.applied(position)
+            position = await worker.publish_and_apply(numbers(0, 5))
             await until(lambda: feed.statistics().lag_s == 0)
             now = feed.statistics()
             assert (1, True, str(position), 5) == (now.followings, now.is_following, now.position, now.position_events)

@@ -3,26 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 
 import pytest
 
 from purgatory import DelayedOperation, Outcome
 from purgatory.aio import AsyncPurgatory
-from purgatory.feeds import (
-    FeedGap,
-)
-from purgatory.testing.feeds._tools import (
-    PATIENCE_MS,
-    PATIENCE_S,
-    Faults,
-    MakeFeed,
-    Worker,
-    elsewhere,
-    numbers,
-    on_loop,
-    publish_surely,
-    until,
-)
+from purgatory.feeds import FeedGap
+from purgatory.testing.feeds._tools import PATIENCE_MS, Faults, MakeFeed, Worker, elsewhere, numbers, on_loop, until
 
 
 class Gaps:
@@ -59,19 +47,10 @@ class Gaps:
     async def test_emptied_server_is_a_gap(self, make_feed: MakeFeed, faults: Faults, events: int) -> None:
         """A worker notices that the server was emptied, also if it has as many events again, or none at all."""
         async with Worker(make_feed()) as worker:
-            for value in numbers(0, 10):
-                position = await worker.feed.publish("key", value)
-            await worker.applied(position)
-
-            async def empty_and_publish() -> None:
-                faults.empty()
-                async with make_feed() as feed:
-                    for value in numbers(10, 10 + events):
-                        await feed.publish("key", value)
-
-            elsewhere(empty_and_publish)
+            await worker.publish_and_apply(numbers(0, 10))
+            break_and_publish(faults.empty, make_feed, numbers(10, 10 + events))
             await until(lambda: worker.reloads == 2)
-            await worker.applied(await publish_surely(worker.feed, b"after"))
+            await worker.applied(await worker.publish_surely(b"after"))
             assert [*numbers(0, 10), b"after"] == worker.values
             assert 1 == worker.feed.statistics().gaps
 
@@ -80,19 +59,10 @@ class Gaps:
     async def test_lost_end_is_a_gap(self, make_feed: MakeFeed, faults: Faults, events: int) -> None:
         """A worker notices that the server has lost its last events, also if others stand in their place."""
         async with Worker(make_feed()) as worker:
-            for value in numbers(0, 10):
-                position = await worker.feed.publish("key", value)
-            await worker.applied(position)
-
-            async def lose_and_publish() -> None:
-                faults.lose_last(2)
-                async with make_feed() as feed:
-                    for value in numbers(10, 10 + events):
-                        await feed.publish("key", value)
-
-            elsewhere(lose_and_publish)
+            await worker.publish_and_apply(numbers(0, 10))
+            break_and_publish(lambda: faults.lose_last(2), make_feed, numbers(10, 10 + events))
             await until(lambda: worker.reloads == 2)
-            await publish_surely(worker.feed, b"after")
+            await worker.publish_surely(b"after")
             await until(lambda: b"after" in worker.values)
             assert [*numbers(0, 10), b"after"] == worker.values
 
@@ -109,7 +79,7 @@ class Gaps:
                     waiting = asyncio.create_task(following.ended())
                     faults.empty()
                     try:
-                        await asyncio.sleep(PATIENCE_S)
+                        await asyncio.Event().wait()  # until the block is cancelled
                     except asyncio.CancelledError as error:
                         errors.append(error)
                         raise
@@ -144,3 +114,15 @@ class Gaps:
             await asyncio.to_thread(faults.empty)
             await until(lambda: worker.purgatory.parked == 0)
             assert list(range(100)) == sorted(checks)
+
+
+def break_and_publish(fault: Callable[[], None], make_feed: MakeFeed, values: Sequence[bytes]) -> None:
+    """Do something to the server and then publish values, while the workers of this loop stand still."""
+
+    async def work() -> None:
+        fault()
+        async with make_feed() as feed:
+            for value in values:
+                await feed.publish("key", value)
+
+    elsewhere(work)

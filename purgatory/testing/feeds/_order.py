@@ -8,22 +8,9 @@ import time
 import pytest
 
 from purgatory import Outcome
-from purgatory.feeds import (
-    FollowingEnded,
-    InvalidPosition,
-    Position,
-)
+from purgatory.feeds import FollowingEnded, InvalidPosition, Position
 from purgatory.feeds.engine import NewEvent
-from purgatory.testing.feeds._tools import (
-    Faults,
-    MakeFeed,
-    Worker,
-    elsewhere,
-    numbers,
-    on_loop,
-    publish_surely,
-    until,
-)
+from purgatory.testing.feeds._tools import Faults, MakeFeed, Worker, elsewhere, numbers, on_loop, until
 
 
 class Order:
@@ -89,14 +76,12 @@ class Order:
             assert 1 == worker.reloads
 
     @on_loop
-    async def test_nothing_is_lost_or_doubled_while_connections_are_cut(
-        self, make_feed: MakeFeed, faults: Faults
-    ) -> None:
+    async def test_cut_connections_lose_and_double_nothing(self, make_feed: MakeFeed, faults: Faults) -> None:
         """Lost connections of publishers and of workers cost time, and no event."""
         feed = make_feed()
         async with Worker(feed) as worker, Worker(make_feed()) as other:
             for value in numbers(0, 60):
-                position = await publish_surely(feed, value)
+                position = await worker.publish_surely(value)
                 if value.endswith(b"7"):
                     await asyncio.to_thread(faults.cut)
             await worker.applied(position)
@@ -105,17 +90,15 @@ class Order:
             assert 1 == worker.reloads == other.reloads
 
     @on_loop
-    async def test_nothing_is_lost_or_doubled_by_a_restart_of_the_server(
-        self, make_feed: MakeFeed, faults: Faults
-    ) -> None:
+    async def test_restart_of_the_server_loses_and_doubles_nothing(self, make_feed: MakeFeed, faults: Faults) -> None:
         """A worker reads on after a restart of the server."""
         feed = make_feed()
         async with Worker(feed) as worker:
             for value in numbers(0, 10):
-                await publish_surely(feed, value)
+                await worker.publish_surely(value)
             await asyncio.to_thread(faults.stop)
             await until(lambda: not worker.following.is_following)
-            publishing = asyncio.create_task(publish_surely(feed, b"10"))
+            publishing = asyncio.create_task(worker.publish_surely(b"10"))
             await asyncio.to_thread(faults.start)
             await worker.applied(await publishing)
             assert numbers(0, 11) == worker.values
@@ -124,9 +107,7 @@ class Order:
     # -- polls do not miss
 
     @on_loop
-    async def test_polls_do_not_miss_what_comes_while_the_server_is_away(
-        self, make_feed: MakeFeed, faults: Faults
-    ) -> None:
+    async def test_polls_outlast_a_server_that_is_away(self, make_feed: MakeFeed, faults: Faults) -> None:
         """Polls that were parked before, during and after a lost connection are all answered."""
         feed = make_feed()
         async with Worker(feed) as worker:
@@ -139,7 +120,7 @@ class Order:
             assert not during.done()
             await asyncio.to_thread(faults.start)
             after = worker.poll(b"hello")
-            await publish_surely(feed, b"hello")
+            await worker.publish_surely(b"hello")
             assert [Outcome.SATISFIED] * 3 == list(await asyncio.gather(before, during, after))
 
     @on_loop

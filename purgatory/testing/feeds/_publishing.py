@@ -8,18 +8,8 @@ from typing import Any
 import pytest
 
 from purgatory import InvalidSetting
-from purgatory.feeds import (
-    EventTooLarge,
-    PublishRejected,
-    PublishUncertain,
-)
-from purgatory.testing.feeds._tools import (
-    Faults,
-    MakeFeed,
-    Worker,
-    numbers,
-    on_loop,
-)
+from purgatory.feeds import EventTooLarge, PublishRejected, PublishUncertain
+from purgatory.testing.feeds._tools import Faults, MakeFeed, Worker, numbers, on_loop
 
 
 class Publishing:

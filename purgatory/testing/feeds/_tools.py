@@ -6,21 +6,14 @@ import asyncio
 import functools
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Hashable
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias, TypeVar
 
 import pytest
 
 from purgatory.aio import AsyncPurgatory
-from purgatory.feeds import (
-    Event,
-    Feed,
-    Following,
-    Position,
-    PublishRejected,
-    PublishUncertain,
-)
+from purgatory.feeds import Event, Feed, Following, Position, PublishRejected, PublishUncertain
 
 if TYPE_CHECKING:
     from purgatory import DelayedOperation, Outcome
@@ -105,6 +98,24 @@ class Worker:
     async def applied(self, position: Position) -> None:
         await self.following.applied(position, timeout_ms=PATIENCE_MS)
 
+    async def publish_and_apply(self, values: Sequence[bytes]) -> Position:
+        """Publish values one after the other, and wait until they are applied. Returns the last position."""
+        for value in values:
+            position = await self.feed.publish("key", value)
+        await self.applied(position)
+        return position
+
+    async def publish_surely(self, value: bytes, key: str = "key") -> Position:
+        """Publish an event until it is accepted, by its id."""
+        give_up_s = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return await self.feed.publish(key, value, id=f"id of {value!r}")
+            except (PublishRejected, PublishUncertain):
+                if time.monotonic() > give_up_s:
+                    raise
+                await asyncio.sleep(0.02)
+
     async def __aenter__(self) -> Self:
         await self.purgatory.__aenter__()
         try:
@@ -127,18 +138,6 @@ async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE_S):
         while not condition():  # noqa: ASYNC110  # there is no event for it
             await asyncio.sleep(0.005)
-
-
-async def publish_surely(feed: Feed, value: bytes, key: str = "key") -> Position:
-    """Publish an event until it is accepted, by its id."""
-    give_up_s = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            return await feed.publish(key, value, id=f"id of {value!r}")
-        except (PublishRejected, PublishUncertain):
-            if time.monotonic() > give_up_s:
-                raise
-            await asyncio.sleep(0.02)
 
 
 def elsewhere(function: Callable[[], Awaitable[AnswerT]]) -> AnswerT:
