@@ -25,7 +25,7 @@ import google_crc32c
 
 from examples.broker.protocol.apis import APIS, ApiKey
 from examples.broker.protocol.messages import configs, groups, offsets, records, topics
-from examples.broker.protocol.messages.common import TopicPartitions
+from examples.broker.protocol.messages.common import NamedValue, TopicPartitions
 from examples.broker.protocol.messages.header import ApiVersionsRequest, RequestHeader
 from examples.broker.protocol.records import build, parse
 from examples.broker.protocol.wire import decode, encode
@@ -206,7 +206,7 @@ def measure_disk(what: str, partitions: int, segment_bytes: int) -> None:
     """Print one row: a node that forces everything to the disk, and a client that produces one batch at a time."""
     with cluster(1, "--fsync", "always") as (bootstrap, pid):
         client = Client(bootstrap)
-        config = topics.TopicConfig("segment.bytes", str(segment_bytes))
+        config = NamedValue("segment.bytes", str(segment_bytes))
         created = [topics.CreatableTopic("big", partitions, 1, configs=[config])]
         client.ask(ApiKey.CREATE_TOPICS, 4, topics.CreateTopicsRequest(created, 60_000))
         data = build([(None, b"x" * 500)], timestamps=[1])

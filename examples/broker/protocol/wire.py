@@ -2,8 +2,7 @@
 
 A message is an attrs class whose annotations are its wire types, in wire order:
 
-    @attrs.define
-    class HeartbeatResponse:
+    class HeartbeatResponse(Message):
         throttle_time_ms: Int32 = since(1, 0)     # on the wire from version 1 on, 0 before
         error_code: Int16 = 0
 
@@ -30,7 +29,16 @@ from __future__ import annotations
 import struct
 from functools import cache
 from types import UnionType
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import attrs
 

@@ -1,6 +1,6 @@
 """Every message that this broker reads or writes, declared field by field, one module per family of APIs.
 
-    common      parts that several messages share
+    common      the base of all messages, and parts that several share
     header      the header of every request, and ApiVersions
     records     Produce, Fetch, ListOffsets, DeleteRecords, InitProducerId
     topics      Metadata, CreateTopics, DeleteTopics, CreatePartitions

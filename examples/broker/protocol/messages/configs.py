@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
-import attrs
+from typing import Generic, TypeVar
 
+from examples.broker.protocol.messages.common import Message, NamedValue
 from examples.broker.protocol.wire import Boolean, Int8, Int16, Int32, NullableString, String, array, only, since
 
+C = TypeVar("C")
 
-@attrs.define
-class DescribeConfigsResource:
+
+class Resource(Message):
     resource_type: Int8 = 0
     resource_name: String = ""
+
+
+class ResourceOutcome(Message):
+    error_code: Int16 = 0
+    error_message: NullableString = None
+    resource_type: Int8 = 0
+    resource_name: String = ""
+
+
+class DescribeConfigsResource(Resource):
     configuration_keys: list[String] | None = None
 
 
-@attrs.define
-class DescribeConfigsRequest:
+class DescribeConfigsRequest(Message):
     resources: list[DescribeConfigsResource] = array()
     include_synonyms: Boolean = since(1, False)
 
 
-@attrs.define
-class ConfigSynonym:
-    name: String = ""
-    value: NullableString = None
+class ConfigSynonym(NamedValue):
     source: Int8 = -1
 
 
-@attrs.define
-class DescribedConfig:
-    name: String = ""
-    value: NullableString = None
+class DescribedConfig(NamedValue):
     read_only: Boolean = False
     is_default: Boolean = only(0, 0, False)
     source: Int8 = since(1, -1)
@@ -38,69 +43,35 @@ class DescribedConfig:
     synonyms: list[ConfigSynonym] = array(1)
 
 
-@attrs.define
-class DescribedResource:
-    error_code: Int16 = 0
-    error_message: NullableString = None
-    resource_type: Int8 = 0
-    resource_name: String = ""
+class DescribedResource(ResourceOutcome):
     configs: list[DescribedConfig] = array()
 
 
-@attrs.define
-class DescribeConfigsResponse:
+class DescribeConfigsResponse(Message):
     throttle_time_ms: Int32 = 0
     results: list[DescribedResource] = array()
 
 
-@attrs.define
-class AlterableConfig:
-    name: String = ""
-    value: NullableString = None
+class AlteredResource(Resource, Generic[C]):
+    configs: list[C] = array()
 
 
-@attrs.define
-class AlterConfigsResource:
-    resource_type: Int8 = 0
-    resource_name: String = ""
-    configs: list[AlterableConfig] = array()
-
-
-@attrs.define
-class AlterConfigsRequest:
-    resources: list[AlterConfigsResource] = array()
+class AlterConfigsRequest(Message):
+    resources: list[AlteredResource[NamedValue]] = array()
     validate_only: Boolean = False
 
 
-@attrs.define
-class AlteredResource:
-    error_code: Int16 = 0
-    error_message: NullableString = None
-    resource_type: Int8 = 0
-    resource_name: String = ""
-
-
-@attrs.define
-class AlterConfigsResponse:
-    throttle_time_ms: Int32 = 0
-    responses: list[AlteredResource] = array()
-
-
-@attrs.define
-class ConfigChange:
+class ConfigChange(Message):
     name: String = ""
     operation: Int8 = 0
     value: NullableString = None
 
 
-@attrs.define
-class ConfigChangesOfResource:
-    resource_type: Int8 = 0
-    resource_name: String = ""
-    configs: list[ConfigChange] = array()
-
-
-@attrs.define
-class IncrementalAlterConfigsRequest:
-    resources: list[ConfigChangesOfResource] = array()
+class IncrementalAlterConfigsRequest(Message):
+    resources: list[AlteredResource[ConfigChange]] = array()
     validate_only: Boolean = False
+
+
+class AlterConfigsResponse(Message):
+    throttle_time_ms: Int32 = 0
+    responses: list[ResourceOutcome] = array()

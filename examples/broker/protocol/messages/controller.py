@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import attrs
-
-from examples.broker.protocol.messages.common import OfTopic, TopicPartitions
+from examples.broker.protocol.messages.common import Message, OfTopic, TopicPartitions
 from examples.broker.protocol.wire import (
     Boolean,
     Bytes,
@@ -21,22 +19,19 @@ from examples.broker.protocol.wire import (
 # -- between nodes: the handshake
 
 
-@attrs.define
-class NodeHandshakeRequest:
+class NodeHandshakeRequest(Message):
     node_id: Int32 = 0
     proof: Bytes = b""
 
 
-@attrs.define
-class NodeHandshakeResponse:
+class NodeHandshakeResponse(Message):
     challenge: Bytes = b""
 
 
 # -- from the controller
 
 
-@attrs.define
-class PartitionState:
+class PartitionState(Message):
     topic: String = ""
     partition: Int32 = 0
     leader: Int32 = -1
@@ -46,107 +41,85 @@ class PartitionState:
     replicas: list[Int32] = array()
 
 
-@attrs.define
-class LiveBroker:
+class LiveBroker(Message):
     broker_id: Int32 = 0
     host: String = ""
     port: Int32 = 0
     is_offline: Boolean = False
 
 
-@attrs.define
-class LeaderAndIsrRequest:
+class ControllerRequest(Message):
     controller_id: Int32 = 0
     controller_epoch: Int32 = 0
+
+
+class LeaderAndIsrRequest(ControllerRequest):
     states: list[PartitionState] = array()
     live_leaders: list[LiveBroker] = array()
     incarnation: String = ""
     """The incarnation that the controller knows of the node."""
 
 
-@attrs.define
-class PartitionOutcome:
+class TopicPartition(Message):
     topic: String = ""
     partition: Int32 = 0
+
+
+class PartitionOutcome(TopicPartition):
     error_code: Int16 = 0
 
 
-@attrs.define
-class LeaderAndIsrResponse:
+class LeaderAndIsrResponse(Message):
     error_code: Int16 = 0
     partitions: list[PartitionOutcome] = array()
 
 
-@attrs.define
-class TopicPartition:
-    topic: String = ""
-    partition: Int32 = 0
-
-
-@attrs.define
-class StopReplicaRequest:
-    controller_id: Int32 = 0
-    controller_epoch: Int32 = 0
+class StopReplicaRequest(ControllerRequest):
     delete: Boolean = False
     partitions: list[TopicPartition] = array()
 
 
-@attrs.define
-class StopReplicaResponse:
+class StopReplicaResponse(Message):
     error_code: Int16 = 0
     partitions: list[PartitionOutcome] = array()
 
 
-@attrs.define
-class UpdateMetadataRequest:
-    controller_id: Int32 = 0
-    controller_epoch: Int32 = 0
+class UpdateMetadataRequest(ControllerRequest):
     states: list[PartitionState] = array()
     live_brokers: list[LiveBroker] = array()
     is_last: Boolean = True
     """Whether no other piece of this update follows."""
 
 
-@attrs.define
-class UpdateMetadataResponse:
+class UpdateMetadataResponse(Message):
     error_code: Int16 = 0
 
 
 # -- to the controller
 
 
-@attrs.define
-class ElectLeadersRequest:
+class ElectLeadersRequest(Message):
     election_type: Int8 = since(1, 0)
     topics: list[TopicPartitions] | None = array()
     timeout_ms: Int32 = 60_000
 
 
-@attrs.define
-class ElectedPartition:
+class ElectedPartition(Message):
     partition: Int32 = 0
     error_code: Int16 = 0
     error_message: NullableString = None
 
 
-@attrs.define
-class ElectedTopic:
-    topic: String = ""
-    partitions: list[ElectedPartition] = array()
-
-
-@attrs.define
-class ElectLeadersResponse:
+class ElectLeadersResponse(Message):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = since(1, 0)
-    topics: list[ElectedTopic] = array()
+    topics: list[OfTopic[ElectedPartition]] = array()
 
 
 # -- between replicas: ends of leader epochs
 
 
-@attrs.define
-class EpochOfPartition:
+class EpochOfPartition(Message):
     partition: Int32 = 0
     current_leader_epoch: Int32 = since(2, -1)
     leader_epoch: Int32 = 0
@@ -155,14 +128,12 @@ class EpochOfPartition:
 EpochOfTopic = OfTopic[EpochOfPartition]
 
 
-@attrs.define
-class OffsetForLeaderEpochRequest:
+class OffsetForLeaderEpochRequest(Message):
     replica_id: Int32 = since(3, -2)
     topics: list[EpochOfTopic] = array()
 
 
-@attrs.define
-class EpochEndOfPartition:
+class EpochEndOfPartition(Message):
     error_code: Int16 = 0
     partition: Int32 = 0
     leader_epoch: Int32 = since(1, -1)
@@ -172,7 +143,6 @@ class EpochEndOfPartition:
 EpochEndOfTopic = OfTopic[EpochEndOfPartition]
 
 
-@attrs.define
-class OffsetForLeaderEpochResponse:
+class OffsetForLeaderEpochResponse(Message):
     throttle_time_ms: Int32 = since(2, 0)
     topics: list[EpochEndOfTopic] = array()

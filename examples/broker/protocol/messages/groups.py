@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import attrs
-
+from examples.broker.protocol.messages.common import Message, NameCode
 from examples.broker.protocol.wire import Boolean, Bytes, Int8, Int16, Int32, NullableString, String, array, only, since
 
 
-@attrs.define
-class FindCoordinatorRequest:
+class FindCoordinatorRequest(Message):
     key: String = ""
     key_type: Int8 = since(1, 0)
 
 
-@attrs.define
-class FindCoordinatorResponse:
+class GroupResponse(Message):
     throttle_time_ms: Int32 = since(1, 0)
     error_code: Int16 = 0
+
+
+class FindCoordinatorResponse(GroupResponse):
     error_message: NullableString = since(1, None)
     node_id: Int32 = -1
     host: String = ""
     port: Int32 = -1
 
 
-@attrs.define
-class JoinGroupProtocol:
+class JoinGroupProtocol(Message):
     name: String = ""
     metadata: Bytes = b""
 
 
-@attrs.define
-class JoinGroupRequest:
+class JoinGroupRequest(Message):
     group_id: String = ""
     session_timeout_ms: Int32 = 0
     rebalance_timeout_ms: Int32 = since(1, -1)
@@ -40,15 +38,13 @@ class JoinGroupRequest:
     protocols: list[JoinGroupProtocol] = array()
 
 
-@attrs.define
-class JoinGroupMember:
+class JoinGroupMember(Message):
     member_id: String = ""
     group_instance_id: NullableString = since(5, None)
     metadata: Bytes = b""
 
 
-@attrs.define
-class JoinGroupResponse:
+class JoinGroupResponse(Message):
     throttle_time_ms: Int32 = since(2, 0)
     error_code: Int16 = 0
     generation_id: Int32 = -1
@@ -58,77 +54,55 @@ class JoinGroupResponse:
     members: list[JoinGroupMember] = array()
 
 
-@attrs.define
-class HeartbeatRequest:
+class HeartbeatRequest(Message):
     group_id: String = ""
     generation_id: Int32 = 0
     member_id: String = ""
     group_instance_id: NullableString = since(3, None)
 
 
-@attrs.define
-class HeartbeatResponse:
-    throttle_time_ms: Int32 = since(1, 0)
-    error_code: Int16 = 0
+class HeartbeatResponse(GroupResponse):
+    pass
 
 
-@attrs.define
-class LeavingMember:
+class LeavingMember(Message):
     member_id: String = ""
     group_instance_id: NullableString = None
 
 
-@attrs.define
-class LeaveGroupRequest:
+class LeaveGroupRequest(Message):
     group_id: String = ""
     member_id: String = only(0, 2, "")
     members: list[LeavingMember] = array(3)
 
 
-@attrs.define
-class LeftMember:
-    member_id: String = ""
-    group_instance_id: NullableString = None
+class LeftMember(LeavingMember):
     error_code: Int16 = 0
 
 
-@attrs.define
-class LeaveGroupResponse:
-    throttle_time_ms: Int32 = since(1, 0)
-    error_code: Int16 = 0
+class LeaveGroupResponse(GroupResponse):
     members: list[LeftMember] = array(3)
 
 
-@attrs.define
-class SyncGroupAssignment:
+class SyncGroupAssignment(Message):
     member_id: String = ""
     assignment: Bytes = b""
 
 
-@attrs.define
-class SyncGroupRequest:
-    group_id: String = ""
-    generation_id: Int32 = 0
-    member_id: String = ""
-    group_instance_id: NullableString = since(3, None)
+class SyncGroupRequest(HeartbeatRequest):
     assignments: list[SyncGroupAssignment] = array()
 
 
-@attrs.define
-class SyncGroupResponse:
-    throttle_time_ms: Int32 = since(1, 0)
-    error_code: Int16 = 0
+class SyncGroupResponse(GroupResponse):
     assignment: Bytes = b""
 
 
-@attrs.define
-class DescribeGroupsRequest:
+class DescribeGroupsRequest(Message):
     groups: list[String] = array()
     include_authorized_operations: Boolean = since(3, False)
 
 
-@attrs.define
-class DescribedMember:
+class DescribedMember(Message):
     member_id: String = ""
     group_instance_id: NullableString = since(4, None)
     client_id: String = ""
@@ -137,8 +111,7 @@ class DescribedMember:
     assignment: Bytes = b""
 
 
-@attrs.define
-class DescribedGroup:
+class DescribedGroup(Message):
     error_code: Int16 = 0
     group_id: String = ""
     state: String = ""
@@ -148,42 +121,28 @@ class DescribedGroup:
     authorized_operations: Int32 = since(3, -0x80000000)
 
 
-@attrs.define
-class DescribeGroupsResponse:
+class DescribeGroupsResponse(Message):
     throttle_time_ms: Int32 = since(1, 0)
     groups: list[DescribedGroup] = array()
 
 
-@attrs.define
-class ListGroupsRequest:
+class ListGroupsRequest(Message):
     pass
 
 
-@attrs.define
-class ListedGroup:
+class ListedGroup(Message):
     group_id: String = ""
     protocol_type: String = ""
 
 
-@attrs.define
-class ListGroupsResponse:
-    throttle_time_ms: Int32 = since(1, 0)
-    error_code: Int16 = 0
+class ListGroupsResponse(GroupResponse):
     groups: list[ListedGroup] = array()
 
 
-@attrs.define
-class DeleteGroupsRequest:
+class DeleteGroupsRequest(Message):
     group_names: list[String] = array()
 
 
-@attrs.define
-class DeletedGroup:
-    group_id: String = ""
-    error_code: Int16 = 0
-
-
-@attrs.define
-class DeleteGroupsResponse:
+class DeleteGroupsResponse(Message):
     throttle_time_ms: Int32 = 0
-    results: list[DeletedGroup] = array()
+    results: list[NameCode] = array()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import attrs
-
+from examples.broker.protocol.messages.common import Message
 from examples.broker.protocol.wire import Int16, Int32, NullableString, array, since
 
 
-@attrs.define
-class RequestHeader:
+class RequestHeader(Message):
     """The header of a request. A response has only the correlation id."""
 
     api_key: Int16 = 0
@@ -17,20 +15,17 @@ class RequestHeader:
     client_id: NullableString = None
 
 
-@attrs.define
-class ApiVersionsRequest:
+class ApiVersionsRequest(Message):
     pass
 
 
-@attrs.define
-class ApiVersion:
+class ApiVersion(Message):
     api_key: Int16 = 0
     min_version: Int16 = 0
     max_version: Int16 = 0
 
 
-@attrs.define
-class ApiVersionsResponse:
+class ApiVersionsResponse(Message):
     error_code: Int16 = 0
     api_keys: list[ApiVersion] = array()
     throttle_time_ms: Int32 = since(1, 0)

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import attrs
-
-from examples.broker.protocol.messages.common import OfTopic, TopicCodes, TopicPartitions
+from examples.broker.protocol.messages.common import Message, OfTopic, TopicCodes, TopicPartitions
 from examples.broker.protocol.wire import Int16, Int32, Int64, NullableString, String, array, only, since
 
 
-@attrs.define
-class OffsetCommitPartition:
+class OffsetCommitPartition(Message):
     index: Int32 = 0
     committed_offset: Int64 = 0
     committed_leader_epoch: Int32 = since(6, -1)
@@ -20,8 +17,7 @@ class OffsetCommitPartition:
 OffsetCommitTopic = OfTopic[OffsetCommitPartition]
 
 
-@attrs.define
-class OffsetCommitRequest:
+class OffsetCommitRequest(Message):
     group_id: String = ""
     generation_id: Int32 = since(1, -1)
     member_id: String = since(1, "")
@@ -30,20 +26,17 @@ class OffsetCommitRequest:
     topics: list[OffsetCommitTopic] = array()
 
 
-@attrs.define
-class OffsetCommitResponse:
+class OffsetCommitResponse(Message):
     throttle_time_ms: Int32 = since(3, 0)
     topics: list[TopicCodes] = array()
 
 
-@attrs.define
-class OffsetFetchRequest:
+class OffsetFetchRequest(Message):
     group_id: String = ""
     topics: list[TopicPartitions] | None = None
 
 
-@attrs.define
-class OffsetOfPartition:
+class OffsetOfPartition(Message):
     index: Int32 = 0
     committed_offset: Int64 = -1
     committed_leader_epoch: Int32 = since(5, -1)
@@ -54,21 +47,18 @@ class OffsetOfPartition:
 OffsetsOfTopic = OfTopic[OffsetOfPartition]
 
 
-@attrs.define
-class OffsetFetchResponse:
+class OffsetFetchResponse(Message):
     throttle_time_ms: Int32 = since(3, 0)
     topics: list[OffsetsOfTopic] = array()
     error_code: Int16 = since(2, 0)
 
 
-@attrs.define
-class OffsetDeleteRequest:
+class OffsetDeleteRequest(Message):
     group_id: String = ""
     topics: list[TopicPartitions] = array()
 
 
-@attrs.define
-class OffsetDeleteResponse:
+class OffsetDeleteResponse(Message):
     error_code: Int16 = 0
     throttle_time_ms: Int32 = 0
     topics: list[TopicCodes] = array()

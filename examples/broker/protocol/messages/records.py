@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import attrs
-
-from examples.broker.protocol.messages.common import OfTopic, TopicPartitions
+from examples.broker.protocol.messages.common import Message, OfTopic, TopicPartitions
 from examples.broker.protocol.wire import (
     Int8,
     Int16,
@@ -19,8 +17,7 @@ from examples.broker.protocol.wire import (
 )
 
 
-@attrs.define
-class ProducePartition:
+class ProducePartition(Message):
     index: Int32 = 0
     records: NullableBytes = None
 
@@ -28,22 +25,19 @@ class ProducePartition:
 ProduceTopic = OfTopic[ProducePartition]
 
 
-@attrs.define
-class ProduceRequest:
+class ProduceRequest(Message):
     transactional_id: NullableString = since(3, None)
     acks: Int16 = 0
     timeout_ms: Int32 = 0
     topics: list[ProduceTopic] = array()
 
 
-@attrs.define
-class RecordError:
+class RecordError(Message):
     batch_index: Int32 = 0
     message: NullableString = None
 
 
-@attrs.define
-class ProducedPartition:
+class ProducedPartition(Message):
     index: Int32 = 0
     error_code: Int16 = 0
     base_offset: Int64 = -1
@@ -56,14 +50,12 @@ class ProducedPartition:
 ProducedTopic = OfTopic[ProducedPartition]
 
 
-@attrs.define
-class ProduceResponse:
+class ProduceResponse(Message):
     topics: list[ProducedTopic] = array()
     throttle_time_ms: Int32 = since(1, 0)
 
 
-@attrs.define
-class FetchPartition:
+class FetchPartition(Message):
     index: Int32 = 0
     current_leader_epoch: Int32 = since(9, -1)
     fetch_offset: Int64 = 0
@@ -74,8 +66,7 @@ class FetchPartition:
 FetchTopic = OfTopic[FetchPartition]
 
 
-@attrs.define
-class FetchRequest:
+class FetchRequest(Message):
     replica_id: Int32 = -1
     max_wait_ms: Int32 = 0
     min_bytes: Int32 = 0
@@ -88,14 +79,12 @@ class FetchRequest:
     rack_id: String = since(11, "")
 
 
-@attrs.define
-class AbortedTransaction:
+class AbortedTransaction(Message):
     producer_id: Int64 = 0
     first_offset: Int64 = 0
 
 
-@attrs.define
-class FetchedPartition:
+class FetchedPartition(Message):
     index: Int32 = 0
     error_code: Int16 = 0
     high_watermark: Int64 = -1
@@ -109,16 +98,14 @@ class FetchedPartition:
 FetchedTopic = OfTopic[FetchedPartition]
 
 
-@attrs.define
-class FetchResponse:
+class FetchResponse(Message):
     throttle_time_ms: Int32 = since(1, 0)
     error_code: Int16 = since(7, 0)
     session_id: Int32 = since(7, 0)
     topics: list[FetchedTopic] = array()
 
 
-@attrs.define
-class ListOffsetsPartition:
+class ListOffsetsPartition(Message):
     index: Int32 = 0
     current_leader_epoch: Int32 = since(4, -1)
     timestamp: Int64 = 0
@@ -128,15 +115,13 @@ class ListOffsetsPartition:
 ListOffsetsTopic = OfTopic[ListOffsetsPartition]
 
 
-@attrs.define
-class ListOffsetsRequest:
+class ListOffsetsRequest(Message):
     replica_id: Int32 = -1
     isolation_level: Int8 = since(2, 0)
     topics: list[ListOffsetsTopic] = array()
 
 
-@attrs.define
-class ListedPartition:
+class ListedPartition(Message):
     index: Int32 = 0
     error_code: Int16 = 0
     old_style_offsets: list[Int64] = array(0, 0)
@@ -148,14 +133,12 @@ class ListedPartition:
 ListedTopic = OfTopic[ListedPartition]
 
 
-@attrs.define
-class ListOffsetsResponse:
+class ListOffsetsResponse(Message):
     throttle_time_ms: Int32 = since(2, 0)
     topics: list[ListedTopic] = array()
 
 
-@attrs.define
-class DeleteRecordsPartition:
+class DeleteRecordsPartition(Message):
     index: Int32 = 0
     offset: Int64 = 0
 
@@ -163,14 +146,12 @@ class DeleteRecordsPartition:
 DeleteRecordsTopic = OfTopic[DeleteRecordsPartition]
 
 
-@attrs.define
-class DeleteRecordsRequest:
+class DeleteRecordsRequest(Message):
     topics: list[DeleteRecordsTopic] = array()
     timeout_ms: Int32 = 0
 
 
-@attrs.define
-class DeletedPartition:
+class DeletedPartition(Message):
     index: Int32 = 0
     low_watermark: Int64 = -1
     error_code: Int16 = 0
@@ -179,20 +160,17 @@ class DeletedPartition:
 DeletedRecordsTopic = OfTopic[DeletedPartition]
 
 
-@attrs.define
-class DeleteRecordsResponse:
+class DeleteRecordsResponse(Message):
     throttle_time_ms: Int32 = 0
     topics: list[DeletedRecordsTopic] = array()
 
 
-@attrs.define
-class InitProducerIdRequest:
+class InitProducerIdRequest(Message):
     transactional_id: NullableString = None
     transaction_timeout_ms: Int32 = 0
 
 
-@attrs.define
-class InitProducerIdResponse:
+class InitProducerIdResponse(Message):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     producer_id: Int64 = -1

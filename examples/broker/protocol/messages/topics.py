@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import attrs
-
+from examples.broker.protocol.messages.common import Message, NameCode, NamedValue
 from examples.broker.protocol.wire import Boolean, Int16, Int32, NullableString, String, array, since
 
 NOT_ASKED = -0x80000000
@@ -13,24 +12,21 @@ _ALL_OF_CLUSTER = 0b1_1111_1010_0000
 """One bit per operation. Without an authorizer, every client may do everything."""
 
 
-@attrs.define
-class MetadataRequest:
+class MetadataRequest(Message):
     topics: list[String] | None = None
     allow_auto_topic_creation: Boolean = since(4, True)
     include_cluster_authorized_operations: Boolean = since(8, False)
     include_topic_authorized_operations: Boolean = since(8, False)
 
 
-@attrs.define
-class MetadataBroker:
+class MetadataBroker(Message):
     node_id: Int32 = 0
     host: String = ""
     port: Int32 = 0
     rack: NullableString = since(1, None)
 
 
-@attrs.define
-class MetadataPartition:
+class MetadataPartition(Message):
     error_code: Int16 = 0
     index: Int32 = 0
     leader_id: Int32 = 0
@@ -40,8 +36,7 @@ class MetadataPartition:
     offline_replicas: list[Int32] = array(5)
 
 
-@attrs.define
-class MetadataTopic:
+class MetadataTopic(Message):
     error_code: Int16 = 0
     name: String = ""
     is_internal: Boolean = since(1, False)
@@ -49,8 +44,7 @@ class MetadataTopic:
     authorized_operations: Int32 = since(8, NOT_ASKED)
 
 
-@attrs.define
-class MetadataResponse:
+class MetadataResponse(Message):
     throttle_time_ms: Int32 = since(3, 0)
     brokers: list[MetadataBroker] = array()
     cluster_id: NullableString = since(2, None)
@@ -69,92 +63,64 @@ def with_operations(response: MetadataResponse, request: MetadataRequest) -> Met
     return response
 
 
-@attrs.define
-class TopicAssignment:
+class TopicAssignment(Message):
     partition_index: Int32 = 0
     broker_ids: list[Int32] = array()
 
 
-@attrs.define
-class TopicConfig:
-    name: String = ""
-    value: NullableString = None
-
-
-@attrs.define
-class CreatableTopic:
+class CreatableTopic(Message):
     name: String = ""
     num_partitions: Int32 = -1
     replication_factor: Int16 = -1
     assignments: list[TopicAssignment] = array()
-    configs: list[TopicConfig] = array()
+    configs: list[NamedValue] = array()
 
 
-@attrs.define
-class CreateTopicsRequest:
+class CreateTopicsRequest(Message):
     topics: list[CreatableTopic] = array()
     timeout_ms: Int32 = 0
     validate_only: Boolean = since(1, False)
 
 
-@attrs.define
-class CreatedTopic:
-    name: String = ""
-    error_code: Int16 = 0
+class CreatedTopic(NameCode):
     error_message: NullableString = since(1, None)
 
 
-@attrs.define
-class CreateTopicsResponse:
+class CreateTopicsResponse(Message):
     throttle_time_ms: Int32 = since(2, 0)
     topics: list[CreatedTopic] = array()
 
 
-@attrs.define
-class DeleteTopicsRequest:
+class DeleteTopicsRequest(Message):
     topic_names: list[String] = array()
     timeout_ms: Int32 = 0
 
 
-@attrs.define
-class DeletedTopic:
-    name: String = ""
-    error_code: Int16 = 0
-
-
-@attrs.define
-class DeleteTopicsResponse:
+class DeleteTopicsResponse(Message):
     throttle_time_ms: Int32 = since(1, 0)
-    responses: list[DeletedTopic] = array()
+    responses: list[NameCode] = array()
 
 
-@attrs.define
-class PartitionsAssignment:
+class PartitionsAssignment(Message):
     broker_ids: list[Int32] = array()
 
 
-@attrs.define
-class PartitionsOfTopic:
+class PartitionsOfTopic(Message):
     name: String = ""
     count: Int32 = 0
     assignments: list[PartitionsAssignment] | None = None
 
 
-@attrs.define
-class CreatePartitionsRequest:
+class CreatePartitionsRequest(Message):
     topics: list[PartitionsOfTopic] = array()
     timeout_ms: Int32 = 0
     validate_only: Boolean = False
 
 
-@attrs.define
-class CreatedPartitions:
-    name: String = ""
-    error_code: Int16 = 0
+class CreatedPartitions(NameCode):
     error_message: NullableString = None
 
 
-@attrs.define
-class CreatePartitionsResponse:
+class CreatePartitionsResponse(Message):
     throttle_time_ms: Int32 = 0
     results: list[CreatedPartitions] = array()

@@ -32,9 +32,9 @@ import structlog
 
 from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import BrokerError, ErrorCode, MalformedRequest
+from examples.broker.protocol.messages.common import by_topic, parts_of
 from examples.broker.protocol.messages.controller import (
     EpochOfPartition,
-    EpochOfTopic,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
@@ -151,7 +151,7 @@ class _Fetcher:
 
     async def _align(self, partitions: dict[Key, Partition]) -> bool:
         """Cut logs where they differ from the leader's. Returns whether the leader must be asked again."""
-        topics: dict[str, EpochOfTopic] = {}
+        parts = []
         asked: Followed = {}
         for (name, index), partition in partitions.items():
             latest = partition.log.epochs.latest
@@ -159,25 +159,23 @@ class _Fetcher:
                 partition.is_aligned = True  # an empty log cannot differ
                 continue
             asked[name, index] = partition.leader_epoch
-            part = EpochOfPartition(index, partition.leader_epoch, latest)
-            topics.setdefault(name, EpochOfTopic(name)).partitions.append(part)
+            parts.append((name, EpochOfPartition(index, partition.leader_epoch, latest)))
         if not asked:
             return False
-        request = OffsetForLeaderEpochRequest(self._replicas.cluster.node_id, list(topics.values()))
+        request = OffsetForLeaderEpochRequest(self._replicas.cluster.node_id, by_topic(parts))
         response = await self._link.ask(
             ApiKey.OFFSET_FOR_LEADER_EPOCH, _EPOCH_VERSION, request, OffsetForLeaderEpochResponse, self._timeout_s
         )
         trouble = False
-        for answered in response.topics:
-            for end in answered.partitions:
-                key = (answered.name, end.partition)
-                partition = partitions[key]
-                if not self._still_follows(partition, asked[key]):
-                    continue
-                if end.error_code == ErrorCode.NONE:
-                    trouble |= not partition.align(end.leader_epoch, end.end_offset)
-                else:
-                    trouble = True
+        for name, end in parts_of(response.topics):
+            key = (name, end.partition)
+            partition = partitions[key]
+            if not self._still_follows(partition, asked[key]):
+                continue
+            if end.error_code == ErrorCode.NONE:
+                trouble |= not partition.align(end.leader_epoch, end.end_offset)
+            else:
+                trouble = True
         self._replicas.checkpoint()
         return trouble
 
@@ -201,15 +199,14 @@ class _Fetcher:
             return True
         self._fetch.answered(response)
         trouble = is_cut = False
-        for topic in response.topics:
-            for part in topic.partitions:
-                partition = partitions.get((topic.name, part.index))
-                if partition is None or not self._still_follows(partition, asked[partition.key]):
-                    continue
-                is_cut |= part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-                if not self._take(partition, part):
-                    self._fetch.name_again(partition.key)
-                    trouble = True
+        for name, part in parts_of(response.topics):
+            followed = partitions.get((name, part.index))
+            if followed is None or not self._still_follows(followed, asked[followed.key]):
+                continue
+            is_cut |= part.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+            if not self._take(followed, part):
+                self._fetch.name_again(followed.key)
+                trouble = True
         if is_cut:
             self._replicas.checkpoint()
         return trouble

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from examples.broker.protocol.messages.common import TopicPartitions
-from examples.broker.protocol.messages.records import FetchPartition, FetchTopic
+from examples.broker.protocol.messages.common import by_topic
+from examples.broker.protocol.messages.records import FetchPartition
 from examples.broker.replication.fetching.fetch_sessions import next_epoch
 
 if TYPE_CHECKING:
@@ -41,23 +41,19 @@ class IncrementalFetch:
     def ask(self, request: FetchRequest, partitions: Mapping[Key, Partition]) -> None:
         """Add the changes to a request."""
         request.session_id, request.session_epoch = self._session_id, self._epoch
-        topics: dict[str, FetchTopic] = {}
+        changes = []
         for key, partition in partitions.items():
             log = partition.log
             now = (partition.leader_epoch, log.next_offset, log.start_offset)
             if self._named.get(key) != now:
                 self._named[key] = now
-                name, index = key
-                wanted = FetchPartition(index, *now, self._partition_bytes)
-                topics.setdefault(name, FetchTopic(name)).partitions.append(wanted)
-        request.topics = list(topics.values())
+                changes.append((key[0], FetchPartition(key[1], *now, self._partition_bytes)))
+        request.topics = by_topic(changes)
         if len(self._named) > len(partitions):
             gone = [key for key in self._named if key not in partitions]
-            forgotten: dict[str, TopicPartitions] = {}
-            for name, index in gone:
-                del self._named[name, index]
-                forgotten.setdefault(name, TopicPartitions(name)).partitions.append(index)
-            request.forgotten_topics = list(forgotten.values())
+            for key in gone:
+                del self._named[key]
+            request.forgotten_topics = by_topic(gone)
 
     def answered(self, response: FetchResponse) -> None:
         """Continue the session of the response. If it has none, every request names everything."""

@@ -14,6 +14,7 @@ import structlog
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import controller as cm
 from examples.broker.protocol.messages import topics as m
+from examples.broker.protocol.messages.common import NameCode, by_topic, parts_of
 from examples.broker.replication.leadership import NO_LEADER
 from examples.broker.replication.metadata import CLUSTER_ID
 from examples.broker.service.handlers.assignments import (
@@ -194,7 +195,7 @@ class ClusterTopicHandlers:
         work = _Work(
             list(request.topic_names),
             lambda results: reply(
-                m.DeleteTopicsResponse(responses=[m.DeletedTopic(name, results[name][0]) for name in results])
+                m.DeleteTopicsResponse(responses=[NameCode(name, results[name][0]) for name in results])
             ),
         )
         for name in dict.fromkeys(request.topic_names):
@@ -213,11 +214,11 @@ class ClusterTopicHandlers:
 
     def elect_leaders(self, request: cm.ElectLeadersRequest, _version: int, reply: Reply) -> None:
         def respond(codes: Mapping[Key, ErrorCode]) -> None:
-            topics: dict[str, cm.ElectedTopic] = {}
-            for (name, index), code in codes.items():
-                part = cm.ElectedPartition(index, code, None if code is ErrorCode.NONE else code.name)
-                topics.setdefault(name, cm.ElectedTopic(name)).partitions.append(part)
-            reply(cm.ElectLeadersResponse(topics=list(topics.values())))
+            parts = (
+                (name, cm.ElectedPartition(index, code, None if code is ErrorCode.NONE else code.name))
+                for (name, index), code in codes.items()
+            )
+            reply(cm.ElectLeadersResponse(topics=by_topic(parts)))
 
         if request.election_type not in (PREFERRED, UNCLEAN):
             reply(cm.ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
@@ -225,7 +226,7 @@ class ClusterTopicHandlers:
         if request.topics is None:
             keys = [(name, index) for name, parts in self.known.topics.items() for index in parts]
         else:
-            keys = [(topic.name, index) for topic in request.topics for index in topic.partitions]
+            keys = list(parts_of(request.topics))
 
         def elected(codes: Mapping[Key, ErrorCode] | None) -> None:
             if codes is None:

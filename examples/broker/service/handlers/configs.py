@@ -15,6 +15,7 @@ from examples.broker.storage.topic_settings import FACTS, check_known
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from examples.broker.protocol.messages.common import NamedValue
     from examples.broker.protocol.steps import Steps
     from examples.broker.replication.replica_manager import ReplicaManager
     from examples.broker.replication.topic_manager import TopicManager
@@ -121,7 +122,7 @@ class ConfigHandlers:
     def alter_configs(self, request: m.AlterConfigsRequest, _version: int, reply: Reply) -> Steps[None]:
         """Replace all settings of topics."""
 
-        def replaced(topic: Topic, configs: list[m.AlterableConfig]) -> Topic:
+        def replaced(topic: Topic, configs: list[NamedValue]) -> Topic:
             return self.topics.with_settings(topic, {config.name: config.value for config in configs})
 
         return self._alter(
@@ -146,13 +147,13 @@ class ConfigHandlers:
 
     def _alter(
         self,
-        changes: Sequence[tuple[m.AlterConfigsResource | m.ConfigChangesOfResource, Change]],
+        changes: Sequence[tuple[m.Resource, Change]],
         *,
         validate_only: bool,
-        respond: Callable[[list[m.AlteredResource]], None],
+        respond: Callable[[list[m.ResourceOutcome]], None],
     ) -> Steps[None]:
         """Change settings, and respond when each topic is changed or rejected."""
-        answers = [m.AlteredResource(0, None, each.resource_type, each.resource_name) for each, _ in changes]
+        answers = [m.ResourceOutcome(0, None, each.resource_type, each.resource_name) for each, _ in changes]
         waiting = set(range(len(changes)))
 
         def settled(number: int, error: BrokerError | None) -> None:

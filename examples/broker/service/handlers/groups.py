@@ -11,6 +11,7 @@ from examples.broker.groups.state.group import Group, GroupState
 from examples.broker.groups.state.values import Identity, Join, Joined
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import groups as m
+from examples.broker.protocol.messages.common import NameCode
 from examples.broker.replication.leadership import NO_LEADER
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ class GroupHandlers:
         def answer(name: str, code: ErrorCode) -> None:
             codes[name] = code
             if len(codes) == len(names):
-                reply(m.DeleteGroupsResponse(0, [m.DeletedGroup(name, codes[name]) for name in names]))
+                reply(m.DeleteGroupsResponse(0, [NameCode(name, codes[name]) for name in names]))
 
         if not names:
             reply(m.DeleteGroupsResponse())

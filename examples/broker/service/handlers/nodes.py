@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from examples.broker.protocol.errors import BrokerError
 from examples.broker.protocol.messages import controller as m
+from examples.broker.protocol.messages.common import by_topic, parts_of
 
 if TYPE_CHECKING:
     from examples.broker.controller.partitions.requests import Message
@@ -42,18 +43,15 @@ class ClusterHandlers:
 
     def offset_for_leader_epoch(self, request: m.OffsetForLeaderEpochRequest, _version: int, reply: Reply) -> None:
         """Return where leader epochs end in this leader's logs."""
-        topics = []
-        for topic in request.topics:
-            parts = []
-            for part in topic.partitions:
-                answer = m.EpochEndOfPartition(partition=part.partition)
-                try:
-                    partition = self.replicas.leader((topic.name, part.partition))
-                    partition.check_epoch(part.current_leader_epoch)
-                    log = partition.log
-                    answer.leader_epoch, answer.end_offset = log.epochs.end_of(part.leader_epoch, log.next_offset)
-                except BrokerError as error:
-                    answer.error_code = error.code
-                parts.append(answer)
-            topics.append(m.EpochEndOfTopic(topic.name, parts))
-        reply(m.OffsetForLeaderEpochResponse(topics=topics))
+        parts = []
+        for name, part in parts_of(request.topics):
+            answer = m.EpochEndOfPartition(partition=part.partition)
+            try:
+                partition = self.replicas.leader((name, part.partition))
+                partition.check_epoch(part.current_leader_epoch)
+                log = partition.log
+                answer.leader_epoch, answer.end_offset = log.epochs.end_of(part.leader_epoch, log.next_offset)
+            except BrokerError as error:
+                answer.error_code = error.code
+            parts.append((name, answer))
+        reply(m.OffsetForLeaderEpochResponse(topics=by_topic(parts)))

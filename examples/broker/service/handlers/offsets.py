@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from examples.broker.groups.state.values import Commit, Identity
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import offsets as m
-from examples.broker.protocol.messages.common import PartitionCode, TopicCodes
+from examples.broker.protocol.messages.common import PartitionCode, TopicCodes, by_topic, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from examples.broker.groups.commits import Commits
     from examples.broker.replication.partition import Key
     from examples.broker.service.reply import Reply
+_NOTHING = Commit(-1, "")
 
 
 class OffsetHandlers:
@@ -24,9 +25,8 @@ class OffsetHandlers:
     def offset_commit(self, request: m.OffsetCommitRequest, _version: int, reply: Reply) -> None:
         """Answer when the replicas have the offsets."""
         offsets = {
-            (topic.name, part.index): Commit(part.committed_offset, part.metadata or "", part.committed_leader_epoch)
-            for topic in request.topics
-            for part in topic.partitions
+            (name, part.index): Commit(part.committed_offset, part.metadata or "", part.committed_leader_epoch)
+            for name, part in parts_of(request.topics)
         }
 
         def answer(codes: Mapping[Key, ErrorCode]) -> None:
@@ -46,23 +46,12 @@ class OffsetHandlers:
             offsets = self.commits.committed(request.group_id)
         except BrokerError as error:
             code = error.code
-        if request.topics is None:
-            wanted: dict[str, list[int]] = {}
-            for topic, index in sorted(offsets):
-                wanted.setdefault(topic, []).append(index)
-        else:
-            wanted = {topic.name: topic.partitions for topic in request.topics}
-        nothing = Commit(-1, "")
-        topics = []
-        for name, indexes in wanted.items():
-            parts = []
-            for index in indexes:
-                commit = offsets.get((name, index), nothing)
-                parts.append(
-                    m.OffsetOfPartition(index, commit.offset, commit.leader_epoch, commit.metadata or "", code)
-                )
-            topics.append(m.OffsetsOfTopic(name, parts))
-        reply(m.OffsetFetchResponse(topics=topics, error_code=code))
+        parts = []
+        for key in sorted(offsets) if request.topics is None else dict.fromkeys(parts_of(request.topics)):
+            commit = offsets.get(key, _NOTHING)
+            part = m.OffsetOfPartition(key[1], commit.offset, commit.leader_epoch, commit.metadata or "", code)
+            parts.append((key[0], part))
+        reply(m.OffsetFetchResponse(topics=by_topic(parts), error_code=code))
 
     def offset_delete(self, request: m.OffsetDeleteRequest, _version: int, reply: Reply) -> None:
         """Delete offsets of topics that no member reads."""
@@ -70,7 +59,7 @@ class OffsetHandlers:
         def answer(codes: Mapping[Key, ErrorCode]) -> None:
             reply(m.OffsetDeleteResponse(topics=_by_topic(codes)))
 
-        keys = {(topic.name, index): None for topic in request.topics for index in topic.partitions}
+        keys = dict.fromkeys(parts_of(request.topics))
         try:
             self.commits.delete_offsets(request.group_id, keys, answer)
         except BrokerError as error:
@@ -78,7 +67,4 @@ class OffsetHandlers:
 
 
 def _by_topic(codes: Mapping[Key, ErrorCode]) -> list[TopicCodes]:
-    topics: dict[str, TopicCodes] = {}
-    for (name, index), code in codes.items():
-        topics.setdefault(name, TopicCodes(name)).partitions.append(PartitionCode(index, code))
-    return list(topics.values())
+    return by_topic((name, PartitionCode(index, code)) for (name, index), code in codes.items())

@@ -12,7 +12,7 @@ import structlog
 from examples.broker.protocol.errors import BrokerError, ErrorCode, MalformedRequest
 from examples.broker.protocol.message_set import from_batches, to_batches
 from examples.broker.protocol.messages import records as m
-from examples.broker.protocol.messages.common import OfTopic
+from examples.broker.protocol.messages.common import by_topic, parts_of
 from examples.broker.protocol.records import ZSTD, compressions
 from examples.broker.replication.fetching.fetch_sessions import CONSUMER, Found, Wanted
 from examples.broker.storage.topics import check_not_internal
@@ -117,20 +117,18 @@ class RecordHandlers:
         entries: dict[Key, bytes] = {}
         rejected: dict[Key, tuple[ErrorCode, int]] = {}
         space = self.config.max_request_bytes
-        for topic in request.topics:
-            for part in topic.partitions:
-                key = (topic.name, part.index)
-                if key in entries or key in rejected:
-                    raise MalformedRequest(f"a produce must name each partition once, got {key} twice")
-                try:
-                    _check_produce(request, topic.name)
-                    entries[key] = yield from _in_batches(part.records or b"", version, space)
-                    space -= len(entries[key])
-                except BrokerError as error:
-                    _log.warning(
-                        "produce rejected", key=key, version=version, reason=str(error), peer=reply.connection.peer
-                    )
-                    rejected[key] = (error.code, -1)
+        for name, part in parts_of(request.topics):
+            key = (name, part.index)
+            if key in entries or key in rejected:
+                raise MalformedRequest(f"a produce must name each partition once, got {key} twice")
+            try:
+                _check_produce(request, name)
+                entries[key] = yield from _in_batches(part.records or b"", version, space)
+                space -= len(entries[key])
+            except BrokerError as error:
+                peer = reply.connection.peer
+                _log.warning("produce rejected", key=key, version=version, reason=str(error), peer=peer)
+                rejected[key] = (error.code, -1)
 
         def respond(results: Mapping[Key, tuple[ErrorCode, int]]) -> None:
             if request.acks == 0:
@@ -139,20 +137,15 @@ class RecordHandlers:
                 else:
                     reply.nothing()
                 return
-            topics = []
-            for topic in request.topics:
-                parts = []
-                for part in topic.partitions:
-                    key = (topic.name, part.index)
-                    code, offset = results.get(key) or rejected[key]
-                    partition = self.replicas.partitions.get(
-                        key
-                    )  # None if it was deleted while another partition waited
-                    start = partition.log.start_offset if partition is not None else -1
-                    appended_at = partition.log.newest_at(offset) if partition is not None and partition.stamps else -1
-                    parts.append(m.ProducedPartition(part.index, code, offset, appended_at, start))
-                topics.append(OfTopic(topic.name, parts))
-            reply(m.ProduceResponse(topics))
+            parts = []
+            for name, part in parts_of(request.topics):
+                key = (name, part.index)
+                code, offset = results.get(key) or rejected[key]
+                partition = self.replicas.partitions.get(key)  # None if it was deleted while another partition waited
+                start = partition.log.start_offset if partition is not None else -1
+                appended_at = partition.log.newest_at(offset) if partition is not None and partition.stamps else -1
+                parts.append((name, m.ProducedPartition(part.index, code, offset, appended_at, start)))
+            reply(m.ProduceResponse(by_topic(parts)))
 
         self.replicas.append(entries, acks=request.acks, timeout_ms=request.timeout_ms, respond=respond)
 
@@ -160,13 +153,12 @@ class RecordHandlers:
         """Read at once, or when enough records are available. A follower's fetch is also its acknowledgement."""
         _check_replica_id(request.replica_id, reply)
         wanted = {
-            (topic.name, part.index): Wanted(
+            (name, part.index): Wanted(
                 part.fetch_offset, part.partition_max_bytes, part.log_start_offset, part.current_leader_epoch
             )
-            for topic in request.topics
-            for part in topic.partitions
+            for name, part in parts_of(request.topics)
         }
-        forgotten = [(topic.name, index) for topic in request.forgotten_topics for index in topic.partitions]
+        forgotten = list(parts_of(request.forgotten_topics))
         node = max(request.replica_id, CONSUMER)
         try:
             session = self.replicas.fetches.open_session(
@@ -177,7 +169,7 @@ class RecordHandlers:
             return
 
         def answer(found: list[tuple[Found, Wanted]]) -> Steps[None]:
-            topics: dict[str, m.FetchedTopic] = {}
+            parts = []
             space = max(1, min(request.max_bytes, self.config.replication.max_fetch_bytes))
             for each, want in found:
                 if not reply.connection.is_open:
@@ -185,8 +177,8 @@ class RecordHandlers:
                 most = min(max(want.max_bytes, 1), space)
                 part = yield from _fetched(each.key[1], each, want.offset, version, most)
                 space -= len(part.records or b"")
-                topics.setdefault(each.key[0], OfTopic(each.key[0])).partitions.append(part)
-            reply(m.FetchResponse(session_id=session.session_id, topics=list(topics.values())))
+                parts.append((each.key[0], part))
+            reply(m.FetchResponse(session_id=session.session_id, topics=by_topic(parts)))
 
         operation = self.replicas.fetches.fetch(
             session,
@@ -201,42 +193,33 @@ class RecordHandlers:
     def list_offsets(self, request: m.ListOffsetsRequest, version: int, reply: Reply) -> Steps[None]:
         """Return the first offset, the last, or the one of a timestamp, with its leader epoch."""
         _check_replica_id(request.replica_id, reply)
-        topics = []
-        for topic in request.topics:
-            parts = []
-            for part in topic.partitions:
-                if not reply.connection.is_open:
-                    return
-                answer = m.ListedPartition(part.index)
-                try:
-                    partition = self.replicas.leader((topic.name, part.index))
-                    partition.check_epoch(part.current_leader_epoch)
-                    by_follower = request.replica_id >= 0
-                    found = yield from _looked_up(partition, part.timestamp, by_follower=by_follower, version=version)
-                    if found is not None:
-                        answer.offset, answer.timestamp = found
-                        answer.old_style_offsets = [found[0]]
-                        answer.leader_epoch = partition.log.epochs.at(found[0])
-                except BrokerError as error:
-                    answer.error_code = error.code
-                parts.append(answer)
-                yield
-            topics.append(OfTopic(topic.name, parts))
-        reply(m.ListOffsetsResponse(topics=topics))
+        by_follower = request.replica_id >= 0
+        parts = []
+        for name, part in parts_of(request.topics):
+            if not reply.connection.is_open:
+                return
+            answer = m.ListedPartition(part.index)
+            try:
+                partition = self.replicas.leader((name, part.index))
+                partition.check_epoch(part.current_leader_epoch)
+                found = yield from _looked_up(partition, part.timestamp, by_follower=by_follower, version=version)
+                if found is not None:
+                    answer.offset, answer.timestamp = found
+                    answer.old_style_offsets = [found[0]]
+                    answer.leader_epoch = partition.log.epochs.at(found[0])
+            except BrokerError as error:
+                answer.error_code = error.code
+            parts.append((name, answer))
+            yield
+        reply(m.ListOffsetsResponse(topics=by_topic(parts)))
 
     def delete_records(self, request: m.DeleteRecordsRequest, _version: int, reply: Reply) -> None:
         """Delete the start of partitions, and answer when every replica has."""
-        offsets = {(t.name, p.index): p.offset for t in request.topics for p in t.partitions}
+        offsets = {(name, part.index): part.offset for name, part in parts_of(request.topics)}
 
         def respond(results: Mapping[Key, tuple[ErrorCode, int]]) -> None:
-            topics = []
-            for topic in request.topics:
-                parts = []
-                for part in topic.partitions:
-                    code, low = results[topic.name, part.index]
-                    parts.append(m.DeletedPartition(part.index, low, code))
-                topics.append(OfTopic(topic.name, parts))
-            reply(m.DeleteRecordsResponse(topics=topics))
+            parts = ((name, m.DeletedPartition(index, low, code)) for (name, index), (code, low) in results.items())
+            reply(m.DeleteRecordsResponse(topics=by_topic(parts)))
 
         self.replicas.delete_records(offsets, timeout_ms=request.timeout_ms, respond=respond)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import controller as cm
 from examples.broker.protocol.messages import topics as m
+from examples.broker.protocol.messages.common import NameCode, by_topic, parts_of
 from examples.broker.replication.metadata import CLUSTER_ID
 from examples.broker.service.handlers import assignments
 from examples.broker.storage.topics import check_name, check_not_internal
@@ -148,7 +149,7 @@ class TopicHandlers:
                 to_delete.append(self.topics.existing(name))
             except BrokerError as error:
                 code = error.code
-            answers.append(m.DeletedTopic(name, code))
+            answers.append(NameCode(name, code))
             if not to_delete:
                 yield  # not before, as above
         if to_delete:
@@ -160,14 +161,10 @@ class TopicHandlers:
         if request.election_type not in (assignments.PREFERRED, assignments.UNCLEAN):
             reply(cm.ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
             return
-        topics = []
-        for asked in request.topics or []:
-            known = self.topics.topics.get(asked.name)
-            count = 0 if known is None else known.partitions
-            codes = [
-                ErrorCode.ELECTION_NOT_NEEDED if 0 <= index < count else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                for index in asked.partitions
-            ]
-            parts = [cm.ElectedPartition(*each, each[1].name) for each in zip(asked.partitions, codes, strict=True)]
-            topics.append(cm.ElectedTopic(asked.name, parts))
-        reply(cm.ElectLeadersResponse(topics=topics))
+        parts = []
+        for name, index in parts_of(request.topics or []):
+            known = self.topics.topics.get(name)
+            is_known = known is not None and 0 <= index < known.partitions
+            code = ErrorCode.ELECTION_NOT_NEEDED if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            parts.append((name, cm.ElectedPartition(index, code, code.name)))
+        reply(cm.ElectLeadersResponse(topics=by_topic(parts)))
