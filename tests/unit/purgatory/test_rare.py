@@ -334,11 +334,11 @@ def test_check_of_ones_own_counts_by_its_truth(purgatory, answer, counted, limit
     operation.cancel()  # it would never expire
 
 
-@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_purgatory_is_not_copied(purgatory, make):
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_purgatory_is_not_copied(purgatory, copied):
     """A purgatory can't be copied: two that share what waits would count it twice."""
     with pytest.raises(TypeError, match="cannot copy or pickle"):
-        make(purgatory)
+        copied(purgatory)
 
 
 def test_interrupt_while_a_greenlet_is_named_reaches_the_caller():
