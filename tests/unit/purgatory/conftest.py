@@ -8,7 +8,7 @@ from tests.support import Hang
 
 @pytest.fixture
 def make(mock_timer):
-    """Make a purgatory with these settings, called "test", whose time is moved by hand: ``mock_timer.advance_clock``."""
+    """Make a purgatory called "test" with these settings, whose time is moved with ``mock_timer``."""
     with contextlib.ExitStack() as stack:
         yield lambda **settings: stack.enter_context(
             DelayedOperationPurgatory(**{"name": "test", "timer": mock_timer, **settings})
