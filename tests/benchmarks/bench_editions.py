@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -66,8 +67,8 @@ def _least(outstanding: int) -> Iterator[Run]:
 
     def run(n: int) -> None:
         now, pop = time.monotonic_ns, bucket.pop
-        for _ in range(n):
-            task = Nothing(CONSTANT_MS)
+        for delay_ms in itertools.repeat(CONSTANT_MS, n):  # as cheap as the loop of the wheel
+            task = Nothing(delay_ms)
             task.deadline_ns = now() + task.delay_ms * 1_000_000
             bucket[task] = None
             pop(task)
