@@ -107,14 +107,14 @@ class Batch:
             late_ns = dispatcher.clock() - task._task_deadline_ns
             if task._task_delay_ms < 0 and not task._task_put_off_by_ns:
                 late_ns += task._task_delay_ms * NS_PER_MS  # a task with a negative delay is due at the time of `add`
-            run, number = task.run, next(numbers)
+            number = next(numbers)
             try:
                 begin(number, task, "run")  # before the claim: without memory, the task stays in its batch
                 with bucket.lock:
                     is_ours = bucket.remove(task)  # False if it was cancelled or put off meanwhile
                 if is_ours:
                     try:
-                        run()
+                        task.run()
                     except BaseException as error:  # noqa: BLE001  # contain() raises an interrupt again
                         tally.failed += 1
                         dispatcher.contain(task, error)

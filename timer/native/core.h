@@ -122,7 +122,7 @@ static inline void unlock_levels(QuickTimer *timer) { unlock_mutex(&timer->mutex
 static inline int lane_number(TimerEntry *entry) { return entry->lane; }
 static inline void set_lane(TimerEntry *entry, int number) { entry->lane = (unsigned char)number; }
 
-/* The lane of the calling thread. Lanes are given out one after the other, so that the first LANES threads have one each. */
+/* The lane of the calling thread. Lanes are given out one after the other, so the first LANES threads have one each. */
 static int my_lane(void)
 {
     static int next;

@@ -191,3 +191,19 @@ def test_tasks_that_are_cancelled_while_a_batch_begins():
         sys.settrace(None)
     assert [] == [task for task in tasks if task.ran.is_set() == (task in cancelled)]
     inner.shutdown()
+
+
+def test_task_without_a_run_that_can_be_read_fails_alone():
+    """An error of the attribute `run` itself counts as the task's, and the rest of its batch runs."""
+
+    class Unreadable(Ping):
+        @property
+        def run(self):
+            raise OSError("no disk")
+
+    failed = []
+    timer = by_hand(on_error=lambda task, error: failed.append((task, type(error))))
+    broken, after = add_all(timer, [Unreadable(1), Ping(1)])
+    let_pass(timer, 1)
+    assert [(broken, OSError)] == failed
+    assert after.ran.is_set()
