@@ -16,7 +16,7 @@ from purgatory import InvalidSetting
 from purgatory.aio import AsyncPurgatory
 from purgatory.feeds import FeedGap, KafkaFeed, PublishRejected, UnsupportedServer
 from purgatory.feeds.engine import Disconnected, Gap, Reader
-from purgatory.feeds.engines.kafka import _ids
+from purgatory.feeds.engines.kafka import KafkaPosition, _ids
 from purgatory.testing.feeds import Faults, FeedContract
 from purgatory.testing.feeds._tools import until
 from tests.integration.broker.conftest import Cluster
@@ -200,6 +200,21 @@ async def test_ids_that_expire_while_they_are_read_are_no_gap(broker, topic):
         await reader.resume(end)
         await feed.publish("key", b"", id="4")
         assert [True] == [event.is_repeated for event in await reader.read(10, 5.0)]
+        await reader.close()
+
+
+async def test_each_read_is_checked(broker, topic):
+    """However soon a read follows another one, a last event that was replaced between them is a gap."""
+    make_topic(broker, topic)
+    async with KafkaFeed(broker.bootstrap, topic=topic) as feed:
+        await feed.publish("key", b"first")
+        reader = await feed.open_reader()
+        await reader.resume(KafkaPosition.start(1))
+        await reader.read(10, 5.0)
+        reader._marks[0] ^= 1  # as if the topic had another event there now
+        await feed.publish("key", b"next")
+        with pytest.raises(Gap, match="another event is at offset 0"):
+            await reader.read(10, 5.0)
         await reader.close()
 
 

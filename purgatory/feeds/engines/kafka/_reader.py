@@ -3,10 +3,8 @@
     read:    the consumer's next records, of whatever partitions have some
     check:   of each partition the record that was read last:  the same mark, or a gap
 
-A read is followed by a check if the last check is older than 20 ms, or if nothing came. The check comes after the
-read, so if the old end is still there, the records that were read are those that follow it. Between two checks nothing
-is replaced unseen: that takes a topic that is deleted, made and filled again, or the loss of every in-sync replica.
-Either takes longer than 20 ms. A start of history that is gone is an error of the servers themselves.
+Each read is followed by a check. If the old end is still there after the read, the records that were read are those
+that follow it. A start of history that is gone is an error of the servers themselves.
 
 A topic that got more partitions is a lost connection. The next reader reads the new ones from their start.
 
@@ -20,7 +18,6 @@ accepts.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,8 +33,6 @@ from purgatory.feeds.engines.kafka._topic import kafka_errors, prepare
 if TYPE_CHECKING:
     from purgatory.feeds.engines.kafka import KafkaFeed
 
-#: How long a check counts.
-_CHECK_S: Final = 0.02
 #: How long the servers may take to answer a check, and how often to see whether they can.
 _ANSWER_S, _TURN_MS = 3.0, 50
 #: How long a fetch waits at the server. Longer than a read, which then asks for nothing twice.
@@ -59,7 +54,6 @@ class KafkaReader(Reader):
         self._offsets: list[int] = []
         self._marks: list[int] = []
         self._ids: list[Ids] = []
-        self._checked_s = 0.0
 
     async def open(self) -> None:
         """Connect, and see whether the topic can be a feed."""
@@ -123,8 +117,7 @@ class KafkaReader(Reader):
         """The next events."""
         with kafka_errors():
             found = await self._consumer.getmany(timeout_ms=int(wait_s * 1000), max_records=most)
-        if not found or time.monotonic() - self._checked_s > _CHECK_S:
-            await self._check()
+        await self._check()
         return [self._event(record) for records in found.values() for record in records]
 
     # -- its parts
@@ -157,7 +150,6 @@ class KafkaReader(Reader):
             Gap: they are not.
             Disconnected: the servers do not answer, or the topic has more partitions.
         """
-        began_s = time.monotonic()
         found = await self._records_before(self._offsets)
         for number, (offset, mark) in enumerate(zip(self._offsets, self._marks, strict=True)):
             if offset > 0 and mark:
@@ -169,7 +161,6 @@ class KafkaReader(Reader):
         known = self._checker.partitions_for_topic(self._feed.topic)
         if known is not None and len(known) != len(self._parts):
             raise Disconnected(f"the topic has {len(known)} partitions now")
-        self._checked_s = began_s
 
     async def _records_before(self, offsets: Sequence[int]) -> dict[int, Any]:
         """Of each partition with events before an offset the last of them, if the servers have it.
@@ -201,12 +192,16 @@ class KafkaReader(Reader):
     async def _take_wanted(
         self, wanted: dict[TopicPartition, int], found: dict[int, Any], missing: dict[TopicPartition, int]
     ) -> None:
-        """Take records, and forget the partitions whose wanted record was among them or is not there."""
+        """Take records, and forget the partitions whose wanted record was among them or is not there.
+
+        They are paused at once. Otherwise the checker would fetch ahead, and the next check could take that old answer.
+        """
         for part, (first, *_) in (await self._take(wanted, missing)).items():
             if first.offset == wanted[part]:
                 found[part.partition] = first
         for part in [part for part in wanted if await self._checker.position(part) > wanted[part]]:
             del wanted[part]
+            self._checker.pause(part)
 
     async def _take(self, wanted: dict[TopicPartition, int], missing: dict[TopicPartition, int]) -> dict[Any, Any]:
         """Records of the wanted places. A place that the servers do not have becomes a missing one."""
