@@ -12,7 +12,6 @@ EXTRAS = $(shell sed -n '/^\[project.optional-dep/,/^\[[^p]/ s/^\([a-z]*\) = \[.
 
 PY    := $(VENV)/bin/python
 READY := $(VENV)/.ready
-DOCS  := $(VENV)/.ready-docs
 PLOTS := $(VENV)/.ready-plots
 CORE  := $(VENV)/.ready-core
 REHEARSE := $(VENV)/.ready-rehearse
@@ -67,11 +66,12 @@ wheel: $(READY) ## Build a wheel with the native implementation into dist/ (need
 	PURGATORY_NATIVE=1 $(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
 	@ls dist/*.whl
 
+# The tests wait now and then, and leave the processors to the types.
 check: $(READY) native ## What to run before a commit: format, lint, types, fast tests
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
-	$(VENV)/bin/mypy
-	$(PY) $(TESTED) $(SHARED) -m quick $(or $(NAMED),tests/unit) $(OPTIONS)
+	$(VENV)/bin/mypy & types=$$!; \
+	$(PY) $(TESTED) $(SHARED) -m quick $(or $(NAMED),tests/unit) $(OPTIONS); tests=$$?; wait $$types && exit $$tests
 
 format: $(READY) ## Format the code and fix what the linter can fix
 	$(VENV)/bin/ruff format .
@@ -103,7 +103,7 @@ bench-spark: $(READY) programs ## Measure the pipeline at size on local[2], with
 bench-spark-plots: $(PLOTS) ## Draw the figures of the last `make bench-spark` into docs/pictures
 	$(PY) -m tests.benchmarks.pipeline_plots $(ARGS)
 
-docs: $(DOCS) ## Build the documentation into docs/_build, with warnings as errors
+docs: $(READY) ## Build the documentation into docs/_build, with warnings as errors
 	$(PY) -m sphinx -b html -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
 
@@ -186,9 +186,4 @@ $(REHEARSE): pyproject.toml
 
 $(PLOTS): $(READY)
 	@$(PY) -m pip install --quiet --group bench
-	@touch $@
-
-$(DOCS): $(READY)
-	@echo "installing the documentation tools into $(VENV) ..."
-	@$(PY) -m pip install --quiet --group docs
 	@touch $@

@@ -33,11 +33,16 @@ def pytest_itemcollected(item):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out what only the other implementation lets one do."""
+    """Leave out what only the other implementation lets one do. Files with slow tests are first.
+
+    Whichever process is free takes the next file. With quick files last, no process ends long before another.
+    """
     other = "interpreted" if purgatory.COMPILED or timer.COMPILED else "native"
     left_out = [item for item in items if item.get_closest_marker(other)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
+    long = {item.path for item in items if item.get_closest_marker("slow") or item.get_closest_marker("spark")}
+    items.sort(key=lambda item: item.path not in long)
 
 
 def pytest_collection_finish():
