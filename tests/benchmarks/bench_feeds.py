@@ -59,7 +59,7 @@ class Load:
     polls: int = 10_000
     keys: int = 10_000
     rate: int = 2_000
-    seconds: float = 60.0
+    seconds: float = 20.0
 
 
 @attrs.frozen
