@@ -26,6 +26,9 @@ PAGES = (
     "docs/logging.md",
     "docs/asyncio.md",
     "docs/recipes/lean.md",
+    "docs/recipes/tenants.md",
+    "docs/recipes/trio.md",
+    "docs/recipes/websockets.md",
 )
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGES = ("README.md", "docs/guide.md", "docs/asyncio.md", "docs/web.md", "docs/recipes/lean.md")
+PAGES = (
+    "README.md",
+    "docs/guide.md",
+    "docs/asyncio.md",
+    "docs/web.md",
+    *(f"docs/recipes/{name}.md" for name in ("lean", "tenants", "trio", "websockets")),
+)
 FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: Settings of a user's project, in strict mode.
 STRICT = """{{

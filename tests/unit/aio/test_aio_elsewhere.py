@@ -15,16 +15,17 @@ from purgatory import DelayedOperationPurgatory, Outcome
 from tests.support import Waiting
 from tests.support.loops import purgatory_on, until
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "asyncio.md"
+RECIPES = Path(__file__).resolve().parents[3] / "docs" / "recipes"
 
 
 @pytest.fixture(scope="module")
 def page():
-    """Run the page's code, what needs FastAPI only where it is installed. Returns its names."""
+    """Run the code of the recipes, what needs FastAPI only where it is installed. Returns its names."""
     known = {}
-    for block in re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL):
-        if "fastapi" not in block or importlib.util.find_spec("fastapi") is not None:
-            exec(compile(block, str(PAGE), "exec"), known)
+    for page in (RECIPES / "trio.md", RECIPES / "websockets.md"):
+        for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+            if "fastapi" not in block or importlib.util.find_spec("fastapi") is not None:
+                exec(compile(block, str(page), "exec"), known)
     return known
 
 
