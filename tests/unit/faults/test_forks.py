@@ -67,6 +67,11 @@ global_lock = pytest.mark.skipif(
     reason="without a global lock a fork copies lists and dicts whose own locks are held, and nobody can free those",
 )
 
+shared_dicts = pytest.mark.skipif(
+    not HAS_GLOBAL_LOCK and not COMPILED,
+    reason="without a global lock a fork copies dicts whose own locks are held, and nobody can free those",
+)
+
 
 def test_a_fork_leaves_no_lock_of_what_stands_on_a_purgatory_held():
     """Whatever has locks of its own has free ones in a child that was forked while another thread held all of them."""
@@ -167,6 +172,7 @@ def test_what_fails_in_a_child_keeps_nothing_else_from_it():
 
 
 @pytest.mark.slow
+@shared_dicts
 def test_a_forked_child_has_the_records_of_calls_however_many_threads_used_them():
     """Threads record calls, and others read all records, when the process forks. The child does both."""
     out = run(
@@ -278,10 +284,7 @@ def test_a_forked_childs_futures_call_back():
     assert ["8 children ended"] == out
 
 
-@pytest.mark.skipif(
-    not HAS_GLOBAL_LOCK and not COMPILED,
-    reason="without a global lock a fork copies dicts whose own locks are held, and nobody can free those",
-)
+@shared_dicts
 def test_a_forked_childs_copy_shuts_down_whatever_others_held():
     """However busy the parent's threads are with a purgatory and its timer, a child that shuts its copy down ends.
 
