@@ -86,11 +86,32 @@ class Broker:
         Raises:
             OSError: if the address or the data folder is not usable. FolderInUse if another process has the folder.
         """
-        loop = asyncio.get_running_loop()
         config = self.config
         self._lock = FolderLock(config.data)  # before any log is opened, because opening may cut it
-        folder = folder_id(config.data, config.cluster.node_id)
-        executor = _OnLoop(loop, self.server.run_actions)
+        self._open(folder_id(config.data, config.cluster.node_id))
+        self.observers = Observers(config)
+        if config.replication.fsync is Fsync.INTERVAL:
+            self._syncer = threading.Thread(target=self._sync, name="broker-fsync", daemon=True)
+            self._syncer.start()
+        await self.server.start()
+        compaction = Compaction(
+            self.coordinator.store, self.replicas, turn_ms=config.turn_ms, run_actions=self.server.run_actions
+        )
+        self._tasks += [asyncio.create_task(self._housekeeping()), asyncio.create_task(compaction.run())]
+        if self.membership is not None:
+            await self.membership.start()
+        _log.info(
+            "listening",
+            node=config.cluster.node_id,
+            host=config.cluster.host,
+            port=config.cluster.port,
+            data=str(config.data),
+        )
+
+    def _open(self, folder: str) -> None:
+        """Open the logs, and make the parts of the node."""
+        config = self.config
+        executor = _OnLoop(asyncio.get_running_loop(), self.server.run_actions)
         self.timer = SystemTimerReaper("broker-timer", SystemTimer("broker", executor=executor))
         self.store = TopicStore(
             config.data,
@@ -121,24 +142,6 @@ class Broker:
             self.server.holder = self.membership.controller
             self.server.handlers |= by_api(ClusterTopicHandlers(self.membership, self.topics))
             self.server.handlers |= by_api(ClusterHandlers(self.membership, self.replicas))
-        self.observers = Observers(config)
-        if config.replication.fsync is Fsync.INTERVAL:
-            self._syncer = threading.Thread(target=self._sync, name="broker-fsync", daemon=True)
-            self._syncer.start()
-        await self.server.start()
-        compaction = Compaction(
-            self.coordinator.store, self.replicas, turn_ms=config.turn_ms, run_actions=self.server.run_actions
-        )
-        self._tasks += [loop.create_task(self._housekeeping()), loop.create_task(compaction.run())]
-        if self.membership is not None:
-            await self.membership.start()
-        _log.info(
-            "listening",
-            node=config.cluster.node_id,
-            host=config.cluster.host,
-            port=config.cluster.port,
-            data=str(config.data),
-        )
 
     def _sync(self) -> None:
         while not self._syncing.wait(self.config.replication.fsync_interval_ms / 1_000):
