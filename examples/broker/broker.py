@@ -3,8 +3,8 @@
 **Time.** All purgatories share one timer. Its executor is the event loop: expired operations run there, as requests do,
 so no two threads use the broker's state. The timer's own thread only waits.
 
-**Stopping.** In a cluster, every leadership moves away first. Then the node accepts no more clients, the purgatories
-shut down (which answers all waiting operations), the answers are written, and the logs are closed.
+**Stopping.** Every leadership that another node can take over moves away first. Then the node accepts no more clients,
+the purgatories shut down (which answers all waiting operations), the answers are written, and the logs are closed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,9 @@ from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.topic_manager import TopicManager
 from examples.broker.service.cluster.membership import Membership
 from examples.broker.service.handlers import by_api
-from examples.broker.service.handlers.cluster_topics import ClusterTopicHandlers
 from examples.broker.service.handlers.configs import ConfigHandlers
 from examples.broker.service.handlers.groups import GroupHandlers
-from examples.broker.service.handlers.nodes import ClusterHandlers
+from examples.broker.service.handlers.nodes import NodeHandlers
 from examples.broker.service.handlers.offsets import OffsetHandlers
 from examples.broker.service.handlers.records import RecordHandlers
 from examples.broker.service.handlers.topics import TopicHandlers
@@ -77,8 +76,6 @@ class Broker:
         """Set when this node is to stop, also by itself."""
         self.failure: OSError | None = None
         """Why it stops by itself."""
-        self.membership: Membership | None = None
-        """This node's part in the cluster. None for a node alone."""
 
     async def start(self) -> None:
         """Open the logs, and listen.
@@ -93,13 +90,15 @@ class Broker:
         if config.replication.fsync is Fsync.INTERVAL:
             self._syncer = threading.Thread(target=self._sync, name="broker-fsync", daemon=True)
             self._syncer.start()
-        await self.server.start()
+        await self.server.bind()
+        # A node alone accepts clients when it knows its topics. In a cluster, other nodes introduce it by its port.
+        begin = [self.membership.start, self.server.listen]
+        for step in begin if config.is_alone else reversed(begin):
+            await step()
         compaction = Compaction(
             self.coordinator.store, self.replicas, turn_ms=config.turn_ms, run_actions=self.server.run_actions
         )
         self._tasks += [asyncio.create_task(self._housekeeping()), asyncio.create_task(compaction.run())]
-        if self.membership is not None:
-            await self.membership.start()
         _log.info(
             "listening",
             node=config.cluster.node_id,
@@ -113,35 +112,23 @@ class Broker:
         config = self.config
         executor = _OnLoop(asyncio.get_running_loop(), self.server.run_actions)
         self.timer = SystemTimerReaper("broker-timer", SystemTimer("broker", executor=executor))
-        self.store = TopicStore(
-            config.data,
-            keeps_topics=config.is_alone,
-            node_id=config.cluster.node_id,
-            durably=config.replication.fsync is Fsync.ALWAYS,
-        )
+        self.store = TopicStore(config.data, durably=config.replication.fsync is Fsync.ALWAYS)
         self.replicas = ReplicaManager(config.cluster, config.replication, self.store, self.timer, self.actions)
-        self.topics = TopicManager(self.replicas)
-        self.coordinator = Coordinator(
-            config.groups, self.replicas, self.topics, self.timer, self.actions, alone=config.is_alone
+        topics = TopicManager(self.replicas)
+        self.coordinator = Coordinator(config.groups, self.replicas, topics, self.timer, self.actions)
+        self.membership = Membership(
+            config, self.replicas, self.coordinator, self.timer, self.server.run_actions, folder_id=folder
         )
-        configs = ConfigHandlers(config, self.replicas, self.topics)
+        self.server.holder = self.membership.controller
         for handlers in (
             RecordHandlers(config, self.replicas),
-            TopicHandlers(config, self.replicas, self.topics),
-            configs,
-            GroupHandlers(config, self.coordinator, self.replicas.metadata),
+            TopicHandlers(self.membership, topics),
+            ConfigHandlers(config, topics, self.membership.topics.change_settings),
+            GroupHandlers(self.coordinator, self.replicas.metadata),
             OffsetHandlers(self.coordinator.commits),
+            NodeHandlers(self.membership, self.replicas),
         ):
             self.server.handlers |= by_api(handlers)
-        if not config.is_alone:
-            run_actions = self.server.run_actions
-            self.membership = Membership(
-                config, self.replicas, self.coordinator, self.timer, run_actions, folder_id=folder
-            )
-            configs.change = self.membership.topics.change_settings
-            self.server.holder = self.membership.controller
-            self.server.handlers |= by_api(ClusterTopicHandlers(self.membership, self.topics))
-            self.server.handlers |= by_api(ClusterHandlers(self.membership, self.replicas))
 
     def _sync(self) -> None:
         while not self._syncing.wait(self.config.replication.fsync_interval_ms / 1_000):
@@ -168,16 +155,15 @@ class Broker:
                 _log.exception("housekeeping failed")
 
     def _look_for_conflict(self) -> None:
-        self.failure = None if self.membership is None else self.membership.lasting_conflict()
+        self.failure = self.membership.lasting_conflict()
         if self.failure is not None:
             self.stopping.set()
 
     async def stop(self) -> None:
         """Answer all waiting operations, and stop."""
         _log.info("stopping", node=self.config.cluster.node_id)
-        if self.membership is not None:
-            await self.membership.leave()
-            await self.membership.close()
+        await self.membership.leave()
+        await self.membership.close()
         self.server.stop_listening()
         for task in self._tasks:
             task.cancel()

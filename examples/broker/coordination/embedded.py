@@ -153,6 +153,7 @@ class EmbeddedStore:
         except Unreachable as error:
             _log.warning("session left to expire", error=str(error))
         with self._lock:  # another thread may be in a call; its next ones raise Unreachable
+            self._file.check()
             if self._file.is_deleted:
                 self._file.rescue(self._db)
             self._db.close()
@@ -204,7 +205,9 @@ class EmbeddedStore:
         try:
             yield
         except sqlite3.Error as error:
-            raise Unreachable("", f"{self._path}: {error}") from error
+            is_damaged = not isinstance(error, sqlite3.OperationalError)
+            way_back = ": restore it, or move it away" if is_damaged else ""
+            raise Unreachable("", f"{self._path}: {error}{way_back}") from error
 
     # -- watches
 

@@ -25,6 +25,10 @@ def check_address(address: str) -> None:
         raise UnusableAddress(f"a coordination address must be like zk://host:2181/chroot, got {address!r}")
 
 
+def tree_file(folder: Path) -> Path:
+    return folder / "coordination.sqlite"
+
+
 def open_store(address: str, folder: Path, *, session_ms: int, durable: bool) -> Store:
     """Open the store of an address, `zk://host:port/chroot`, or the file in the cluster's folder if it is empty.
 
@@ -43,7 +47,7 @@ def open_store(address: str, folder: Path, *, session_ms: int, durable: bool) ->
         except ValueError as error:
             raise UnusableAddress(f"the coordination address {address!r} is invalid: {error}") from error
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "coordination.sqlite"
+    path = tree_file(folder)
     if not path.exists() and any(folder.glob("node-*/*/topic_id")):
         raise FileNotFoundError(
             f"{path} is missing, but nodes have records in {folder}: stop all nodes and restore it, "

@@ -22,12 +22,9 @@ from examples.broker.groups.delayed_sync import DelayedSync
 from examples.broker.groups.sessions import Sessions
 from examples.broker.groups.state.group import Group, GroupState, Member
 from examples.broker.groups.state.known_groups import KnownGroups
-from examples.broker.groups.state.live_records import LiveRecords
 from examples.broker.groups.state.store import GroupStore
 from examples.broker.groups.state.values import Identity, Joined
 from examples.broker.protocol.errors import BrokerError, ErrorCode
-from examples.broker.protocol.steps import run_at_once
-from examples.broker.storage.topics import OFFSETS_TOPIC
 from purgatory import DelayedOperationPurgatory
 
 if TYPE_CHECKING:
@@ -57,8 +54,6 @@ class Coordinator:
         topics: TopicManager,
         timer: Timer,
         actions: ActionQueue,
-        *,
-        alone: bool = True,
     ) -> None:
         purgatory = partial(DelayedOperationPurgatory[Any], timer=timer, broker_id=replicas.cluster.node_id)
         self.settings = settings
@@ -68,17 +63,9 @@ class Coordinator:
         self.heartbeats: DelayedOperationPurgatory[DelayedHeartbeat] = purgatory("heartbeat")
         self.sessions = Sessions(self.heartbeats, self._session_expired)
         self.store = GroupStore(replicas, topics, write_timeout_ms=settings.offset_commit_timeout_ms)
-        self.groups = KnownGroups(self.store, alone=alone)
+        self.groups = KnownGroups(self.store)
         self.admission = Admission(settings, self.groups, self.store, self.sessions, rebalance=self._rebalance)
         self.commits = Commits(settings, self.groups, self.store, self.sessions, topics)
-        topics.on_deleted = self.commits.delete_offsets_of_topic
-        if alone:
-            key = (OFFSETS_TOPIC, 0)
-            if key in replicas.partitions:
-                groups = run_at_once(self.store.load(key))
-                self.add_loaded(key, groups, {topic.name: topic.topic_id for topic in topics.topics.values()})
-            else:
-                self.store.live[key] = LiveRecords()
 
     # -- groups that arrive and leave with their partition
 

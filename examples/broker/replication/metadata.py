@@ -1,7 +1,6 @@
 """A node's knowledge of the cluster: the live nodes, and the leader of every partition.
 
-In a cluster, the controller sends it. A node alone describes its own topics. It may be out of date: then the former
-leader rejects the client's request.
+The controller sends it. It may be out of date: then the former leader rejects the client's request.
 
 Used on the broker's loop.
 """

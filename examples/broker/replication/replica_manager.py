@@ -54,7 +54,7 @@ class ReplicaManager:
         self.partitions: dict[Key, Partition] = {}
         self.metadata = Metadata({cluster.node_id: (cluster.advertised_host, cluster.port)})
         self.propose_isr: Callable[[Partition, frozenset[int]], None] = lambda *_: None
-        """In a cluster: writes the in-sync replicas that a partition's leader wants."""
+        """Writes the in-sync replicas that a partition's leader wants to the tree."""
         self.on_disk: Callable[[bool], None] = lambda _: None
         """Called when this node's disk begins to reject writes, and when it accepts them again."""
         self._disk_was_failing = False
@@ -68,32 +68,16 @@ class ReplicaManager:
         self.produces: DelayedOperationPurgatory[DelayedProduce] = purgatory("produce")
         self.fetches = Fetches(settings, purgatory("fetch"), self.leader, self._follower_moved)
         self.deletions: DelayedOperationPurgatory[DelayedDeleteRecords] = purgatory("delete_records", purge_interval=1)
-        for topic in store.topics.values():
-            for index in range(topic.partitions):
-                self.open(topic, index)
 
     # -- partitions
 
-    def open(self, topic: Topic, index: int, *, is_new: bool = False) -> None:
-        """Open a partition's log if this node has a replica. If `is_new`, old content of its folder is removed."""
-        if self.cluster.node_id in topic.replicas:
-            self._open(topic, index, self.cluster.node_id, topic.replicas, is_new=is_new)
-
-    def _open(
-        self,
-        topic: Topic,
-        index: int,
-        leader: int,
-        replicas: tuple[int, ...],
-        *,
-        is_new: bool = False,
-    ) -> Partition:
-        log, high_watermark = self.folders.open(topic, index, is_new=is_new)
+    def _open(self, topic: Topic, index: int, replicas: tuple[int, ...]) -> Partition:
+        log, high_watermark = self.folders.open(topic, index)
         partition = Partition(
             (topic.name, index),
             log,
             node_id=self.cluster.node_id,
-            leader_id=leader,
+            leader_id=NO_LEADER,
             replicas=replicas,
             high_watermark=high_watermark,
             now=time.monotonic(),
@@ -123,7 +107,7 @@ class ReplicaManager:
         partition = self.partitions.get(key)
         topic = self.store.topics.get(key[0]) or Topic(key[0], key[1] + 1, replicas)
         if partition is None:
-            partition = self._open(topic, key[1], NO_LEADER, replicas)
+            partition = self._open(topic, key[1], replicas)
             # A node that is about to stop, or whose disk rejects writes, may still fetch. It must not join the ISR.
             partition.eligible = self.metadata.online
         if partition.is_ours(leadership) and replicas != partition.replicas:

@@ -24,7 +24,7 @@ class Config:
 
     # for nodes of a cluster
     coordination: str = ""
-    """`zk://host:port/chroot`. If empty, the nodes share a file in the folder above theirs."""
+    """`zk://host:port/chroot`. If empty, the nodes share a file in the folder above theirs, or a node alone has one."""
     session_ms: int = attrs.field(default=2_000, validator=ge(1))
     """A node that is silent for longer is dead to the others."""
     rebalance_ms: int = attrs.field(default=5_000, validator=ge(0))
@@ -58,13 +58,13 @@ class Config:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the node is not part of a cluster."""
+        """Whether this node is the only one of its cluster."""
         return len(self.cluster.ports) == 1 and not self.coordination
 
     @property
     def shared_folder(self) -> Path:
-        """The folder of the coordination file."""
-        return self.data.parent if len(self.cluster.ports) > 1 else self.data
+        """The folder of the coordination file. A cluster that is started on the folder of a node alone has its own."""
+        return self.data.parent if len(self.cluster.ports) > 1 else self.data / "tree"
 
     def __attrs_post_init__(self) -> None:
         nodes = len(self.cluster.ports)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
-from examples.broker.coordination.store import Lease
 from examples.broker.protocol.apis import APIS, BETWEEN_NODES, ApiKey
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages.header import ApiVersion, ApiVersionsResponse
 from examples.broker.service.connection import Connection
 
 if TYPE_CHECKING:
+    from examples.broker.coordination.store import Lease
     from examples.broker.service.config import Config
     from examples.broker.service.reply import Handler, Reply
     from purgatory import ActionQueue
@@ -28,13 +27,6 @@ _INPUT_BYTES = 256 * 1024
 class _Leaseholder(Protocol):
     lease: Lease
     """Clients are answered until it ends. May be replaced by any thread."""
-
-
-class _Alone:
-    """A node alone needs no session."""
-
-    def __init__(self) -> None:
-        self.lease = Lease(math.inf)
 
 
 class Server:
@@ -50,20 +42,25 @@ class Server:
         self.input = memoryview(bytearray(_INPUT_BYTES))
         self.buffered = 0
         """The bytes of unfinished frames of all connections."""
-        self.holder: _Leaseholder = _Alone()
-        """In a cluster: the object with the lease of the session in which this node is registered."""
+        self.holder: _Leaseholder
+        """Has the lease of the session in which this node is registered. Set before `listen`."""
         self._is_serving = False
         self.requests = 0
         self.closed = 0
         self.loop: asyncio.AbstractEventLoop
         self._listener: asyncio.Server | None = None
 
-    async def start(self) -> None:
-        """Listen. Raises OSError if the address is not usable."""
+    async def bind(self) -> None:
+        """Take the port, without accepting connections. Raises OSError if the address is not usable."""
         self.loop = asyncio.get_running_loop()
+        here = self.config.cluster
         self._listener = await self.loop.create_server(
-            lambda: Connection(self), self.config.cluster.host, self.config.cluster.port, backlog=1024
+            lambda: Connection(self), here.host, here.port, backlog=1024, start_serving=False
         )
+
+    async def listen(self) -> None:
+        assert self._listener is not None
+        await self._listener.start_serving()
 
     def run_actions(self) -> None:
         """Run the queued checks, and those that they queue."""

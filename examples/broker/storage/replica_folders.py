@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING
 import structlog
 
 from examples.broker.storage.log import Log
+from examples.broker.storage.segment import SEGMENT_FILES
+from examples.broker.storage.topics import NAME, Topic
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from examples.broker.storage.disk import Fsync
-    from examples.broker.storage.topics import Topic, TopicStore
+    from examples.broker.storage.topics import TopicStore
 
 _log = structlog.get_logger(__name__)
 _ID_FILE = "topic_id"
@@ -58,10 +60,10 @@ class ReplicaFolders:
             is_new=is_new,
         )
 
-    def open(self, topic: Topic, index: int, *, is_new: bool) -> tuple[Log, int]:
+    def open(self, topic: Topic, index: int) -> tuple[Log, int]:
         """Open a replica's log, and return it with the last known high watermark. Raises OSError."""
         path = self._path((topic.name, index))
-        is_new = is_new or not path.exists() or _is_of_another(path, topic)
+        is_new = not path.exists() or _is_of_another(path, topic)
         if is_new:
             self._store.forget_checkpoint(path.name)
         self._store.secure_removals()
@@ -95,6 +97,18 @@ class ReplicaFolders:
 
     def _path(self, key: tuple[str, int]) -> Path:
         return self._store.folder / f"{key[0]}-{key[1]}"
+
+
+def find_topics(data: Path) -> dict[str, Topic]:
+    """Return the topics whose logs are in a data folder, without their settings."""
+    sizes: dict[str, int] = {}
+    ids: dict[str, str] = {}
+    for path in data.glob(f"*-*/{SEGMENT_FILES}"):
+        name, _, index = path.parent.name.rpartition("-")
+        if index.isdecimal() and NAME.fullmatch(name):  # otherwise it is a copy
+            sizes[name] = max(sizes.get(name, 0), int(index) + 1)
+            ids[name] = _id_in(path.parent) or ids.get(name, "")
+    return {name: Topic(name, size, (), topic_id=ids[name]) for name, size in sorted(sizes.items())}
 
 
 def _id_in(folder: Path) -> str:

@@ -1,9 +1,10 @@
-"""The topics, producer ids and checkpoints of a node.
+"""The known topics, producer ids and checkpoints of a node.
 
 They are two small JSON files in the data folder. Each is replaced as a whole (write aside, fsync, rename), so that a
 crash leaves the old file or the new one:
 
-- `topics.json`: the topics, and the next block of producer ids. Written when either changes.
+- `topics.json`: the next block of producer ids, and topics that must be brought into the tree. Earlier versions kept
+  the topics of a node alone there.
 - `checkpoint.json`: start offset, high watermark and last leader epoch of each partition. Written every second if
   something changed, and at once when records are deleted or leaders have changed. It is forced to the disk when the
   logs are. Where the loop need not wait for it, another thread writes it. After a crash start and watermark are lower
@@ -11,13 +12,12 @@ crash leaves the old file or the new one:
   back.
 
 A damaged checkpoint is moved aside, because lower bounds can be missing. Damaged topics stop the node. Without their
-file, the topics are found by the folders of their logs, with the settings of the node.
+file, the producer ids begin above all that were given.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import re
 import threading
@@ -30,7 +30,6 @@ import structlog
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.storage.disk import Disk, replace_file, sync_path
 from examples.broker.storage.leader_epochs import UNKNOWN
-from examples.broker.storage.segment import SEGMENT_FILES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger(__name__)
 OFFSETS_TOPIC = "__consumer_offsets"
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _BLOCK = 1_000
 
 
@@ -58,7 +57,7 @@ class Topic:
     settings: Mapping[str, str] = attrs.field(factory=dict)
     """The topic's own settings. The node's apply for the others. See `topic_settings`."""
     topic_id: str = ""
-    """In a cluster: distinguishes the topic from others that have or had its name."""
+    """Distinguishes the topic from others that have or had its name. Empty if another tool has created it."""
 
     @property
     def is_internal(self) -> bool:
@@ -68,7 +67,7 @@ class Topic:
 
 def check_name(name: str) -> None:
     """Reject an invalid topic name with INVALID_TOPIC. The name becomes part of a folder's name."""
-    if name in (".", "..") or not _NAME.fullmatch(name):
+    if name in (".", "..") or not NAME.fullmatch(name):
         raise BrokerError(
             ErrorCode.INVALID_TOPIC,
             f"a topic name must be 1 to 249 letters, digits, '.', '_' or '-', got {name[:300]!r}",
@@ -86,27 +85,26 @@ class TopicStore:
 
     Args:
         folder: the data folder, created if it does not exist.
-        keeps_topics: False in a cluster, where the topics are in the coordination store.
-        node_id: the node of the topics that are found by their folders.
         durably: whether a saved checkpoint is on the disk at once. Otherwise the owner calls `sync`.
 
     Raises:
         DamagedFile: if the topics cannot be read.
     """
 
-    def __init__(self, folder: Path, *, keeps_topics: bool = True, node_id: int = 1, durably: bool = False) -> None:
-        self._keeps_topics = keeps_topics
+    def __init__(self, folder: Path, *, durably: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.disk = Disk(folder)
         self._topics_path = folder / "topics.json"
         self._checkpoint_path = folder / "checkpoint.json"
         self.topics: dict[str, Topic] = {}
-        self._next_producer_id = 0
+        """The topics that this node knows from the tree."""
+        self.former: dict[str, Topic] = {}
+        """Topics in the file that are not in the tree yet."""
+        # Higher than all earlier ids of this node, also if its disk was replaced: it gives less than one id per ms.
+        self._next_producer_id = int(time.time() * 1_000)
         if self._topics_path.exists():
             self._load_topics()
-        else:
-            self._find_topics(node_id)
         self._reserved = self._next_producer_id
         self._checkpoint = self._load_checkpoint()
         self._has_removals = False
@@ -120,28 +118,10 @@ class TopicStore:
     def _load_topics(self) -> None:
         try:
             saved = json.loads(self._topics_path.read_text())
-            known = saved["topics"] if self._keeps_topics else {}
-            self.topics = {name: Topic(name=name, **fields) for name, fields in known.items()}
+            self.former = {name: Topic(name=name, **fields) for name, fields in saved["topics"].items()}
             self._next_producer_id = int(saved["producer_ids"])
         except (ValueError, TypeError, LookupError, AttributeError) as error:
-            raise DamagedFile(
-                f"{self._topics_path} is damaged ({error}): restore it, or move it away. Without it the node "
-                "finds its topics by their folders, without their settings"
-            ) from error
-
-    def _find_topics(self, node_id: int) -> None:
-        sizes: dict[str, int] = {}
-        for path in self.folder.glob(f"*-*/{SEGMENT_FILES}"):
-            name, _, index = path.parent.name.rpartition("-")
-            if not (index.isdecimal() and _NAME.fullmatch(name)):
-                continue  # a copy
-            sizes[name] = max(sizes.get(name, 0), int(index) + 1)
-        # Higher than all earlier ids of this node, also if its disk was replaced: it gives less than one id per ms.
-        self._next_producer_id = int(time.time() * 1_000)
-        if sizes and self._keeps_topics:
-            _log.warning("topics.json is missing", folder=str(self.folder), found=sorted(sizes))
-        if self._keeps_topics:
-            self.topics = {name: Topic(name, size, (node_id,)) for name, size in sorted(sizes.items())}
+            raise DamagedFile(f"{self._topics_path} is damaged ({error}): restore it, or move it away") from error
 
     def _load_checkpoint(self) -> dict[str, list[int]]:
         if not self._checkpoint_path.exists():
@@ -158,23 +138,19 @@ class TopicStore:
             _log.warning("a damaged checkpoint is moved aside", path=str(aside), reason=str(error))
             return {}
 
-    def add(self, *topics: Topic) -> None:
-        """Add or replace topics, in one write. Raises BrokerError: KAFKA_STORAGE_ERROR. Nothing was changed."""
-        new = {topic.name: topic for topic in topics}
-        self._save({**self.topics, **new}, self._reserved)
-        self.topics.update(new)
-
-    def remove(self, *names: str) -> None:
-        """Remove topics. If the disk is full, they may be back after a restart."""
-        for name in names:
-            del self.topics[name]
-        with contextlib.suppress(BrokerError):
-            self._save(self.topics, self._reserved)
+    def keep_former(self, topics: dict[str, Topic]) -> None:
+        """Keep topics in the file, until they are in the tree. Raises OSError."""
+        self._save(topics, self._reserved)
+        self.former = topics
 
     def next_producer_id(self) -> int:
         """Return a new producer id. Raises KAFKA_STORAGE_ERROR. Ids are reserved on disk in blocks."""
         if self._next_producer_id == self._reserved:
-            self._save(self.topics, self._reserved + _BLOCK)
+            try:
+                self._save(self.former, self._reserved + _BLOCK)
+            except OSError as error:
+                self.disk.failed(error)
+                raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
             self._reserved += _BLOCK
         self._next_producer_id += 1
         return self._next_producer_id - 1
@@ -252,13 +228,5 @@ class TopicStore:
                 self.disk.failed(error)
 
     def _save(self, topics: Mapping[str, Topic], reserved: int) -> None:
-        kept = {
-            t.name: {"partitions": t.partitions, "replicas": t.replicas, "settings": dict(t.settings)}
-            for t in topics.values()
-            if self._keeps_topics
-        }
-        try:
-            replace_file(self._topics_path, {"topics": kept, "producer_ids": reserved}, durably=True)
-        except OSError as error:
-            self.disk.failed(error)
-            raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)) from error
+        kept = {name: attrs.asdict(topic, filter=attrs.filters.exclude("name")) for name, topic in topics.items()}
+        replace_file(self._topics_path, {"topics": kept, "producer_ids": reserved}, durably=True)

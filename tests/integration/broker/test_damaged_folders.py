@@ -1,12 +1,16 @@
 """Data folders with missing or damaged files: one line instead of a traceback, and the way back that it names."""
 
+import json
+import shutil
 import subprocess
 import sys
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka.admin import ConfigResource
 
 from tests.integration.broker.conftest import ROOT
-from tests.integration.broker.load import Load, all_kept_once, create, read_all
+from tests.integration.broker.load import Load, admin_of, all_kept_once, create, read_all
 
 pytestmark = pytest.mark.slow
 
@@ -19,20 +23,52 @@ def refusal_of(node):
     return done.stderr.strip().splitlines()[-1]
 
 
-def test_damaged_topics(start_cluster, topic):
-    """A node alone rejects damaged topics in one line. Without the file it has its topics and records again."""
+@pytest.mark.parametrize("name", ["topics.json", "tree/coordination.sqlite"])
+def test_damaged_topics(start_cluster, topic, name):
+    """A node alone rejects damaged files in one line. Without the file it has its topics and records again."""
     cluster = start_cluster(1)
     create(cluster, topic, replicas=1)
     with Load(cluster, topic) as load:
         pass
     assert 0 == cluster.leader.stop()
-    path = cluster.folder / "topics.json"
-    path.write_text("{")
+    path = cluster.folder / name
+    path.write_text("{" * 1_000)
 
-    assert refusal_of(cluster.leader).startswith(f"error: {path} is damaged")
+    said = refusal_of(cluster.leader)
+    assert said.startswith(f"error: {path}")
+    assert "move it away" in said
     path.rename(path.with_suffix(".away"))
     cluster.leader.start()
     all_kept_once(cluster, topic, load)
+
+
+def test_a_folder_of_an_earlier_version(start_cluster, topic):
+    """Topics of a node alone were in `topics.json`, without ids. They stay, with records, settings and offsets."""
+    cluster = start_cluster(1)
+    create(cluster, topic, replicas=1, max_message_bytes="5000")
+    with Load(cluster, topic) as load:
+        pass
+    settings = {"bootstrap.servers": cluster.bootstrap, "group.id": "g", "log_level": 0}
+    committed = [TopicPartition(topic, 0, 7)]
+    Consumer(settings).commit(offsets=committed, asynchronous=False)
+    assert 0 == cluster.leader.stop()
+    shutil.rmtree(cluster.folder / "tree")
+    for path in cluster.folder.glob("*/topic_id"):
+        path.unlink()
+    former = {name: {"partitions": 1, "replicas": [1], "settings": {}} for name in (topic, "__consumer_offsets")}
+    former[topic]["settings"] = {"max.message.bytes": "5000"}
+    path = cluster.folder / "topics.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "topics": former}))
+
+    for _ in range(2):
+        cluster.leader.start()
+        all_kept_once(cluster, topic, load)
+        assert committed == Consumer(settings).committed(committed, timeout=60)
+        resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+        admin = admin_of(cluster)  # kept: the request goes with it
+        shown = admin.describe_configs([resource])[resource].result(60)
+        assert "5000" == shown["max.message.bytes"].value
+        cluster.leader.kill()
 
 
 def test_a_deleted_coordination_file(start_cluster, topic, eventually):

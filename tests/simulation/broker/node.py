@@ -15,7 +15,7 @@ from examples.broker.replication.topic_manager import TopicManager
 from examples.broker.service.cluster import membership, tree_client
 from examples.broker.service.config import Config
 from examples.broker.service.handlers import by_api
-from examples.broker.service.handlers.nodes import ClusterHandlers
+from examples.broker.service.handlers.nodes import NodeHandlers
 from examples.broker.service.handlers.records import RecordHandlers
 from examples.broker.storage.disk import Disk, Fsync
 from examples.broker.storage.topics import TopicStore
@@ -85,12 +85,12 @@ class Node:
         config = self._config
         self.loop = SimulatedLoop(self._clock, self.number)
         self.timer, self.actions = MockTimer(), ActionQueue()
-        store = TopicStore(self.folder, keeps_topics=False, node_id=self.number)
+        store = TopicStore(self.folder)
         store.disk = Disk(self.folder, self._clock.seconds)
         self.replicas = ReplicaManager(config.cluster, config.replication, store, self.timer, self.actions)
         self.replicas.checkpoint_beside = self.checkpoint_at_once
         topics = TopicManager(self.replicas)
-        self.coordinator = Coordinator(config.groups, self.replicas, topics, self.timer, self.actions, alone=False)
+        self.coordinator = Coordinator(config.groups, self.replicas, topics, self.timer, self.actions)
         self.tree = Tree(self.folder.parent / "coordination.sqlite", self._clock)
         with (
             self.loop.running(),
@@ -110,7 +110,7 @@ class Node:
         self.controller = self.membership.controller
         self.handlers = {
             **by_api(RecordHandlers(config, self.replicas)),
-            **by_api(ClusterHandlers(self.membership, self.replicas)),
+            **by_api(NodeHandlers(self.membership, self.replicas)),
         }
         self.controller.start(thread=False)
         self.alive = True

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
 
 
 class KnownGroups:
-    def __init__(self, store: GroupStore, *, alone: bool) -> None:
+    def __init__(self, store: GroupStore) -> None:
         self._store = store
-        self._alone = alone
         self._groups: dict[str, Group] = {}
         self._loaded: set[Key] = set()
         """Partitions of the internal topic whose groups are loaded."""
@@ -31,12 +30,11 @@ class KnownGroups:
         Raises:
             BrokerError: COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR, COORDINATOR_LOAD_IN_PROGRESS or INVALID_GROUP_ID.
         """
-        if not self._alone:
-            key = self._store.key_of(group_id)
-            if not self._store.is_here(key):
-                raise BrokerError(ErrorCode.NOT_COORDINATOR)
-            if key not in self._loaded:
-                raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        key = self._store.key_of(group_id)
+        if not self._store.is_here(key):
+            raise BrokerError(ErrorCode.NOT_COORDINATOR)
+        if key not in self._loaded:
+            raise BrokerError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         if not group_id:
             raise BrokerError(ErrorCode.INVALID_GROUP_ID)
 

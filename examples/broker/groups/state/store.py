@@ -62,8 +62,8 @@ class GroupStore:
         self._replicas = replicas
         self._topics = topics
         self._write_timeout_ms = write_timeout_ms
-        self.make_topic: Callable[[], object] = lambda: topics.create(topics.plan(OFFSETS_TOPIC, partitions=1))
-        """Creates the internal topic. In a cluster, it exists some time later."""
+        self.make_topic: Callable[[], object] = lambda: None
+        """Creates the internal topic, which exists some time later."""
         self.live: dict[Key, LiveRecords] = {}
         """The records of the partitions that this node leads and has loaded."""
 

@@ -70,4 +70,4 @@ class Commit:
     metadata: str | None = None
     leader_epoch: int = -1
     topic_id: str = ""
-    """The id of the topic. Empty where topics have no ids."""
+    """The id of the topic. Empty if an earlier version has stored the commit, whose topics had no ids."""

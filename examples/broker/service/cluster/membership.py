@@ -17,13 +17,14 @@ import structlog
 
 from examples.broker.controller.controller import Controller
 from examples.broker.controller.tree import layout
-from examples.broker.coordination.opening import open_store
+from examples.broker.coordination.opening import open_store, tree_file
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages import controller as m
 from examples.broker.replication.leadership import NO_LEADER, Leadership
 from examples.broker.replication.peers.follower import Follower
 from examples.broker.replication.peers.node_key import NodeKey
 from examples.broker.service.cluster.channels import Channels
+from examples.broker.service.cluster.former_topics import bring_over
 from examples.broker.service.cluster.group_moves import GroupMoves
 from examples.broker.service.cluster.instructions import Instructions
 from examples.broker.service.cluster.metrics import ControllerMetrics
@@ -36,12 +37,13 @@ if TYPE_CHECKING:
 
     from examples.broker.controller.duties import Duties
     from examples.broker.controller.partitions.requests import Message
-    from examples.broker.coordination.store import Watch
+    from examples.broker.coordination.store import Store, Watch
     from examples.broker.groups.coordinator import Coordinator
     from examples.broker.protocol.errors import BrokerError
     from examples.broker.replication.partition import Partition
     from examples.broker.replication.replica_manager import ReplicaManager
     from examples.broker.service.config import Config
+    from examples.broker.storage.topics import TopicStore
     from timer import Timer
 
 _log = structlog.get_logger(__name__)
@@ -49,6 +51,20 @@ _INTRODUCED_S = 10.0
 _LEAVE_S = 2.0
 _LEAVE_RETRY_S = 0.05
 _RETRY_S = 0.5
+_ENDLESS_MS = 100 * 365 * 24 * 3_600_000
+
+
+def _open_store(config: Config, topics: TopicStore) -> Store:
+    """Open the store of the tree. That of a node alone has its topics afterwards.
+
+    No other node could take over from a node alone, so its session need not be renewed. A created topic is on the disk.
+    """
+    folder, durable = config.shared_folder, config.is_alone or config.replication.fsync is Fsync.ALWAYS
+    session_ms = _ENDLESS_MS if config.is_alone else config.session_ms
+    if config.is_alone:
+        tree = open_store("", folder, session_ms=session_ms, durable=True)
+        bring_over(topics, tree, tree_file(folder), config.cluster.node_id)
+    return open_store(config.coordination, folder, session_ms=session_ms, durable=durable)
 
 
 class Membership:
@@ -76,8 +92,7 @@ class Membership:
         self._in_conflict_since: float | None = None
         self.key = NodeKey(here.node_id)
         self.follower = Follower(replicas, self.key)
-        durable = config.replication.fsync is Fsync.ALWAYS
-        store = open_store(config.coordination, config.shared_folder, session_ms=config.session_ms, durable=durable)
+        store = _open_store(config, replicas.store)
         self._tree = TreeClient(run_actions)
         self._jobs = jobs = TreeJobs(store, here.node_id)
         self.topics = ClusterTopics(config, replicas, self._tree, jobs, timer)
@@ -149,6 +164,8 @@ class Membership:
             await self.close()
             raise self.controller.conflict
         self._introduce()  # serve anyway; clients will ask again
+        if self.config.is_alone:
+            self.coordinator.store.ensure_topic()  # so that the first group need not wait for it
 
     def lasting_conflict(self) -> OSError | None:
         """Return the reason if another machine has had this node's id for some time. Called periodically."""

@@ -106,8 +106,11 @@ class ClusterTopics:
         self._tree.run(lambda: self._jobs.change_settings(topic.name, changed), written, then)
 
     def make_offsets_topic(self) -> None:
-        """Create the internal topic with three replicas, or one per node. Until so many nodes are alive: nothing."""
-        topic = Topic(OFFSETS_TOPIC, self._config.offsets_partitions, ())
+        """Create the internal topic with three replicas, or one per node. Until so many nodes are alive: nothing.
+
+        A node alone would not spread groups over several partitions.
+        """
+        topic = Topic(OFFSETS_TOPIC, 1 if self._config.is_alone else self._config.offsets_partitions, ())
         try:
             assignment = self.place(topic, min(_OFFSETS_REPLICAS, len(self._config.cluster.nodes)))
         except BrokerError:

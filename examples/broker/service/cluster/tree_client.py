@@ -101,11 +101,13 @@ class TreeJobs:
         """Return the names of all topics, those that are being deleted included."""
         return set(self._store.children(layout.TOPICS))
 
-    def create_topic(self, name: str, assignment: Mapping[int, tuple[int, ...]], settings: Mapping[str, str]) -> None:
+    def create_topic(
+        self, name: str, assignment: Mapping[int, tuple[int, ...]], settings: Mapping[str, str], topic_id: str = ""
+    ) -> None:
         """Create a topic, for the controller to complete. Raises TOPIC_ALREADY_EXISTS."""
         node = layout.write_config(settings)
         config = Create(layout.config_path(name), node)
-        topic = Create(layout.topic_path(name), layout.write_assignment(assignment, uuid.uuid4().hex))
+        topic = Create(layout.topic_path(name), layout.write_assignment(assignment, topic_id or uuid.uuid4().hex))
         try:
             try:
                 self._store.multi([config, topic])

@@ -1,7 +1,6 @@
 """One method per API, by family: from the request to the values that the broker works with, and back.
 
-`topics` is for a node alone, `cluster_topics` for a node of a cluster. `nodes` has the requests between nodes. A method
-that bears the name of an API, in small letters, answers its requests.
+`nodes` has the requests between nodes. A method that bears the name of an API, in small letters, answers its requests.
 """
 
 from __future__ import annotations

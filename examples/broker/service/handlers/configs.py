@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from examples.broker.protocol.messages.common import NamedValue
     from examples.broker.protocol.steps import Steps
-    from examples.broker.replication.replica_manager import ReplicaManager
     from examples.broker.replication.topic_manager import TopicManager
     from examples.broker.service.config import Config
     from examples.broker.service.reply import Reply
@@ -48,12 +47,11 @@ class _Operation(IntEnum):
 
 
 class ConfigHandlers:
-    def __init__(self, config: Config, replicas: ReplicaManager, topics: TopicManager) -> None:
+    def __init__(self, config: Config, topics: TopicManager, change: Callable[[Topic, Change, Settled], None]) -> None:
         self.config = config
-        self.replicas = replicas
         self.topics = topics
-        self.change: Callable[[Topic, Change, Settled], None] = self._change_here
-        """Changes a topic's settings. In a cluster it changes them in the tree, based on the settings there."""
+        self.change = change
+        """Changes a topic's settings in the tree, based on the settings there."""
 
     # -- show
 
@@ -179,10 +177,6 @@ class ConfigHandlers:
                     settled(number, None)
                 else:
                     self.change(topic, change, partial(settled, number))
-
-    def _change_here(self, topic: Topic, change: Change, then: Settled) -> None:
-        self.topics.change_settings(change(topic))
-        then(None)
 
 
 def _changed(before: Mapping[str, str], changes: list[m.ConfigChange]) -> dict[str, str | None]:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from examples.broker.groups.coordinator import Coordinator
     from examples.broker.protocol.steps import Steps
     from examples.broker.replication.metadata import Metadata
-    from examples.broker.service.config import Config
     from examples.broker.service.reply import Reply
 
 _ALL_OF_GROUP = 0b1_0100_1000
@@ -29,7 +28,6 @@ _FIRST_LEAVE_OF_MANY = 3
 
 @attrs.define(eq=False)
 class GroupHandlers:
-    config: Config
     coordinator: Coordinator
     metadata: Metadata
 
@@ -41,11 +39,9 @@ class GroupHandlers:
             reply(m.FindCoordinatorResponse(error_code=code, error_message="this broker has no transactions"))
             return
         text = "the group's partition has no leader yet"
-        node = self.config.cluster.node_id
         try:
             self.coordinator.store.ensure_topic()
-            if not self.config.is_alone:
-                node = self.metadata.leader_of(self.coordinator.store.key_of(request.key))
+            node = self.metadata.leader_of(self.coordinator.store.key_of(request.key))
         except BrokerError as error:
             node, text = NO_LEADER, str(error)
         address = self.metadata.brokers.get(node)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from examples.broker.service.reply import Reply
 
 
-class ClusterHandlers:
+class NodeHandlers:
     """Requests from the controller, from other nodes and from followers."""
 
     def __init__(self, membership: Membership, replicas: ReplicaManager) -> None:

@@ -1,170 +1,278 @@
-"""The APIs about topics, for a node alone."""
+"""The APIs about topics.
+
+A request is a write to the tree or an event of the controller. It is parked until its effect is visible on this node.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import structlog
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import controller as cm
 from examples.broker.protocol.messages import topics as m
 from examples.broker.protocol.messages.common import NameCode, by_topic, parts_of
+from examples.broker.replication.leadership import NO_LEADER
 from examples.broker.replication.metadata import CLUSTER_ID
-from examples.broker.service.handlers import assignments
-from examples.broker.storage.topics import check_name, check_not_internal
+from examples.broker.service.handlers.assignments import (
+    MOST_AT_ONCE,
+    PREFERRED,
+    UNCLEAN,
+    assigned_at_creation,
+    assigned_at_growth,
+    by_name,
+    check_total,
+    names_in,
+    single_entry,
+)
+from examples.broker.storage.topics import OFFSETS_TOPIC, Topic, check_name, check_not_internal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Mapping
 
     from examples.broker.protocol.steps import Steps
-    from examples.broker.replication.replica_manager import ReplicaManager
+    from examples.broker.replication.partition import Key
     from examples.broker.replication.topic_manager import TopicManager
-    from examples.broker.service.config import Config
+    from examples.broker.service.cluster.membership import Membership
+    from examples.broker.service.handlers.assignments import Assignment
     from examples.broker.service.reply import Reply
-    from examples.broker.storage.topics import Topic
+
+    _Write = Callable[[Callable[[BrokerError | None], None]], None]
+    """Writes to the tree, and then calls back."""
+    _Results = dict[str, tuple[ErrorCode, str | None]]
+
+_log = structlog.get_logger(__name__)
+_NO_ERROR: tuple[ErrorCode, str | None] = (ErrorCode.NONE, None)
 
 
 class TopicHandlers:
-    def __init__(self, config: Config, replicas: ReplicaManager, topics: TopicManager) -> None:
-        self.config = config
-        self.replicas = replicas
+    def __init__(self, membership: Membership, topics: TopicManager) -> None:
+        self.membership = membership
+        self.cluster_topics = membership.topics
         self.topics = topics
+        self.config = membership.config
+        self.known = membership.replicas.metadata
+        self._unplaced: set[str] = set()
+        """Topics that cannot be created while too few nodes are alive. The log names each once."""
 
-    def metadata(self, request: m.MetadataRequest, version: int, reply: Reply) -> Steps[None]:
-        """Describe the cluster. A request for a topic may create it."""
-        names = assignments.names_in(request, version)
-        codes: Mapping[str, ErrorCode] = {}
-        if names is not None and request.allow_auto_topic_creation and self.config.auto_create_topics:
-            codes = yield from self._create_missing(names)
+    # -- metadata
+
+    def metadata(self, request: m.MetadataRequest, version: int, reply: Reply) -> None:
+        """Describe the cluster, once a controller has introduced this node. Until then it does not know all topics."""
+        self.membership.once_introduced(lambda: reply.run_steps(self._describe(request, version, reply)))
+
+    def _describe(self, request: m.MetadataRequest, version: int, reply: Reply) -> Steps[None]:
+        # A request for a topic may create it.
+        names = names_in(request, version)
+        creations = 0
         topics = []
-        for name in sorted(self.topics.topics) if names is None else names:
-            topic = self.topics.topics.get(name)
-            if topic is not None:
-                topics.append(self._describe(topic))
+        for name in sorted(self.known.topics) if names is None else names:
+            if name in self.known.topics:
+                topics.append(self._described(name))
             elif names is not None:
-                topics.append(m.MetadataTopic(codes.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), name))
+                may_create = creations * self.config.partitions < MOST_AT_ONCE
+                topics.append(self._missing(name, request, may_create=may_create))
+                creations += topics[-1].error_code == ErrorCode.LEADER_NOT_AVAILABLE
             yield
-        here = self.config.cluster
-        brokers = [m.MetadataBroker(here.node_id, here.advertised_host, here.port)]
-        response = m.MetadataResponse(brokers=brokers, cluster_id=CLUSTER_ID, controller_id=here.node_id, topics=topics)
+        brokers = [m.MetadataBroker(node, *address) for node, address in sorted(self.known.brokers.items())]
+        controller = self.membership.controller.controller_id
+        controller = -1 if controller is None else controller
+        response = m.MetadataResponse(brokers=brokers, cluster_id=CLUSTER_ID, controller_id=controller, topics=topics)
         reply(m.with_operations(response, request))
 
-    def _create_missing(self, names: Iterable[str]) -> Steps[dict[str, ErrorCode]]:
-        """Create the first missing topics, and return a code for each of the others."""
-        planned: dict[str, Topic] = {}
-        codes = {}
-        for name in names:
-            if name in self.topics.topics:
-                continue
+    def _missing(self, name: str, request: m.MetadataRequest, *, may_create: bool) -> m.MetadataTopic:
+        if not request.allow_auto_topic_creation or not self.config.auto_create_topics:
+            return m.MetadataTopic(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, name)
+        code = ErrorCode.LEADER_NOT_AVAILABLE
+        if may_create:
             try:
                 check_name(name)
-                if planned and len(planned) * self.config.partitions >= assignments.MOST_AT_ONCE:
-                    raise BrokerError(ErrorCode.LEADER_NOT_AVAILABLE)  # the client asks again
-                planned[name] = self.topics.plan(name, partitions=self.config.partitions)
+                self.topics.check_files(self.config.partitions)
+                topic = Topic(name, self.config.partitions, ())
+                assignment = self.cluster_topics.place(topic, len(self.config.cluster.nodes))
             except BrokerError as error:
-                codes[name] = error.code
-        if planned:
-            try:
-                yield from self.topics.create_in_steps(*planned.values())
-            except BrokerError as error:
-                codes |= dict.fromkeys(planned, error.code)
-        return codes
+                # Too few nodes may be alive at the moment. The client asks again.
+                code = error.code if error.code is ErrorCode.INVALID_TOPIC else code
+                if code is ErrorCode.LEADER_NOT_AVAILABLE and name not in self._unplaced:
+                    self._unplaced.add(name)
+                    _log.warning("topic not created yet", topic=name, reason=str(error))
+            else:
+                self._unplaced.discard(name)
+                self.cluster_topics.create(topic, assignment, lambda _: None)
+        return m.MetadataTopic(code, name)
 
-    def _describe(self, topic: Topic) -> m.MetadataTopic:
+    def _described(self, name: str) -> m.MetadataTopic:
         parts = []
-        for index in range(topic.partitions):
-            partition = self.replicas.partitions.get((topic.name, index))
-            isr = sorted(partition.isr) if partition is not None else list(topic.replicas)
-            epoch = partition.leader_epoch if partition is not None else -1
-            parts.append(m.MetadataPartition(0, index, self.config.cluster.node_id, epoch, list(topic.replicas), isr))
-        return m.MetadataTopic(0, topic.name, topic.is_internal, parts)
+        alive = self.known.brokers
+        for index, known in sorted(self.known.topics[name].items()):
+            leader = self.known.leader_of((name, index))
+            part = m.MetadataPartition(
+                ErrorCode.LEADER_NOT_AVAILABLE if leader == NO_LEADER else ErrorCode.NONE,
+                index,
+                leader,
+                known.leadership.leader_epoch,
+                replicas=list(known.replicas),
+                isr=list(known.leadership.isr),
+            )
+            part.offline_replicas = [node for node in known.replicas if node not in alive]
+            parts.append(part)
+        return m.MetadataTopic(0, name, name == OFFSETS_TOPIC, parts)
+
+    # -- topics
+
+    def _check_controls(self) -> None:
+        if self.membership.controller.controller_id != self.config.cluster.node_id:
+            raise BrokerError(ErrorCode.NOT_CONTROLLER, "send this request to the controller")
 
     def create_topics(self, request: m.CreateTopicsRequest, _version: int, reply: Reply) -> Steps[None]:
-        """Create topics. -1 stands for the node's own number of partitions or replicas."""
-        answers = []
-        planned: list[tuple[Topic, m.CreatedTopic]] = []
-        total = 0
-        for name, wanted in assignments.by_name(request.topics).items():
-            answer = m.CreatedTopic(name)
-            try:
-                topic = self._planned(assignments.single_entry(name, wanted))
-                total = assignments.check_total(total + topic.partitions)
-                planned.append((topic, answer))
-            except BrokerError as error:
-                answer.error_code, answer.error_message = error.code, str(error)
-            answers.append(answer)
-            if len(planned) == assignments.MOST_AT_ONCE:
-                yield from self._create(planned, request)
-            if not planned:
-                yield  # not before: another request could create a topic that is only planned here
-        yield from self._create(planned, request)
-        reply(m.CreateTopicsResponse(topics=answers))
+        """Create topics, and answer when this node knows their leaders."""
 
-    def _create(self, planned: list[tuple[Topic, m.CreatedTopic]], request: m.CreateTopicsRequest) -> Steps[None]:
-        try:
-            if planned and not request.validate_only:
-                yield from self.topics.create_in_steps(*(topic for topic, _ in planned))
-        except BrokerError as error:
-            for _, answer in planned:
-                answer.error_code, answer.error_message = error.code, str(error)
-        planned.clear()
+        def respond(results: _Results) -> None:
+            reply(m.CreateTopicsResponse(topics=[m.CreatedTopic(name, *results[name]) for name in results]))
 
-    def _planned(self, wanted: m.CreatableTopic) -> Topic:
-        assignment = assignments.assigned_at_creation(wanted, self.config.cluster.nodes)
-        partitions = self.config.partitions if wanted.num_partitions == -1 else wanted.num_partitions
-        return self.topics.plan(
-            wanted.name,
-            partitions=partitions if assignment is None else len(assignment),
-            replicas=None if wanted.replication_factor == -1 else wanted.replication_factor,
-            settings={config.name: config.value for config in wanted.configs},
-        )
+        return self._write_each(request, self._planned, respond)
 
     def create_partitions(self, request: m.CreatePartitionsRequest, _version: int, reply: Reply) -> Steps[None]:
-        """Add partitions to topics."""
-        answers = []
+        """Add partitions to topics, and answer when this node knows their leaders."""
+
+        def respond(results: _Results) -> None:
+            reply(m.CreatePartitionsResponse(results=[m.CreatedPartitions(name, *results[name]) for name in results]))
+
+        return self._write_each(request, self._grown, respond)
+
+    def _write_each(
+        self,
+        request: m.CreateTopicsRequest | m.CreatePartitionsRequest,
+        plan: Callable[[Any], tuple[Assignment, _Write]],
+        respond: Callable[[_Results], None],
+    ) -> Steps[None]:
+        """Write the new partitions of each topic to the tree. `plan` returns where they are, and the call for it."""
+        topics: list[Any] = request.topics
+        work = _Work([wanted.name for wanted in topics], respond)
         total = 0
-        for name, wanted in assignments.by_name(request.topics).items():
-            answer = m.CreatedPartitions(name)
-            try:
-                check_not_internal(name)
-                before = self.topics.existing(name).partitions
-                entry = assignments.single_entry(name, wanted)
-                topic = self.topics.plan_growth(name, entry.count)
-                total = assignments.check_total(total + topic.partitions - before)
-                assignments.assigned_at_growth(entry, before, self.config.cluster.nodes)
-                if not request.validate_only:
-                    yield from self.topics.create_in_steps(topic)
-            except BrokerError as error:
-                answer.error_code, answer.error_message = error.code, str(error)
-            answers.append(answer)
+        for name, wanted in by_name(topics).items():
             yield
-        reply(m.CreatePartitionsResponse(results=answers))
+            try:
+                new, write = plan(single_entry(name, wanted))
+                total = check_total(total + len(new))
+                self.topics.check_files(total)
+            except BrokerError as error:
+                work.settled(name, error)
+            else:
+                if request.validate_only:
+                    work.settled(name)
+                else:
+                    wait = partial(self.cluster_topics.wait_for_topic, name, max(new) + 1, request.timeout_ms)
+                    write(work.then_wait(name, wait))
+
+    def _planned(self, wanted: m.CreatableTopic) -> tuple[Assignment, _Write]:
+        self._check_controls()
+        assignment = assigned_at_creation(wanted, self.known.brokers)
+        if assignment is None:
+            partitions = self.config.partitions if wanted.num_partitions == -1 else wanted.num_partitions
+            replicas = None if wanted.replication_factor == -1 else wanted.replication_factor
+        else:
+            partitions, replicas = len(assignment), len(assignment[0])
+        settings = {config.name: config.value for config in wanted.configs}
+        topic = self.topics.plan(wanted.name, partitions=partitions, replicas=replicas, settings=settings)
+        if assignment is None:
+            assignment = self.cluster_topics.place(topic, len(topic.replicas))
+        return assignment, partial(self.cluster_topics.create, topic, assignment)
+
+    def _grown(self, wanted: m.PartitionsOfTopic) -> tuple[Assignment, _Write]:
+        self._check_controls()
+        check_not_internal(wanted.name)
+        known = self.topics.existing(wanted.name)
+        topic = self.topics.plan_growth(wanted.name, wanted.count)
+        assignment = assigned_at_growth(wanted, known.partitions, self.known.brokers)
+        if assignment is None:
+            assignment = self.cluster_topics.place(topic, len(topic.replicas), known.partitions)
+        return assignment, partial(self.cluster_topics.grow, wanted.name, assignment)
 
     def delete_topics(self, request: m.DeleteTopicsRequest, _version: int, reply: Reply) -> Steps[None]:
-        answers = []
-        to_delete: list[Topic] = []
+        """Delete topics, and answer when they have left the tree."""
+        work = _Work(
+            list(request.topic_names),
+            lambda results: reply(
+                m.DeleteTopicsResponse(responses=[NameCode(name, results[name][0]) for name in results])
+            ),
+        )
         for name in dict.fromkeys(request.topic_names):
-            code = ErrorCode.NONE
+            yield
             try:
+                self._check_controls()
                 check_not_internal(name)
-                to_delete.append(self.topics.existing(name))
+                self.topics.existing(name)
             except BrokerError as error:
-                code = error.code
-            answers.append(NameCode(name, code))
-            if not to_delete:
-                yield  # not before, as above
-        if to_delete:
-            yield from self.topics.delete_in_steps(*(topic.name for topic in to_delete))
-        reply(m.DeleteTopicsResponse(responses=answers))
+                work.settled(name, error)
+            else:
+                wait = partial(self.cluster_topics.wait_for_deletion, name, request.timeout_ms)
+                self.cluster_topics.delete(name, work.then_wait(name, wait))
+
+    # -- leaders
 
     def elect_leaders(self, request: cm.ElectLeadersRequest, _version: int, reply: Reply) -> None:
-        """Answer that no election is needed: a node alone leads every partition."""
-        if request.election_type not in (assignments.PREFERRED, assignments.UNCLEAN):
+        def respond(codes: Mapping[Key, ErrorCode]) -> None:
+            parts = (
+                (name, cm.ElectedPartition(index, code, None if code is ErrorCode.NONE else code.name))
+                for (name, index), code in codes.items()
+            )
+            reply(cm.ElectLeadersResponse(topics=by_topic(parts)))
+
+        if request.election_type not in (PREFERRED, UNCLEAN):
             reply(cm.ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
             return
-        parts = []
-        for name, index in parts_of(request.topics or []):
-            known = self.topics.topics.get(name)
-            is_known = known is not None and 0 <= index < known.partitions
-            code = ErrorCode.ELECTION_NOT_NEEDED if is_known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            parts.append((name, cm.ElectedPartition(index, code, code.name)))
-        reply(cm.ElectLeadersResponse(topics=by_topic(parts)))
+        if request.topics is None:
+            keys = [(name, index) for name, parts in self.known.topics.items() for index in parts]
+        else:
+            keys = list(parts_of(request.topics))
+
+        def elected(codes: Mapping[Key, ErrorCode] | None) -> None:
+            if codes is None:
+                respond(dict.fromkeys(keys, ErrorCode.NOT_CONTROLLER))
+                return
+            waiting = [key for key, code in codes.items() if code is ErrorCode.NONE]
+            if not waiting:
+                respond(codes)
+                return
+            self.cluster_topics.wait_for_leaders(waiting, request.timeout_ms, lambda seen: respond({**codes, **seen}))
+
+        unclean = request.election_type == UNCLEAN
+        self.membership.ask_controller("elect", lambda duties: duties.elect(keys, unclean=unclean), elected)
+
+
+class _Work:
+    """The outcomes of one request, by name. The last one completes the answer."""
+
+    def __init__(self, names: list[str], respond: Callable[[_Results], None]) -> None:
+        self._results = dict.fromkeys(names, _NO_ERROR)
+        self._missing = set(names)
+        self._respond = respond
+        if not names:
+            respond({})
+
+    def settled(self, name: str, error: BrokerError | None = None) -> None:
+        """Note an outcome."""
+        if error is not None:
+            self._results[name] = (error.code, str(error))
+        self._missing.discard(name)
+        if not self._missing:
+            self._respond(self._results)
+
+    def then_wait(
+        self, name: str, wait: Callable[[Callable[[ErrorCode], None]], None]
+    ) -> Callable[[BrokerError | None], None]:
+        """Return the callback for the write to the tree. If that succeeds, `wait` parks the request."""
+
+        def seen(code: ErrorCode) -> None:
+            self.settled(name, None if code is ErrorCode.NONE else BrokerError(code))
+
+        def written(error: BrokerError | None) -> None:
+            if error is None:
+                wait(seen)
+            else:
+                self.settled(name, error)
+
+        return written

@@ -1,4 +1,4 @@
-"""Strategies that the broker's unit tests share: any message of the protocol, built from its declaration."""
+"""What the broker's unit tests share: any message of the protocol, built from its declaration, and logs."""
 
 import functools
 from typing import Annotated, get_args, get_origin
@@ -8,6 +8,7 @@ import pytest
 from hypothesis import strategies as st
 
 from examples.broker.protocol.wire import fields_of
+from examples.broker.storage.log import Log
 
 _RANGES = {"b": 8, "h": 16, "i": 32, "q": 64}
 
@@ -41,3 +42,19 @@ def messages(message, version, nulls=True):
 @pytest.fixture(scope="session")
 def any_message():
     return messages
+
+
+@pytest.fixture
+def open_log(tmp_path):
+    """Open a log. One that is still open on the same folder is closed before."""
+    opened = {}
+
+    def open_log(folder=tmp_path / "t-0", **settings):
+        if folder in opened:
+            opened.pop(folder).close()
+        opened[folder] = Log(folder, **settings)
+        return opened[folder]
+
+    yield open_log
+    for log in opened.values():
+        log.close()

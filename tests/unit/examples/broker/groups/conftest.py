@@ -7,28 +7,31 @@ from examples.broker.groups.settings import GroupSettings
 from examples.broker.groups.state.group import GroupState
 from examples.broker.groups.state.values import Identity, Join
 from examples.broker.protocol.errors import BrokerError
+from examples.broker.protocol.steps import run_at_once
 from examples.broker.replication.cluster import Cluster
 from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.replication.topic_manager import TopicManager
-from examples.broker.storage.topics import TopicStore
+from examples.broker.storage.topics import OFFSETS_TOPIC, TopicStore
 from purgatory import ActionQueue
+from tests.support.broker import lead
 from timer import MockTimer
 
 
 class Fixture:
     """A coordinator with an initial delay of 100 ms, a topic "t", and members that join."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, **topics):
         self.timer = MockTimer()
         self.actions = ActionQueue()
         store = TopicStore(folder)
         self.replicas = ReplicaManager(Cluster(ports=(1,)), ReplicationSettings(), store, self.timer, self.actions)
-        self.topics = topics = TopicManager(self.replicas)
-        if "t" not in topics.topics:
-            topics.create(topics.plan("t", partitions=2))
         settings = GroupSettings(initial_rebalance_delay_ms=100)
-        self.coordinator = Coordinator(settings, self.replicas, topics, self.timer, self.actions)
+        self.coordinator = Coordinator(settings, self.replicas, TopicManager(self.replicas), self.timer, self.actions)
+        for name, partitions in {"t": 2, OFFSETS_TOPIC: 1, **topics}.items():
+            lead(self.replicas, name, partitions)
+        found = run_at_once(self.coordinator.store.load((OFFSETS_TOPIC, 0)))
+        self.coordinator.add_loaded((OFFSETS_TOPIC, 0), found, dict.fromkeys(self.replicas.store.topics, ""))
 
     is_stopped = False
 
@@ -126,8 +129,8 @@ def make_groups(tmp_path):
     """Make coordinators on one folder, one after the other, or on a copy of it."""
     made = []
 
-    def make(folder=tmp_path):
-        made.append(Fixture(folder))
+    def make(folder=tmp_path, **topics):
+        made.append(Fixture(folder, **topics))
         return made[-1]
 
     yield make
@@ -144,8 +147,8 @@ def groups(make_groups):
 def restart(make_groups):
     """Stop a coordinator, and start another on its folder."""
 
-    def restart(groups):
+    def restart(groups, **topics):
         groups.stop()
-        return make_groups()
+        return make_groups(**topics)
 
     return restart

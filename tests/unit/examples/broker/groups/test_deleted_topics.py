@@ -7,6 +7,7 @@ from examples.broker.groups.state.values import Commit
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.steps import run_at_once
 from examples.broker.storage.topics import OFFSETS_TOPIC
+from tests.support.broker import delete, lead
 
 T0, U0 = ("t", 0), ("u", 0)
 PARTITION = (OFFSETS_TOPIC, 0)
@@ -22,8 +23,11 @@ def give_id(groups, name, topic_id):
     topics[name] = attrs.evolve(topics[name], topic_id=topic_id)
 
 
-def create(groups, name):
-    groups.topics.create(groups.topics.plan(name, partitions=1))
+def delete_topic(groups, name):
+    """Delete a topic as a node does that learns of it from the controller."""
+    delete(groups.replicas, name)
+    groups.coordinator.commits.delete_offsets_of_topic(name)
+    groups.run()
 
 
 def load_again(groups, topic_ids):
@@ -36,33 +40,29 @@ def load_again(groups, topic_ids):
 
 def test_offsets_go_with_their_topic(groups, restart):
     """When a topic is deleted, a group's offsets of it are removed permanently, and those of other topics stay."""
-    create(groups, "u")
+    lead(groups.replicas, "u")
     (one,) = groups.stable(1)
     groups.commit(one, 1, {T0: Commit(100), U0: Commit(7)})
-    run_at_once(groups.topics.delete_in_steps("t"))
-    groups.run()
-    create(groups, "t")
+    delete_topic(groups, "t")
+    lead(groups.replicas, "t", 2)
     assert {U0: Commit(7)} == committed(groups)
-    assert {U0: Commit(7)} == committed(restart(groups))
+    assert {U0: Commit(7)} == committed(restart(groups, u=1))
 
 
 def test_a_group_that_has_nothing_else_goes_too(groups):
     """A group without members is forgotten with its last offset."""
     groups.commit("", -1, {T0: Commit(100)})
-    run_at_once(groups.topics.delete_in_steps("t"))
-    groups.run()
+    delete_topic(groups, "t")
     assert [] == list(groups.coordinator.groups)
 
 
 def test_a_kill_in_the_midst_of_a_deletion(groups, restart):
     """A node that died before it forgot a deleted topic's offsets forgets them when it starts, permanently."""
-    create(groups, "u")
+    lead(groups.replicas, "u")
     groups.commit("", -1, {T0: Commit(1), U0: Commit(100)})
-    groups.replicas.store.remove("u")
     again = restart(groups)
     assert {T0: Commit(1)} == committed(again)
-    create(again, "u")
-    assert {T0: Commit(1)} == committed(restart(again))
+    assert {T0: Commit(1)} == committed(restart(again, u=1))
 
 
 @pytest.mark.parametrize("there", [{}, {"t": "new"}])

@@ -9,14 +9,10 @@ from examples.broker.groups.state.known_groups import KnownGroups
 from examples.broker.groups.state.store import GroupStore
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import groups as m
-from examples.broker.replication.cluster import Cluster
 from examples.broker.replication.leadership import Leadership
 from examples.broker.replication.metadata import KnownPartition, Metadata
-from examples.broker.service.config import Config
 from examples.broker.service.handlers.groups import GroupHandlers
 from examples.broker.storage.topics import OFFSETS_TOPIC
-
-NODES = Cluster(1, (1, 2))
 
 
 @pytest.fixture
@@ -28,7 +24,7 @@ def store():
 
 def test_no_group_is_mapped_to_a_partition(store):
     """Without the number of partitions, every group would be in the first."""
-    groups = KnownGroups(store, alone=False)
+    groups = KnownGroups(store)
     with pytest.raises(BrokerError, match="COORDINATOR_NOT_AVAILABLE"):
         groups.find("g")
     codes = []
@@ -50,12 +46,11 @@ def test_a_full_disk_has_no_group(store):
     assert [ErrorCode.COORDINATOR_NOT_AVAILABLE] == codes
 
 
-def test_the_coordinator_is_not_available(store, tmp_path):
+def test_the_coordinator_is_not_available(store):
     """A client asks again, and does not get the leader of the first partition."""
-    config = Config(data=tmp_path, cluster=NODES)
     metadata = Metadata({1: ("host", 1)})
     metadata.learn((OFFSETS_TOPIC, 0), KnownPartition(Leadership(1, 0, (1,)), (1,)))
-    handlers = GroupHandlers(config, SimpleNamespace(store=store), metadata)
+    handlers = GroupHandlers(SimpleNamespace(store=store), metadata)
     answers = []
     handlers.find_coordinator(m.FindCoordinatorRequest("g"), 2, answers.append)
     assert [ErrorCode.COORDINATOR_NOT_AVAILABLE] == [answer.error_code for answer in answers]
@@ -63,6 +58,6 @@ def test_the_coordinator_is_not_available(store, tmp_path):
 
 def test_groups_leave_with_a_deleted_topic(store):
     """A partition that leaves after its topic is forgotten takes its groups along."""
-    groups = KnownGroups(store, alone=False)
+    groups = KnownGroups(store)
     groups.add_loaded((OFFSETS_TOPIC, 0), {"g": Group("g")})
     assert ["g"] == [group.group_id for group in groups.release((OFFSETS_TOPIC, 0))]

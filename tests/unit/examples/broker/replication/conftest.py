@@ -13,6 +13,7 @@ from examples.broker.replication.topic_manager import TopicManager
 from examples.broker.storage.disk import Fsync
 from examples.broker.storage.topics import Topic, TopicStore
 from purgatory import ActionQueue
+from tests.support.broker import lead
 from timer import MockTimer
 
 KEY = ("t", 0)
@@ -44,7 +45,8 @@ class Leader(Fixture):
     def __init__(self, folder, **settings):
         super().__init__(TopicStore(folder, durably=settings.get("fsync") is Fsync.ALWAYS), **settings)
         self.topics = TopicManager(self.manager)
-        self.topics.create(self.topics.plan("t", partitions=2))
+        lead(self.manager, "t", 2)
+        self.run()
         self.answers = []
 
     def append(self, *keys, acks=-1):
@@ -70,7 +72,11 @@ class Leader(Fixture):
     def configure(self, **settings):
         """Change the settings of the topic, whose names have points in the place of underscores."""
         dotted = {name.replace("_", "."): value for name, value in settings.items()}
-        self.topics.change_settings(self.topics.with_settings(self.topics.existing("t"), dotted))
+        topic = self.manager.store.topics["t"] = self.topics.with_settings(self.topics.existing("t"), dotted)
+        for index in range(topic.partitions):
+            partition = self.manager.partitions["t", index]
+            self.manager.apply_settings(partition, topic)
+            self.manager.changed(partition)
 
     def fetch(self, offset=0, *, min_bytes=1, by_follower=False, max_bytes=1 << 20):
         """Fetch without a session, and give the operation if it waits."""
@@ -104,7 +110,7 @@ class Node(Fixture):
     """A node whose leader is named by a controller."""
 
     def __init__(self, folder):
-        super().__init__(store := TopicStore(folder, keeps_topics=False))
+        super().__init__(store := TopicStore(folder))
         store.topics["t"] = Topic("t", 1, (1, 2, 3), {"min.insync.replicas": "2"})
         self.told, self.wishes, self.version = [], [], 0
         self.manager.propose_isr = lambda _, isr: self.wishes.append(sorted(isr))

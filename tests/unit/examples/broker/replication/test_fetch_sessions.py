@@ -4,9 +4,8 @@ import pytest
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import build
-from examples.broker.protocol.steps import run_at_once
 from examples.broker.replication.fetching.fetch_sessions import CONSUMER, FetchSessions, Wanted
-from tests.support.broker import rejected
+from tests.support.broker import delete, rejected
 
 T0, T1 = ("t", 0), ("t", 1)
 BOTH = {T0: Wanted(0, 1_000), T1: Wanted(0, 1_000)}
@@ -106,7 +105,7 @@ def test_small_answers_take_turns(leader, session):
 
 def test_a_deleted_topic_ends_the_wait_with_its_error(leader, session):
     go_on(leader, session)
-    run_at_once(leader.topics.delete_in_steps("t"))
+    delete(leader.manager, "t")
     leader.run()
     assert {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION} == {each.code for each in leader.found.values()}
 

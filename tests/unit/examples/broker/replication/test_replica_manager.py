@@ -7,7 +7,6 @@ import pytest
 
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.records import build
-from examples.broker.protocol.steps import run_at_once
 from examples.broker.replication.cluster import Cluster
 from examples.broker.replication.fetching.delayed_fetch import DelayedFetch
 from examples.broker.replication.fetching.fetch_sessions import Wanted
@@ -16,6 +15,7 @@ from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.storage.disk import Disk, Fsync
 from examples.broker.storage.topics import OFFSETS_TOPIC, TopicStore
+from tests.support.broker import delete, lead
 
 KEY = ("t", 0)
 BATCH = build([(None, b"x" * 50)], timestamps=[1])
@@ -60,7 +60,7 @@ def test_each_partition_is_settled_for_itself(leader):
 def test_a_write_waiting_for_a_deleted_topic_is_told(leader):
     leader.append()
     leader.fetch()
-    run_at_once(leader.topics.delete_in_steps("t"))
+    delete(leader.manager, "t")
     leader.run()
     assert [{KEY: (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)}, "fetched"] == leader.answers
 
@@ -173,7 +173,9 @@ def test_topics_and_watermarks_are_found_again(leader, next_process):
     leader.commit()
     leader.delete(1)
     leader.manager.checkpoint()
-    partition = next_process(keeps_topics=True).partitions[KEY]
+    again = next_process()
+    lead(again, "t", 2)
+    partition = again.partitions[KEY]
     assert (1, 1, 1) == (partition.log.start_offset, partition.high_watermark, partition.log.next_offset)
 
 
@@ -216,8 +218,8 @@ def next_process(leader):
     """The manager of the node's next process, on the same data folder."""
     made = []
 
-    def next_process(*, keeps_topics=False):
-        store = TopicStore(leader.manager.store.folder, keeps_topics=keeps_topics)
+    def next_process():
+        store = TopicStore(leader.manager.store.folder)
         nodes, settings = Cluster(ports=(1, 2, 3)), ReplicationSettings()
         made.append(ReplicaManager(nodes, settings, store, leader.timer, leader.actions))
         return made[-1]
@@ -239,7 +241,7 @@ def test_ends_are_those_of_now(leader, next_process):
     restarted.folders.open_all()
     restarted.lead_or_follow(KEY, Leadership(1, 4, (1,)), (1,))
     restarted.append({KEY: BATCH}, acks=1, timeout_ms=0, respond=lambda _: None)
-    assert {"t-0": (4, 2), "t-1": (-1, 0)} == restarted.folders.ends()
+    assert {"t-0": (4, 2), "t-1": (0, 0)} == restarted.folders.ends()
 
 
 @pytest.mark.parametrize(("is_cut", "end"), [(False, (4, 2)), (True, (0, 1))])
@@ -260,7 +262,7 @@ def test_an_epoch_without_records_is_remembered(leader, next_process, is_cut, en
 def test_records_of_the_offsets_topic_stay(leader):
     """A client must not delete committed offsets, not even through DeleteRecords."""
     key = (OFFSETS_TOPIC, 0)
-    leader.topics.create(leader.topics.plan(OFFSETS_TOPIC, partitions=1))
+    lead(leader.manager, OFFSETS_TOPIC)
     leader.append(key, acks=1)
     leader.followers_reach(1, key=key)
 

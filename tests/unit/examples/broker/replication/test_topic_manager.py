@@ -1,26 +1,15 @@
-"""Topics: made, grown, changed and deleted, on a node that leads."""
+"""Topics: planned, grown, changed and deleted, on a node that leads."""
 
 import shutil
 
 import pytest
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
-from examples.broker.protocol.steps import run_at_once
 from examples.broker.replication import topic_manager
 from examples.broker.storage.topics import OFFSETS_TOPIC, TopicStore
-from tests.support.broker import rejected
+from tests.support.broker import delete, lead, rejected
 
 KEY = ("t", 0)
-
-
-def test_a_new_topic_is_empty(leader, tmp_path):
-    """A topic made under the name of a deleted one has nothing of it, even if files were left behind."""
-    leader.write()
-    kept = (tmp_path / "t-0").rename(tmp_path / "aside")
-    run_at_once(leader.topics.delete_in_steps("t"))
-    kept.rename(tmp_path / "t-0")
-    leader.topics.create(leader.topics.plan("t", partitions=1))
-    assert 0 == leader.manager.partitions[KEY].log.next_offset
 
 
 @pytest.mark.parametrize(
@@ -48,8 +37,9 @@ def test_impossible_topics_are_refused(leader, wish, code):
 
 
 def test_long_names_are_fine(leader):
-    leader.topics.create(leader.topics.plan("x" * 249, partitions=1))
-    assert leader.manager.partitions["x" * 249, 0].log.folder.is_dir()
+    topic = leader.topics.plan("x" * 249, partitions=1)
+    lead(leader.manager, topic.name)
+    assert leader.manager.partitions[topic.name, 0].log.folder.is_dir()
 
 
 @pytest.mark.parametrize("policy", ["compact", "compact,delete"])
@@ -63,13 +53,6 @@ def test_what_holds_anyway_may_be_asked_for(leader):
     assert {} == leader.topics.plan("new", partitions=1, settings={"cleanup.policy": "delete"}).settings
 
 
-def test_a_topic_grows(leader, tmp_path):
-    leader.append(acks=1)
-    leader.topics.create(leader.topics.plan_growth("t", 5))
-    assert [1, 0, 0, 0, 0] == [leader.manager.partitions["t", index].log.next_offset for index in range(5)]
-    assert 5 == TopicStore(tmp_path).topics["t"].partitions
-
-
 @pytest.mark.parametrize("count", [-1, 0, 1, 2, 1_001])
 def test_a_topic_does_not_shrink(leader, count):
     with rejected(ErrorCode.INVALID_PARTITIONS):
@@ -79,16 +62,15 @@ def test_a_topic_does_not_shrink(leader, count):
 def test_partitions_leave_half_of_the_open_files(leader, monkeypatch):
     """A node that could not open its logs again would not start. Creation and growth are rejected before that."""
     monkeypatch.setattr(topic_manager, "most_partitions", lambda: 5)
-    leader.topics.create(leader.topics.plan_growth("t", 4))
-    two = [leader.topics.plan(name, partitions=1) for name in "uv"]
+    lead(leader.manager, "t", 4)
+    leader.topics.plan("u", partitions=1)
     for attempt in (
         lambda: leader.topics.plan("u", partitions=2),
         lambda: leader.topics.plan_growth("t", 6),
-        lambda: leader.topics.create(*two),
+        lambda: leader.topics.check_files(2),
     ):
         with rejected(ErrorCode.POLICY_VIOLATION):
             attempt()
-    assert {"t"} == leader.topics.topics.keys()
 
 
 def test_settings_are_heeded_at_once(leader):
@@ -111,38 +93,11 @@ def test_a_write_that_waits_is_judged_by_the_new_settings(leader):
     assert [{KEY: (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, -1)}] == leader.answers
 
 
-def test_settings_survive(leader, tmp_path):
-    leader.configure(min_insync_replicas="2")
-    assert {"min.insync.replicas": "2"} == TopicStore(tmp_path).topics["t"].settings
-
-
-def test_a_topic_may_be_deleted_while_it_is_created(leader):
-    """Creation and deletion work in steps. A topic that is deleted meanwhile leaves nothing, and blocks its name."""
-    creation = leader.topics.create_in_steps(leader.topics.plan("new", partitions=3))
-    next(creation)
-    deletion = leader.topics.delete_in_steps("new")
-    next(deletion)
-    with rejected(ErrorCode.LEADER_NOT_AVAILABLE):
-        leader.topics.plan("new", partitions=1)
-    run_at_once(creation)
-    run_at_once(deletion)
-    assert [] == [key for key in leader.manager.partitions if key[0] == "new"]
-    leader.topics.create(leader.topics.plan("new", partitions=2))
-    assert [0, 1] == [index for name, index in leader.manager.partitions if name == "new"]
-
-
-def test_many_topics_are_one_write(leader, monkeypatch):
-    writes = []
-    monkeypatch.setattr(leader.manager.store, "_save", lambda *_: writes.append(True))
-    leader.topics.create(*(leader.topics.plan(f"new-{number}", partitions=1) for number in range(5)))
-    assert [True] == writes
-
-
 def test_what_groups_have_committed_does_not_expire(leader):
     for name in ("old", OFFSETS_TOPIC):
-        topic = leader.topics.plan(name, partitions=1, replicas=1, settings={"retention.ms": "1000"})
-        leader.topics.create(topic)
+        lead(leader.manager, name, settings={"retention.ms": "1000"})
         leader.append((name, 0), acks=1)
+        leader.followers_reach(1, key=(name, 0))
     leader.run()
     leader.manager.retain()
     assert (1, 0) == tuple(leader.manager.partitions[name, 0].log.start_offset for name in ("old", OFFSETS_TOPIC))
@@ -155,12 +110,13 @@ def test_a_new_topic_does_not_start_where_an_earlier_one_did(leader, tmp_path, r
     leader.followers_reach(1)
     leader.manager.delete_records({KEY: 1}, timeout_ms=0, respond=lambda _: None)
     if removed == "by a request":
-        run_at_once(leader.topics.delete_in_steps("t"))
-        leader.topics.create(leader.topics.plan("t", partitions=2))
+        delete(leader.manager, "t")
+        lead(leader.manager, "t", 2)
     else:
         leader.manager.close()
         shutil.rmtree(tmp_path / "t-0")
-        leader.manager.open(leader.topics.topics["t"], 0)
+        leader.manager.partitions.clear()
+        lead(leader.manager, "t", 2)
     leader.append()
 
     assert (0, 0) == TopicStore(tmp_path).checkpoint_of("t-0")

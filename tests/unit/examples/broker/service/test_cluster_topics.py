@@ -46,7 +46,7 @@ def node(tmp_path):
     tree_store.start()
     layout.make_roots(tree_store)
     timer = MockTimer()
-    store = TopicStore(tmp_path / "node", keeps_topics=False)
+    store = TopicStore(tmp_path / "node")
     replicas = ReplicaManager(NODES, ReplicationSettings(), store, timer, ActionQueue())
     found = SimpleNamespace(replicas=replicas, tree=Tree(), jobs=TreeJobs(tree_store, 1))
     config = Config(data=tmp_path / "node", cluster=NODES)

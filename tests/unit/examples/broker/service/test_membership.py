@@ -156,7 +156,7 @@ def test_a_node_stops_when_others_have_taken_over(monkeypatch, successor):
 
 def test_a_node_that_registers_again_neither_leads_nor_follows(tmp_path):
     """Nothing is appended after the registered ends were read, until a controller knows the new registration."""
-    timer, store = MockTimer(), TopicStore(tmp_path, keeps_topics=False)
+    timer, store = MockTimer(), TopicStore(tmp_path)
     node = object.__new__(membership.Membership)
     node.replicas = replicas = ReplicaManager(Cluster(ports=(1, 2)), ReplicationSettings(), store, timer, ActionQueue())
     followed = []

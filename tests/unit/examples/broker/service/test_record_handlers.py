@@ -1,8 +1,10 @@
 """From wire messages about records to values and back, over a connection without a network."""
 
 import asyncio
+import math
 import struct
 import zlib
+from types import SimpleNamespace
 
 import attrs
 import google_crc32c
@@ -10,6 +12,7 @@ import pytest
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from structlog.testing import capture_logs
 
+from examples.broker.coordination.store import Lease
 from examples.broker.protocol.apis import APIS, ApiKey
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages import records as m
@@ -21,7 +24,6 @@ from examples.broker.replication.followers import FetchClock
 from examples.broker.replication.leadership import Leadership
 from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.settings import ReplicationSettings
-from examples.broker.replication.topic_manager import TopicManager
 from examples.broker.service.config import Config
 from examples.broker.service.connection import Connection
 from examples.broker.service.handlers import by_api
@@ -29,6 +31,7 @@ from examples.broker.service.handlers.records import RecordHandlers
 from examples.broker.service.server import Server
 from examples.broker.storage.topics import TopicStore
 from purgatory import ActionQueue
+from tests.support.broker import lead
 from timer import MockTimer
 
 
@@ -76,9 +79,9 @@ def connect(tmp_path):
     config = Config(data=tmp_path, cluster=Cluster(ports=(1,)), turn_ms=60_000)  # there is no loop
     timer, actions = MockTimer(), ActionQueue()
     replicas = ReplicaManager(config.cluster, ReplicationSettings(), TopicStore(tmp_path), timer, actions)
-    topics = TopicManager(replicas)
-    topics.create(topics.plan("t", partitions=2))
+    lead(replicas, "t", 2)
     server = Server(config, actions)
+    server.holder = SimpleNamespace(lease=Lease(math.inf))
     server.handlers |= by_api(RecordHandlers(config, replicas))
 
     def connect():

@@ -1,6 +1,7 @@
 """Connections without a network: framing, order, limits and their accounts."""
 
 import asyncio
+import math
 import struct
 from types import SimpleNamespace
 
@@ -80,7 +81,10 @@ class Client:
 
     def __init__(self, server=None, turn_ms=60_000, **limits):
         config = Config(data="unused", max_request_bytes=1_000, turn_ms=turn_ms, **limits)
-        self.server = server or Server(config, ActionQueue())
+        if server is None:
+            server = Server(config, ActionQueue())
+            server.holder = SimpleNamespace(lease=Lease(math.inf))
+        self.server = server
         self.server.loop = FakeLoop()
         self.server.handlers[HEARTBEAT] = self.handle
         self.replies = []

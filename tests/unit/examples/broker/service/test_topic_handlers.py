@@ -1,4 +1,4 @@
-"""Clients' requests about topics, on a node alone and in a cluster, from wire messages to plans."""
+"""Clients' requests about topics, from wire messages to plans."""
 
 from types import SimpleNamespace
 
@@ -9,16 +9,16 @@ from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import topics as m
 from examples.broker.protocol.steps import run_at_once
 from examples.broker.protocol.wire import encode
+from examples.broker.replication import topic_manager
 from examples.broker.replication.cluster import Cluster
-from examples.broker.replication.metadata import Metadata
 from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.replication.topic_manager import TopicManager
 from examples.broker.service.config import Config
-from examples.broker.service.handlers.cluster_topics import ClusterTopicHandlers
 from examples.broker.service.handlers.topics import TopicHandlers
 from examples.broker.storage.topics import OFFSETS_TOPIC, TopicStore
 from purgatory import ActionQueue
+from tests.support.broker import lead
 from timer import MockTimer
 
 
@@ -70,9 +70,8 @@ def replicas(tmp_path):
 
 @pytest.fixture
 def topics(replicas):
-    topics = TopicManager(replicas)
-    topics.create(topics.plan("t", partitions=1))
-    return topics
+    lead(replicas, "t")
+    return TopicManager(replicas)
 
 
 @pytest.fixture
@@ -80,18 +79,13 @@ def tree():
     return Tree()
 
 
-@pytest.fixture(params=["alone", "cluster"])
-def ask(request, tmp_path, replicas, topics, tree):
-    """Ask one handler or the other, and give its only answer."""
+@pytest.fixture
+def ask(tmp_path, replicas, topics, tree):
+    """Ask the handler, and give its only answer."""
     config = Config(data=tmp_path, cluster=Cluster(ports=(1,)))
-    if request.param == "alone":
-        handlers = TopicHandlers(config, replicas, topics)
-    else:
-        replicas.metadata = Metadata({1: ("here", 1)})
-        controller = SimpleNamespace(controller_id=1)
-        handlers = ClusterTopicHandlers(
-            SimpleNamespace(topics=tree, config=config, replicas=replicas, controller=controller), topics
-        )
+    membership = SimpleNamespace(topics=tree, config=config, replicas=replicas)
+    membership.controller = SimpleNamespace(controller_id=1)
+    handlers = TopicHandlers(membership, topics)
 
     def ask(method, message):
         answers = Answers()
@@ -133,9 +127,9 @@ def test_a_topic_named_twice_is_deleted(ask, tree):
 
 
 @pytest.mark.parametrize(("name", "code"), [("__mine", ErrorCode.NONE), (OFFSETS_TOPIC, ErrorCode.INVALID_TOPIC)])
-def test_only_the_offsets_topic_is_internal(ask, topics, name, code):
+def test_only_the_offsets_topic_is_internal(ask, replicas, name, code):
     """Names that begin with two underscores are clients' to use, but for the one that groups are kept in."""
-    topics.create(topics.plan(name, partitions=1))
+    lead(replicas, name)
     grown = ask("create_partitions", m.CreatePartitionsRequest([m.PartitionsOfTopic(name, 2)], 1_000))
     deleted = ask("delete_topics", m.DeleteTopicsRequest([name], 1_000))
     assert [code, code] == [grown.results[0].error_code, deleted.responses[0].error_code]
@@ -146,7 +140,7 @@ def test_a_topic_that_nobody_can_have_yet_is_told_once(tmp_path, replicas, topic
     config = Config(data=tmp_path, cluster=Cluster(ports=(1,)))
     membership = SimpleNamespace(topics=tree, config=config, replicas=replicas, once_introduced=lambda call: call())
     membership.controller = SimpleNamespace(controller_id=1)
-    handlers = ClusterTopicHandlers(membership, topics)
+    handlers = TopicHandlers(membership, topics)
     place = tree.place
 
     def refuse(*_):
@@ -165,19 +159,9 @@ def test_a_topic_that_nobody_can_have_yet_is_told_once(tmp_path, replicas, topic
     assert [("create", "new")] == tree.asked
 
 
-def test_a_full_disk_refuses_each_topic_and_nothing_else(tmp_path, replicas, topics, monkeypatch):
-    """If the list of topics cannot be written, every topic of the request has that error, and is not there."""
-    handlers = TopicHandlers(Config(data=tmp_path, cluster=Cluster(ports=(1,))), replicas, topics)
-
-    def full(*_):
-        raise BrokerError(ErrorCode.KAFKA_STORAGE_ERROR, "the disk is full")
-
-    monkeypatch.setattr(replicas.store, "_save", full)
-    answers = Answers()
-    wanted = m.CreateTopicsRequest([m.CreatableTopic("a", 1, 1), m.CreatableTopic("b", 1, 1)], 1_000)
-    run_at_once(handlers.create_topics(wanted, 4, answers))
-    run_at_once(handlers.metadata(m.MetadataRequest(["a", "b"], allow_auto_topic_creation=True), 8, answers))
-    run_at_once(handlers.create_partitions(m.CreatePartitionsRequest([m.PartitionsOfTopic("t", 2)]), 1, answers))
-    codes = [each.error_code for answer in answers for each in getattr(answer, "topics", None) or answer.results]
-    assert 5 * [ErrorCode.KAFKA_STORAGE_ERROR] == codes
-    assert ["t"] == list(topics.topics)
+def test_topics_that_together_take_too_many_files_are_rejected(ask, tree, monkeypatch):
+    """Each of two topics has room, but not both. The first is created."""
+    monkeypatch.setattr(topic_manager, "most_partitions", lambda: 4)
+    answer = ask("create_topics", m.CreateTopicsRequest([m.CreatableTopic(name, 2, 1) for name in "ab"], 1_000))
+    assert [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION] == [each.error_code for each in answer.topics]
+    assert [("create", "a")] == tree.asked

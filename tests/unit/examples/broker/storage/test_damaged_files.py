@@ -7,6 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from examples.broker.protocol.records import build, parse
+from examples.broker.storage.replica_folders import find_topics
 from examples.broker.storage.topics import DamagedFile, Topic, TopicStore
 
 BATCH = build([(None, b"x")], timestamps=[1])
@@ -21,22 +22,12 @@ def test_damaged_topics_stop_the_node(tmp_path, content):
         TopicStore(tmp_path)
 
 
-def test_topics_are_found_by_their_folders(tmp_path, open_log, monkeypatch):
-    """Without the file, topics have the partitions of their folders, and no producer id is given a second time."""
-    store = TopicStore(tmp_path)
-    store.add(Topic("a-b", 3, (1,)), Topic("c", 1, (1,)))
-    given = [store.next_producer_id() for _ in range(3)]
+def test_topics_are_found_by_their_folders(tmp_path, open_log):
+    """Topics have the partitions and the ids of their folders."""
     for name in ("a-b-0", "a-b-2", "c-0"):
         open_log(tmp_path / name)
-    (tmp_path / "topics.json").unlink()
-    later = time.time() + 1
-    monkeypatch.setattr(time, "time", lambda: later)
-
-    with capture_logs() as lines:
-        again = TopicStore(tmp_path)
-    assert {"a-b": Topic("a-b", 3, (1,)), "c": Topic("c", 1, (1,))} == again.topics
-    assert max(given) < again.next_producer_id()
-    assert ["topics.json is missing"] == [line["event"] for line in lines]
+    (tmp_path / "a-b-2" / "topic_id").write_text("4b1f")
+    assert {"a-b": Topic("a-b", 3, (), topic_id="4b1f"), "c": Topic("c", 1, ())} == find_topics(tmp_path)
 
 
 def test_other_files_are_ignored(tmp_path, open_log):
@@ -47,26 +38,17 @@ def test_other_files_are_ignored(tmp_path, open_log):
     for name in ("t-copy", "é-0"):
         shutil.copytree(tmp_path / "t-0", tmp_path / name)
 
-    assert {"t": Topic("t", 1, (1,))} == TopicStore(tmp_path).topics
+    assert {"t": Topic("t", 1, ())} == find_topics(tmp_path)
     assert 1 == open_log().next_offset
 
 
 def test_a_replaced_disk_gives_no_producer_id_twice(tmp_path, monkeypatch):
     """The ids of an empty folder begin above all that the node has given on its earlier disk."""
-    earlier = TopicStore(tmp_path / "earlier", keeps_topics=False)
+    earlier = TopicStore(tmp_path / "earlier")
     given = [earlier.next_producer_id() for _ in range(1_500)]
     later = time.time() + 2
     monkeypatch.setattr(time, "time", lambda: later)
-    assert max(given) < TopicStore(tmp_path / "replaced", keeps_topics=False).next_producer_id()
-
-
-@pytest.mark.parametrize("there", ["logs of a cluster", "nothing"])
-def test_a_node_that_misses_no_topics_says_nothing_of_them(tmp_path, open_log, there):
-    if there == "logs of a cluster":
-        open_log()
-    with capture_logs() as lines:
-        assert {} == TopicStore(tmp_path, keeps_topics=there == "nothing").topics
-    assert [] == lines
+    assert max(given) < TopicStore(tmp_path / "replaced").next_producer_id()
 
 
 @pytest.mark.parametrize("content", [*DAMAGED[:4], b'{"t-0": 1}', b'{"t-0": ["a", 2]}'])
