@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import CODEC_AND_FLAGS, ZSTD, parse, stamped
 from examples.broker.replication.followers import Followers
+from examples.broker.replication.leadership import NO_LEADER
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -45,29 +46,15 @@ class Partition:
     Args:
         key: topic and partition number.
         log: this replica's log.
-        node_id: this node.
-        leader_id: the node that leads.
+        node_id: this node. It neither leads nor follows yet.
         replicas: all nodes that have the partition.
         high_watermark: the last one that is known.
-        now: the monotonic time in seconds. Replicas count as caught up now.
-        leader_epoch: counts the leaders. It is written into every batch.
     """
 
-    def __init__(
-        self,
-        key: Key,
-        log: Log,
-        *,
-        node_id: int,
-        leader_id: int,
-        replicas: tuple[int, ...],
-        high_watermark: int = 0,
-        now: float = 0.0,
-        leader_epoch: int = 0,
-    ) -> None:
+    def __init__(self, key: Key, log: Log, *, node_id: int, replicas: tuple[int, ...], high_watermark: int = 0) -> None:
         self.key = key
         self.log = log
-        self.leader_id = leader_id
+        self.leader_id = NO_LEADER
         self.node_id = node_id
         self.replicas = replicas
         self.min_isr = 1
@@ -75,10 +62,11 @@ class Partition:
         self.max_batch_bytes = 8 * 1024 * 1024
         self.stamps = False
         """Whether records get the time when they are appended."""
-        self.is_leader = node_id == leader_id
+        self.is_leader = False
         self.is_deleted = False
         self.isr = set(replicas)
-        self.leader_epoch = leader_epoch
+        self.leader_epoch = 0
+        """Counts the leaders. It is written into every batch."""
         self.version = -1
         """The version of the leadership in the coordination store, or -1 if there is none yet."""
         self.wanted_isr: frozenset[int] | None = None
@@ -97,9 +85,6 @@ class Partition:
         """The leader's end when it began to lead. All records that were committed before are below."""
         self.high_watermark = min(max(high_watermark, log.start_offset), log.next_offset)
         self.followers = Followers()
-        self.followers.set_followers((node for node in replicas if node != leader_id), now)
-        if self.is_leader:
-            self.advance_high_watermark()
 
     def append(self, data: bytes, *, acks: int) -> tuple[int, int]:
         """Append a batch. Returns its first offset and the end that `acks=all` waits for. Raises BrokerError."""

@@ -74,13 +74,7 @@ class ReplicaManager:
     def _open(self, topic: Topic, index: int, replicas: tuple[int, ...]) -> Partition:
         log, high_watermark = self.folders.open(topic, index)
         partition = Partition(
-            (topic.name, index),
-            log,
-            node_id=self.cluster.node_id,
-            leader_id=NO_LEADER,
-            replicas=replicas,
-            high_watermark=high_watermark,
-            now=time.monotonic(),
+            (topic.name, index), log, node_id=self.cluster.node_id, replicas=replicas, high_watermark=high_watermark
         )
         self.partitions[partition.key] = partition
         self.apply_settings(partition, topic)

@@ -215,7 +215,6 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
         most = self._config.max_elements if self.node is None else _NO_LIMIT
         request: Any = decode(api.request, version, data, position, end, most=most)
         self._replies.append(reply)
-        self._server.requests += 1
         try:
             steps = handler(request, version, reply)
             if steps is not None:
@@ -336,7 +335,6 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
     def drop(self, *, at_once: bool = True) -> None:
         """Close the connection without a line in the log, and (`at_once`) without the pending writes."""
         if self._transport is not None:
-            self._server.closed += 1
             if at_once:
                 self._transport.abort()
             else:

@@ -45,8 +45,6 @@ class Server:
         self.holder: _Leaseholder
         """Has the lease of the session in which this node is registered. Set before `listen`."""
         self._is_serving = False
-        self.requests = 0
-        self.closed = 0
         self.loop: asyncio.AbstractEventLoop
         self._listener: asyncio.Server | None = None
 

@@ -60,7 +60,7 @@ class Segment:
         found: list[Batch] = []
         reason = None
         try:
-            for batch in self.scan(length):
+            for batch in self._scan(length):
                 if batch.base_offset != self.next_offset:
                     reason = f"the next batch must begin at {self.next_offset}, got {batch.base_offset}"
                     break
@@ -72,9 +72,8 @@ class Segment:
             os.ftruncate(self._fd, self.size)
         return found, reason
 
-    def scan(self, length: int | None = None) -> Iterator[Batch]:
-        """Read and check the batches in the file's first `length` bytes, by default all that are indexed."""
-        length = self.size if length is None else length
+    def _scan(self, length: int) -> Iterator[Batch]:
+        """Read and check the batches in the file's first `length` bytes."""
         if not length:
             return
         with mmap.mmap(self._fd, length, access=mmap.ACCESS_READ) as content:

@@ -26,6 +26,8 @@ import time
 import zlib
 from typing import TYPE_CHECKING, Any
 
+import attrs
+
 from examples.broker.groups.state.group import Group, GroupState, Member
 from examples.broker.groups.state.live_records import LiveRecords, Rewriting
 from examples.broker.groups.state.values import Commit
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 
 _READ_BYTES = 1024 * 1024
 _CHUNK_BYTES = 32 * 1024
+_KEPT = attrs.filters.exclude("answer_join", "answer_sync", "heartbeat")
+"""What is stored of a member."""
 _FOR_GROUPS = {
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
@@ -227,8 +231,8 @@ def _encoded(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode()
+def _plain(_: object, __: object, value: Any) -> Any:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else value
 
 
 def _state(group: Group) -> dict[str, Any]:
@@ -237,19 +241,7 @@ def _state(group: Group) -> dict[str, Any]:
         "protocol_type": group.protocol_type,
         "protocol": group.protocol,
         "leader": group.leader_id,
-        "members": [
-            {
-                "member_id": member.member_id,
-                "instance_id": member.instance_id,
-                "client_id": member.client_id,
-                "client_host": member.client_host,
-                "session_timeout_ms": member.session_timeout_ms,
-                "rebalance_timeout_ms": member.rebalance_timeout_ms,
-                "protocols": {name: _text(metadata) for name, metadata in member.protocols.items()},
-                "assignment": _text(member.assignment),
-            }
-            for member in group.members.values()
-        ],
+        "members": [attrs.asdict(x, filter=_KEPT, value_serializer=_plain) for x in group.members.values()],
     }
 
 

@@ -19,8 +19,13 @@ def make(tmp_path):
     logs = []
 
     def make(node=1, replicas=(1, 2, 3), min_isr=1, **settings):
+        """Make a partition that node 1 leads."""
         logs.append(Log(tmp_path / f"{len(logs)}"))
-        partition = Partition(("t", 0), logs[-1], node_id=node, leader_id=1, replicas=replicas, **settings)
+        partition = Partition(("t", 0), logs[-1], node_id=node, replicas=replicas, **settings)
+        if node == 1:
+            partition.lead(Leadership(1, 0, replicas), replicas, 0.0)
+        else:
+            partition.follow(Leadership(1, 0, replicas), replicas)
         partition.min_isr, partition.max_batch_bytes = min_isr, 1_000
         return partition
 
@@ -89,7 +94,7 @@ def test_the_high_watermark_never_goes_back(make):
 
 def test_who_lags_leaves_the_isr_and_comes_back(make):
     """A replica behind for longer than the limit is out, the watermark goes on. At the watermark it is in again."""
-    partition = make(replicas=(1, 2), now=0.0)
+    partition = make(replicas=(1, 2))
     append(partition)
     assert set() == lagging(partition, LAG_S)
     assert {2} == lagging(partition, LAG_S + 0.1)
@@ -105,7 +110,7 @@ def test_who_lags_leaves_the_isr_and_comes_back(make):
 
 def test_a_busy_follower_that_keeps_up_stays(make):
     """A follower that always reaches where the end was at its last fetch is caught up, though never at the end."""
-    partition = make(replicas=(1, 2), now=0.0)
+    partition = make(replicas=(1, 2))
     for second in range(1, 20):
         append(partition)
         append(partition)
@@ -115,7 +120,7 @@ def test_a_busy_follower_that_keeps_up_stays(make):
 
 def test_silence_in_a_session_says_that_nothing_changed(make):
     """A follower at the end stays in sync by fetches that don't name the partition, until there are none any more."""
-    partition = make(replicas=(1, 2), now=0.0)
+    partition = make(replicas=(1, 2))
     clock = FetchClock(1.0)
     append(partition)
     partition.follower_fetches(2, 1, 0, clock)
@@ -127,7 +132,7 @@ def test_silence_in_a_session_says_that_nothing_changed(make):
 @pytest.fixture
 def at_the_end(make):
     """An empty partition, and the clock of the session in which its follower has fetched at the end."""
-    partition, clock = make(replicas=(1, 2), now=0.0), FetchClock(1.0)
+    partition, clock = make(replicas=(1, 2)), FetchClock(1.0)
     partition.follower_fetches(2, 0, 0, clock)
     return partition, clock
 
@@ -152,7 +157,7 @@ def test_a_session_that_dropped_a_partition_says_nothing_of_it(at_the_end):
 
 def test_what_was_sent_counts_when_it_has_arrived(make):
     """A follower that asks for what comes after the end of its last answer was caught up when that was given."""
-    partition = make(replicas=(1, 2), now=0.0)
+    partition = make(replicas=(1, 2))
     clock = FetchClock(1.0)
     partition.follower_fetches(2, 0, 0, clock)
     append(partition)
@@ -168,7 +173,7 @@ def test_too_few_in_sync_replicas_refuse_before_and_after(make):
     """Below min.insync.replicas a write is rejected. An earlier append is answered "not enough replicas after
     append".
     """
-    partition = make(replicas=(1, 2), min_isr=2, now=0.0)
+    partition = make(replicas=(1, 2), min_isr=2)
     _, required = append(partition)
     assert {2} == lagging(partition, 10.0)
     settle(partition)

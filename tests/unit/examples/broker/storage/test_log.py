@@ -301,7 +301,7 @@ def test_truncation_does_not_read_what_stays(log, monkeypatch):
     for number in range(6):
         append(log, b"x" * 300, producer=(1, 0, number))
     append(log, b"y", producer=(2, 0, 7))
-    monkeypatch.setattr(Segment, "scan", lambda _: pytest.fail("the log was read"))
+    monkeypatch.setattr(Segment, "_scan", lambda _: pytest.fail("the log was read"))
     log.truncate_to(4)
     assert 3 == append(log, b"x" * 300, producer=(1, 0, 3))
     with pytest.raises(BrokerError, match="OUT_OF_ORDER_SEQUENCE_NUMBER"):
