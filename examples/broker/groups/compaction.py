@@ -33,6 +33,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import attrs
 import structlog
 
 from examples.broker.protocol.errors import BrokerError
@@ -51,14 +52,12 @@ _LEAST_BYTES = 512 * 1024
 _LEAST_RATIO = 3
 
 
+@attrs.define(eq=False)
 class Compaction:
-    def __init__(
-        self, store: GroupStore, replicas: ReplicaManager, *, turn_ms: int, run_actions: Callable[[], None]
-    ) -> None:
-        self._store = store
-        self._replicas = replicas
-        self._turn_ms = turn_ms
-        self._run_actions = run_actions
+    _store: GroupStore
+    _replicas: ReplicaManager
+    _turn_ms: int
+    _run_actions: Callable[[], None]
 
     async def run(self) -> None:
         """Compact the partitions that this node leads, until cancelled."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import attrs
+
 from examples.broker.groups.delayed_heartbeat import DelayedHeartbeat
 
 if TYPE_CHECKING:
@@ -17,19 +19,13 @@ if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory
 
 
+@attrs.define(eq=False)
 class Sessions:
-    """Parks the sessions of members.
+    """Parks the sessions of members."""
 
-    Args:
-        purgatory: parks the heartbeats.
-        lost: called when a session has expired, without the group's lock.
-    """
-
-    def __init__(
-        self, purgatory: DelayedOperationPurgatory[DelayedHeartbeat], lost: Callable[[Group, Member], None]
-    ) -> None:
-        self._purgatory = purgatory
-        self._lost = lost
+    _purgatory: DelayedOperationPurgatory[DelayedHeartbeat]
+    _lost: Callable[[Group, Member], None]
+    """Called when a session has expired, without the group's lock."""
 
     def renew(self, group: Group, member: Member) -> None:
         waiting = member.heartbeat

@@ -15,6 +15,7 @@ from __future__ import annotations
 import shutil
 from typing import TYPE_CHECKING
 
+import attrs
 import structlog
 
 from examples.broker.storage.log import Log
@@ -31,12 +32,12 @@ _log = structlog.get_logger(__name__)
 _ID_FILE = "topic_id"
 
 
+@attrs.define(eq=False)
 class ReplicaFolders:
-    def __init__(self, store: TopicStore, fsync: Fsync) -> None:
-        self._store = store
-        self._fsync = fsync
-        self._logs: dict[str, Log] = {}
-        """The open logs, by folder."""
+    _store: TopicStore
+    _fsync: Fsync
+    _logs: dict[str, Log] = attrs.field(init=False, factory=dict)
+    """The open logs, by folder."""
 
     def open_all(self) -> None:
         """Open every replica in the data folder."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import attrs
+
 from examples.broker.groups.state.group import Group, GroupState
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 
@@ -14,12 +16,12 @@ if TYPE_CHECKING:
     from examples.broker.replication.partition import Key
 
 
+@attrs.define(eq=False)
 class KnownGroups:
-    def __init__(self, store: GroupStore) -> None:
-        self._store = store
-        self._groups: dict[str, Group] = {}
-        self._loaded: set[Key] = set()
-        """Partitions of the internal topic whose groups are loaded."""
+    _store: GroupStore
+    _groups: dict[str, Group] = attrs.field(init=False, factory=dict)
+    _loaded: set[Key] = attrs.field(init=False, factory=set)
+    """Partitions of the internal topic whose groups are loaded."""
 
     def __iter__(self) -> Iterator[Group]:
         return iter(self._groups.values())

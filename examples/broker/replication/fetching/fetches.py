@@ -13,6 +13,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+import attrs
+
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.replication.fetching.delayed_fetch import DelayedFetch, is_worth_while
 from examples.broker.replication.fetching.fetch_sessions import FetchSession, FetchSessions, Found, Wanted
@@ -26,28 +28,17 @@ if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory
 
 
+@attrs.define(eq=False)
 class Fetches:
-    """The fetch sessions, and the fetches that wait.
+    """The fetch sessions, and the fetches that wait."""
 
-    Args:
-        settings: the limits of waiting and of answers.
-        purgatory: parks the fetches.
-        leader: returns the partition that this node leads, or raises a `BrokerError`.
-        follower_moved: called with the partitions that a follower fetched, and whether something has changed in each.
-    """
-
-    def __init__(
-        self,
-        settings: ReplicationSettings,
-        purgatory: DelayedOperationPurgatory[DelayedFetch],
-        leader: Callable[[Key], Partition],
-        follower_moved: Callable[[Mapping[Partition, bool]], None],
-    ) -> None:
-        self.sessions = FetchSessions()
-        self.purgatory = purgatory
-        self._settings = settings
-        self._leader = leader
-        self._follower_moved = follower_moved
+    _settings: ReplicationSettings
+    purgatory: DelayedOperationPurgatory[DelayedFetch]
+    _leader: Callable[[Key], Partition]
+    """Returns the partition that this node leads, or raises a `BrokerError`."""
+    _follower_moved: Callable[[Mapping[Partition, bool]], None]
+    """Called with the partitions that a follower fetched, and whether something has changed in each."""
+    sessions: FetchSessions = attrs.field(init=False, factory=FetchSessions)
 
     # -- what a request says
 

@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import structlog
 
 from examples.broker.protocol.apis import API_OF
@@ -31,28 +32,20 @@ _TIMEOUT_S = 30
 _MOST_RESPONSE_BYTES = 16 * 1024 * 1024
 
 
+@attrs.define(eq=False)
 class Channels:
-    """Queues to all nodes.
+    """Queues to all nodes."""
 
-    Args:
-        key: this node's. Messages to itself are not sent over a socket.
-        deliver: takes a message for this node, and a callback for the answer.
-        answered: called with each node's answers.
-    """
-
-    def __init__(
-        self,
-        key: NodeKey,
-        deliver: Callable[[Message, Callable[[Any], None]], None],
-        answered: Callable[[int, Message, Any], None],
-    ) -> None:
-        self._key = key
-        self._deliver = deliver
-        self._answered = answered
-        self._loop = asyncio.get_running_loop()
-        self._queues: dict[int, asyncio.Queue[Message]] = {}
-        self._tasks: dict[int, asyncio.Task[None]] = {}
-        self._brokers: dict[int, BrokerInfo] = {}
+    _key: NodeKey
+    """This node's. Messages to itself are not sent over a socket."""
+    _deliver: Callable[[Message, Callable[[Any], None]], None]
+    """Takes a message for this node, and a callback for the answer."""
+    _answered: Callable[[int, Message, Any], None]
+    """Called with each node's answers."""
+    _loop: asyncio.AbstractEventLoop = attrs.field(init=False, factory=asyncio.get_running_loop)
+    _queues: dict[int, asyncio.Queue[Message]] = attrs.field(init=False, factory=dict)
+    _tasks: dict[int, asyncio.Task[None]] = attrs.field(init=False, factory=dict)
+    _brokers: dict[int, BrokerInfo] = attrs.field(init=False, factory=dict)
 
     def send(self, node: int, message: Message) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed

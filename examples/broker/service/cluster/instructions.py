@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import structlog
 
 from examples.broker.controller.partitions.requests import BEING_DELETED
@@ -44,41 +45,31 @@ _EPOCH_RETRY_S = 0.25
 _TREE_RETRY_S = 0.25
 
 
+@attrs.define(eq=False, kw_only=True)
 class Instructions:
-    """Receives and carries out a controller's messages.
+    """Receives and carries out a controller's messages."""
 
-    Args:
-        incarnation: returns this node's, as it is registered or about to be.
-        introduced: called when this node has learned all metadata, its own registration included.
-    """
+    _replicas: ReplicaManager
+    _follower: Follower
+    _coordinator: Coordinator
+    _topics: ClusterTopics
+    _tree: TreeClient
+    _jobs: TreeJobs
+    _incarnation: Callable[[], str]
+    """Returns this node's, as it is registered or about to be."""
+    _introduced: Callable[[], None]
+    """Called when this node has learned all metadata, its own registration included."""
+    _run_actions: Callable[[], None]
+    _turn_ms: int
+    controller_epoch: int = attrs.field(default=0, init=False)
+    """The newest epoch."""
+    _loop: asyncio.AbstractEventLoop = attrs.field(init=False, factory=asyncio.get_running_loop)
+    _queue: asyncio.Queue[tuple[Message, Callable[[Any], None]]] = attrs.field(init=False, factory=asyncio.Queue)
+    _task: asyncio.Task[None] = attrs.field(init=False)
 
-    def __init__(
-        self,
-        replicas: ReplicaManager,
-        follower: Follower,
-        coordinator: Coordinator,
-        topics: ClusterTopics,
-        tree: tuple[TreeClient, TreeJobs],
-        *,
-        incarnation: Callable[[], str],
-        introduced: Callable[[], None],
-        run_actions: Callable[[], None],
-        turn_ms: int,
-    ) -> None:
-        self.controller_epoch = 0
-        """The newest epoch."""
-        self._replicas = replicas
-        self._follower = follower
-        self._coordinator = coordinator
-        self._topics = topics
-        self._tree, self._jobs = tree
-        self._incarnation = incarnation
-        self._introduced = introduced
-        self._run_actions = run_actions
-        self._turn_ms = turn_ms
-        self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[tuple[Message, Callable[[Any], None]]] = asyncio.Queue()
-        self._task = self._loop.create_task(self._run())
+    @_task.default
+    def _begin(self) -> asyncio.Task[None]:
+        return self._loop.create_task(self._run())
 
     def receive(
         self,

@@ -97,11 +97,12 @@ class Membership:
         self._jobs = jobs = TreeJobs(store, here.node_id)
         self.topics = ClusterTopics(config, replicas, self._tree, jobs, timer)
         self.instructions = Instructions(
-            replicas,
-            self.follower,
-            coordinator,
-            self.topics,
-            (self._tree, jobs),
+            replicas=replicas,
+            follower=self.follower,
+            coordinator=coordinator,
+            topics=self.topics,
+            tree=self._tree,
+            jobs=jobs,
             incarnation=lambda: self.controller.info.incarnation,
             introduced=self._introduce,
             run_actions=run_actions,

@@ -6,6 +6,8 @@ from enum import IntEnum
 from functools import partial
 from typing import TYPE_CHECKING
 
+import attrs
+
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import configs as m
 from examples.broker.replication.settings import settings_of
@@ -46,12 +48,12 @@ class _Operation(IntEnum):
     DELETE = 1
 
 
+@attrs.define(eq=False)
 class ConfigHandlers:
-    def __init__(self, config: Config, topics: TopicManager, change: Callable[[Topic, Change, Settled], None]) -> None:
-        self.config = config
-        self.topics = topics
-        self.change = change
-        """Changes a topic's settings in the tree, based on the settings there."""
+    config: Config
+    topics: TopicManager
+    change: Callable[[Topic, Change, Settled], None]
+    """Changes a topic's settings in the tree, based on the settings there."""
 
     # -- show
 

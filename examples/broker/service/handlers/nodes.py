@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 from typing import TYPE_CHECKING
 
+import attrs
+
 from examples.broker.protocol.errors import BrokerError
 from examples.broker.protocol.messages import controller as m
 from examples.broker.protocol.messages.common import by_topic, parts_of
@@ -16,12 +18,12 @@ if TYPE_CHECKING:
     from examples.broker.service.reply import Reply
 
 
+@attrs.define(eq=False)
 class NodeHandlers:
     """Requests from the controller, from other nodes and from followers."""
 
-    def __init__(self, membership: Membership, replicas: ReplicaManager) -> None:
-        self.membership = membership
-        self.replicas = replicas
+    membership: Membership
+    replicas: ReplicaManager
 
     def node_handshake(self, request: m.NodeHandshakeRequest, _version: int, reply: Reply) -> None:
         """Send a challenge, or check the proof that answers it."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import attrs
+
 from examples.broker.groups.state.values import Commit, Identity
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import offsets as m
@@ -18,9 +20,9 @@ if TYPE_CHECKING:
 _NOTHING = Commit(-1, "")
 
 
+@attrs.define(eq=False)
 class OffsetHandlers:
-    def __init__(self, commits: Commits) -> None:
-        self.commits = commits
+    commits: Commits
 
     def offset_commit(self, request: m.OffsetCommitRequest, _version: int, reply: Reply) -> None:
         """Answer when the replicas have the offsets."""

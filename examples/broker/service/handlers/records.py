@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import attrs
 import structlog
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode, MalformedRequest
@@ -107,10 +108,10 @@ def _looked_up(
     return found
 
 
+@attrs.define(eq=False)
 class RecordHandlers:
-    def __init__(self, config: Config, replicas: ReplicaManager) -> None:
-        self.config = config
-        self.replicas = replicas
+    config: Config
+    replicas: ReplicaManager
 
     def produce(self, request: m.ProduceRequest, version: int, reply: Reply) -> Steps[None]:
         """Append. With `acks=0` there is no response, and an error closes the connection."""

@@ -55,11 +55,12 @@ def node():
         )
         found.incarnation = ""
         found.instructions = Instructions(
-            replicas,
-            SimpleNamespace(refresh=lambda: None),
-            None,
-            SimpleNamespace(learned=lambda _: None),
-            (tree, jobs),
+            replicas=replicas,
+            follower=SimpleNamespace(refresh=lambda: None),
+            coordinator=None,
+            topics=SimpleNamespace(learned=lambda _: None),
+            tree=tree,
+            jobs=jobs,
             incarnation=lambda: found.incarnation,
             introduced=lambda: found.introduced.append(len(found.answers)),
             run_actions=lambda: found.checks.append(len(found.answers)),
