@@ -23,7 +23,7 @@ writes then raise `Unreachable`. Leases cannot help, because no process can writ
 service (`zookeeper`) has no such case.
 
 **Power cut.** With `durable`, each write is forced to the disk before it returns (1.5 ms instead of 50 us). Without it,
-about the last second may be missing, as with the logs' `interval` policy.
+about the last second may be missing, as with the logs' `interval` policy. Topics are always forced to the disk.
 
 Rejected: file locks instead of leases. The kernel releases a dead process's lock at once, so a death would be found
 within 20 ms. But a stopped process would keep its lock forever, and the two stores would behave differently. Rejected:
@@ -116,7 +116,6 @@ class EmbeddedStore:
         # `isolation_level=None`: transactions begin where BEGIN stands, and nowhere else.
         db = sqlite3.connect(self._path, timeout=5, isolation_level=None, check_same_thread=False)
         db.execute("PRAGMA journal_mode = WAL")
-        db.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
         db.executescript(tree.SCHEMA)
         return db
 
@@ -176,9 +175,9 @@ class EmbeddedStore:
         with self._lock, self._reachable():
             return tree.children(self._db, path)
 
-    def multi(self, operations: Sequence[Operation]) -> None:
+    def multi(self, operations: Sequence[Operation], *, durable: bool = False) -> None:
         self._check_started()
-        with self._transaction() as db:
+        with self._transaction(durable=durable) as db:
             if not db.execute("SELECT 1 FROM sessions WHERE id = ?", (self._session,)).fetchone():
                 raise SessionLost("", "the session is over")
             for operation in operations:
@@ -190,8 +189,9 @@ class EmbeddedStore:
             raise Unreachable("", f"{self._path}: there is no session yet: call start() first")
 
     @contextlib.contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, *, durable: bool = False) -> Iterator[sqlite3.Connection]:
         with self._lock, self._reachable():
+            self._db.execute(f"PRAGMA synchronous = {'FULL' if durable or self._durable else 'NORMAL'}")
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield self._db

@@ -190,8 +190,10 @@ class Store(Protocol):
     def children(self, path: str) -> list[str]:
         """Return the sorted names directly below a node. Raises NoNode."""
 
-    def multi(self, operations: Sequence[Operation]) -> None:
+    def multi(self, operations: Sequence[Operation], *, durable: bool = False) -> None:
         """Do all operations, or none. The exception is that of the first one that fails.
+
+        With `durable` they are on the disk when this returns, whatever the store's setting.
 
         Raises:
             NoNode, NodeExists, BadVersion, NotEmpty, EphemeralParent, SessionLost: nothing was written.

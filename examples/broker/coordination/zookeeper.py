@@ -184,7 +184,7 @@ class ZooKeeperStore:
         check_path(None, None, path)
         return sorted(self._wait(path, self._client.get_children_async(path)))
 
-    def multi(self, operations: Sequence[Operation]) -> None:
+    def multi(self, operations: Sequence[Operation], *, durable: bool = False) -> None:  # noqa: ARG002 - it always is
         transaction = self._client.transaction()
         for operation in operations:
             match operation:

@@ -34,8 +34,8 @@ class Tree(EmbeddedStore):
         super().__init__(path, session_ms=SESSION_MS, clock=clock.nanoseconds, thread=False)
         self.loses_answers = False
 
-    def multi(self, operations):
-        super().multi(operations)
+    def multi(self, operations, *, durable=False):
+        super().multi(operations, durable=durable)
         if self.loses_answers:
             raise Unreachable("", "the answer was lost")
 

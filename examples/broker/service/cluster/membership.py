@@ -57,14 +57,17 @@ _ENDLESS_MS = 100 * 365 * 24 * 3_600_000
 def _open_store(config: Config, topics: TopicStore) -> Store:
     """Open the store of the tree. That of a node alone has its topics afterwards.
 
-    No other node could take over from a node alone, so its session need not be renewed. A created topic is on the disk.
+    No other node could take over from a node alone, so its session need not be renewed.
     """
-    folder, durable = config.shared_folder, config.is_alone or config.replication.fsync is Fsync.ALWAYS
     session_ms = _ENDLESS_MS if config.is_alone else config.session_ms
+    folder, durable = config.shared_folder, config.replication.fsync is Fsync.ALWAYS
+
+    def store() -> Store:
+        return open_store(config.coordination, folder, session_ms=session_ms, durable=durable)
+
     if config.is_alone:
-        tree = open_store("", folder, session_ms=session_ms, durable=True)
-        bring_over(topics, tree, tree_file(folder), config.cluster.node_id)
-    return open_store(config.coordination, folder, session_ms=session_ms, durable=durable)
+        bring_over(topics, store(), tree_file(folder), config.cluster.node_id)
+    return store()
 
 
 class Membership:

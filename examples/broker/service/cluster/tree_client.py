@@ -110,11 +110,13 @@ class TreeJobs:
         topic = Create(layout.topic_path(name), layout.write_assignment(assignment, topic_id or uuid.uuid4().hex))
         try:
             try:
-                self._store.multi([config, topic])
+                self._store.multi([config, topic], durable=True)
             except NodeExists as error:
                 if error.path != config.path:
                     raise
-                self._store.multi([Set(config.path, node), topic])  # settings that were left without a topic
+                self._store.multi(
+                    [Set(config.path, node), topic], durable=True
+                )  # settings that were left without a topic
         except NodeExists as error:
             raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"the topic {name!r} exists already") from error
 
@@ -126,7 +128,7 @@ class TreeJobs:
             if set(new) & set(assignment):
                 raise BrokerError(ErrorCode.INVALID_PARTITIONS, "the topic has grown meanwhile")
             data = layout.write_assignment({**assignment, **new}, layout.topic_id_of(node.data))
-            self._store.multi([Set(layout.topic_path(name), data, node.version)])
+            self._store.multi([Set(layout.topic_path(name), data, node.version)], durable=True)
         except NoNode as error:
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION) from error
         except BadVersion as error:
@@ -137,7 +139,7 @@ class TreeJobs:
         if name not in self.topic_names():
             raise BrokerError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         with contextlib.suppress(NodeExists):
-            self._store.multi([Create(f"{layout.DELETIONS}/{name}")])
+            self._store.multi([Create(f"{layout.DELETIONS}/{name}")], durable=True)
 
     def change_settings(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Mapping[str, str]:
         """Change a topic's settings, notify every node, and return the settings in the tree.
@@ -159,7 +161,7 @@ class TreeJobs:
                 settings = change(layout.config_of(node.data))
                 write = Set(path, layout.write_config(settings), node.version)
             try:
-                self._store.multi([Check(layout.topic_path(name)), write, Set(layout.CONFIG_CHANGES)])
+                self._store.multi([Check(layout.topic_path(name)), write, Set(layout.CONFIG_CHANGES)], durable=True)
             except NoNode as error:
                 if error.path != path:
                     raise BrokerError(
