@@ -43,7 +43,7 @@ import structlog
 
 from examples.broker.coordination import tree
 from examples.broker.coordination.store import Lease, Node, SessionChange, SessionLost, Unreachable, Watch, check_path
-from examples.broker.coordination.tree_file import TreeFile, create
+from examples.broker.coordination.tree_file import TreeFile, create, keep_reserve, release_reserve
 from examples.broker.coordination.tree_watches import TreeWatches
 
 if TYPE_CHECKING:
@@ -103,14 +103,23 @@ class EmbeddedStore:
 
     def start(self) -> None:
         """Open the file and begin a session. Raises Unreachable if the file is not usable."""
+        try:
+            self._begin()
+        except Unreachable:
+            if not release_reserve(self._path):
+                raise
+            self._begin()
+        keep_reserve(self._path)
+        if self._thread is not None:
+            self._thread.start()
+
+    def _begin(self) -> None:
         with self._reachable():
             create(self._path)
             self._db = self._open()
             self._file = TreeFile(self._path)
             self._watches = TreeWatches(self._open())
         self._begin_session()
-        if self._thread is not None:
-            self._thread.start()
 
     def _open(self) -> sqlite3.Connection:
         # `isolation_level=None`: transactions begin where BEGIN stands, and nowhere else.

@@ -3,6 +3,9 @@
 Processes that have a deleted file open still share it, but none that starts later can. Each process logs that once, and
 saves the tree beside the file when it closes (`.rescued`). To recover, stop all nodes, rename that file, and start
 them.
+
+SQLite needs some space to open the file. So there is a *reserve* beside it (`.reserve`), which a start on a full disk
+deletes.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _log = structlog.get_logger(__name__)
+_RESERVE_BYTES = 1024 * 1024
 
 
 def create(path: Path) -> None:
@@ -27,6 +31,31 @@ def create(path: Path) -> None:
     """
     with contextlib.suppress(OSError):  # SQLite's own error is more precise
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+
+
+def release_reserve(path: Path) -> bool:
+    """Delete the reserve. Returns False if there is none."""
+    try:
+        _reserve(path).unlink()
+    except FileNotFoundError:
+        return False
+    _log.warning("the reserve is used to open the coordination file", path=str(path))
+    return True
+
+
+def keep_reserve(path: Path) -> None:
+    """Write the reserve, unless it is there or the disk is full."""
+    reserve = _reserve(path)
+    if not reserve.exists():
+        create(reserve)
+        try:
+            reserve.write_bytes(bytes(_RESERVE_BYTES))
+        except OSError:
+            reserve.unlink(missing_ok=True)
+
+
+def _reserve(path: Path) -> Path:
+    return path.with_name(f"{path.name}.reserve")
 
 
 class TreeFile:

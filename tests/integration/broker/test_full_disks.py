@@ -112,6 +112,23 @@ def test_a_restart_on_a_full_disk(cluster, disks, topic, eventually):
     all_kept_once(cluster, topic, load)
 
 
+def test_a_node_alone_starts_on_a_full_disk(tmp_path, topic):
+    """It serves reads. The space that its tree needs was kept for this."""
+    disk = SmallDisk(tmp_path, MEGABYTES)
+    try:
+        cluster = Cluster(tmp_path).start()
+        create(cluster, topic, replicas=1)
+        with Load(cluster, topic) as load:
+            pass
+        assert 0 == cluster.leader.stop()
+        disk.fill()
+        cluster.leader.start()
+        all_kept_once(cluster, topic, load)
+        cluster.stop()
+    finally:
+        disk.unmount()
+
+
 def test_a_client_is_told_of_a_full_disk(tmp_path, topic, eventually):
     """A node alone on a full disk answers with the storage error, and takes writes when there is space again."""
     disk = SmallDisk(tmp_path, MEGABYTES)

@@ -1,11 +1,12 @@
 """What the stores log while they are unreachable. The threads' work is done by the test."""
 
+import sqlite3
 from types import SimpleNamespace
 
 from kazoo.handlers.threading import KazooTimeoutError
 from structlog.testing import capture_logs
 
-from examples.broker.coordination import zookeeper
+from examples.broker.coordination import tree_file, zookeeper
 from examples.broker.coordination.embedded import EmbeddedStore
 from examples.broker.coordination.store import Unreachable
 
@@ -25,6 +26,36 @@ def test_an_outage_of_the_file_is_logged_once(tmp_path, monkeypatch):
     with capture_logs() as lines:
         store._run()
     assert ["store unreachable", "store reachable again", "store unreachable"] == [line["event"] for line in lines]
+
+
+def test_a_start_on_a_full_disk_uses_the_reserve(tmp_path, monkeypatch):
+    """The space that is kept beside the file is released, and kept again once there is space."""
+    path = tmp_path / "tree.sqlite"
+    reserve, open_file = tmp_path / "tree.sqlite.reserve", EmbeddedStore._open
+
+    def full(store):
+        if reserve.exists():
+            raise sqlite3.OperationalError("database or disk is full")
+        return open_file(store)
+
+    for is_full in (False, True):
+        store = EmbeddedStore(path, thread=False)
+        with monkeypatch.context() as patch:
+            if is_full:
+                patch.setattr(EmbeddedStore, "_open", full)
+            store.start()
+        assert 1_000_000 < reserve.stat().st_size
+        store.close()
+
+
+def test_a_full_disk_keeps_no_part_of_a_reserve(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(type(tmp_path), "write_bytes", full)
+    tree_file.keep_reserve(tmp_path / "tree.sqlite")
+    assert [] == list(tmp_path.iterdir())
+    assert not tree_file.release_reserve(tmp_path / "tree.sqlite")
 
 
 def test_an_outage_of_a_zookeeper_is_logged_once(monkeypatch):
