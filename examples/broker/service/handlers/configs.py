@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
@@ -12,15 +12,16 @@ from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import configs as m
 from examples.broker.replication.settings import settings_of
 from examples.broker.replication.topic_manager import warn_of_settings
+from examples.broker.service.handlers.outcomes import Outcomes
 from examples.broker.storage.topic_settings import FACTS, check_known
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
-    from examples.broker.protocol.messages.common import NamedValue
     from examples.broker.protocol.steps import Steps
     from examples.broker.replication.topic_manager import TopicManager
     from examples.broker.service.config import Config
+    from examples.broker.service.handlers.outcomes import Results
     from examples.broker.service.reply import Reply
     from examples.broker.storage.topics import Topic
 
@@ -121,64 +122,48 @@ class ConfigHandlers:
 
     def alter_configs(self, request: m.AlterConfigsRequest, _version: int, reply: Reply) -> Steps[None]:
         """Replace all settings of topics."""
-
-        def replaced(topic: Topic, configs: list[NamedValue]) -> Topic:
-            return self.topics.with_settings(topic, {config.name: config.value for config in configs})
-
-        return self._alter(
-            [(resource, partial(replaced, configs=resource.configs)) for resource in request.resources],
-            validate_only=request.validate_only,
-            respond=lambda answers: reply(m.AlterConfigsResponse(responses=answers)),
-        )
+        return self._alter(request, lambda _, configs: {config.name: config.value for config in configs}, reply)
 
     def incremental_alter_configs(
         self, request: m.IncrementalAlterConfigsRequest, _version: int, reply: Reply
     ) -> Steps[None]:
         """Change single settings of topics."""
-
-        def changed(topic: Topic, changes: list[m.ConfigChange]) -> Topic:
-            return self.topics.with_settings(topic, _changed(topic.settings, changes))
-
-        return self._alter(
-            [(resource, partial(changed, changes=resource.configs)) for resource in request.resources],
-            validate_only=request.validate_only,
-            respond=lambda answers: reply(m.AlterConfigsResponse(responses=answers)),
-        )
+        return self._alter(request, _changed, reply)
 
     def _alter(
         self,
-        changes: Sequence[tuple[m.Resource, Change]],
-        *,
-        validate_only: bool,
-        respond: Callable[[list[m.ResourceOutcome]], None],
+        request: m.AlterConfigsRequest | m.IncrementalAlterConfigsRequest,
+        settings: Callable[[Mapping[str, str], list[Any]], Mapping[str, str | None]],
+        reply: Reply,
     ) -> Steps[None]:
-        """Change settings, and respond when each topic is changed or rejected."""
-        answers = [m.ResourceOutcome(0, None, each.resource_type, each.resource_name) for each, _ in changes]
-        waiting = set(range(len(changes)))
+        """Answer when each topic is changed or rejected. `settings` returns those of a topic after the change."""
+        resources: list[m.AlteredResource[Any]] = [*request.resources]
 
-        def settled(number: int, error: BrokerError | None) -> None:
-            if error is not None:
-                answers[number].error_code, answers[number].error_message = error.code, str(error)
-            waiting.discard(number)
-            if not waiting:
-                respond(answers)
+        def changed(topic: Topic, configs: list[Any]) -> Topic:
+            return self.topics.with_settings(topic, settings(topic.settings, configs))
 
-        if not changes:
-            respond([])
-        for number, (resource, change) in enumerate(changes):
+        def respond(results: Results[int]) -> None:
+            answers = [
+                m.ResourceOutcome(*results[x], y.resource_type, y.resource_name) for x, y in enumerate(resources)
+            ]
+            reply(m.AlterConfigsResponse(responses=answers))
+
+        work = Outcomes(range(len(resources)), respond)
+        for number, resource in enumerate(resources):
             yield
+            change = partial(changed, configs=resource.configs)
             try:
                 if resource.resource_type != _Resource.TOPIC:
                     raise BrokerError(ErrorCode.INVALID_REQUEST, "only settings of topics can be changed at run time")
                 topic = self.topics.existing(resource.resource_name)
                 warn_of_settings(change(topic))
             except BrokerError as error:
-                settled(number, error)
+                work.settled(number, error)
             else:
-                if validate_only:
-                    settled(number, None)
+                if request.validate_only:
+                    work.settled(number)
                 else:
-                    self.change(topic, change, partial(settled, number))
+                    self.change(topic, change, partial(work.settled, number))
 
 
 def _changed(before: Mapping[str, str], changes: list[m.ConfigChange]) -> dict[str, str | None]:

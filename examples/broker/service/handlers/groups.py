@@ -13,6 +13,7 @@ from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import groups as m
 from examples.broker.protocol.messages.common import NameCode
 from examples.broker.replication.leadership import NO_LEADER
+from examples.broker.service.handlers.outcomes import Outcomes
 
 if TYPE_CHECKING:
     from examples.broker.groups.coordinator import Coordinator
@@ -143,21 +144,15 @@ class GroupHandlers:
 
     def delete_groups(self, request: m.DeleteGroupsRequest, _version: int, reply: Reply) -> None:
         """Delete groups without members, with their committed offsets."""
-        codes: dict[str, ErrorCode] = {}
-        names = list(dict.fromkeys(request.group_names))
-
-        def answer(name: str, code: ErrorCode) -> None:
-            codes[name] = code
-            if len(codes) == len(names):
-                reply(m.DeleteGroupsResponse(0, [NameCode(name, codes[name]) for name in names]))
-
-        if not names:
-            reply(m.DeleteGroupsResponse())
-        for name in names:
+        work = Outcomes(
+            request.group_names,
+            lambda results: reply(m.DeleteGroupsResponse(0, [NameCode(x, results[x][0]) for x in results])),
+        )
+        for name in dict.fromkeys(request.group_names):
             try:
-                self.coordinator.commits.delete_group(name, partial(answer, name))
+                self.coordinator.commits.delete_group(name, partial(work.ended, name))
             except BrokerError as error:
-                answer(name, error.code)
+                work.settled(name, error)
 
 
 def _described(group_id: str, group: Group | None) -> m.DescribedGroup:

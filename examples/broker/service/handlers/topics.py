@@ -27,6 +27,7 @@ from examples.broker.service.handlers.assignments import (
     names_in,
     single_entry,
 )
+from examples.broker.service.handlers.outcomes import Outcomes
 from examples.broker.storage.topics import OFFSETS_TOPIC, Topic, check_name, check_not_internal
 
 if TYPE_CHECKING:
@@ -37,14 +38,13 @@ if TYPE_CHECKING:
     from examples.broker.replication.topic_manager import TopicManager
     from examples.broker.service.cluster.membership import Membership
     from examples.broker.service.handlers.assignments import Assignment
+    from examples.broker.service.handlers.outcomes import Results
     from examples.broker.service.reply import Reply
 
     _Write = Callable[[Callable[[BrokerError | None], None]], None]
     """Writes to the tree, and then calls back."""
-    _Results = dict[str, tuple[ErrorCode, str | None]]
 
 _log = structlog.get_logger(__name__)
-_NO_ERROR: tuple[ErrorCode, str | None] = (ErrorCode.NONE, None)
 
 
 class TopicHandlers:
@@ -129,7 +129,7 @@ class TopicHandlers:
     def create_topics(self, request: m.CreateTopicsRequest, _version: int, reply: Reply) -> Steps[None]:
         """Create topics, and answer when this node knows their leaders."""
 
-        def respond(results: _Results) -> None:
+        def respond(results: Results[str]) -> None:
             reply(m.CreateTopicsResponse(topics=[m.CreatedTopic(name, *results[name]) for name in results]))
 
         return self._write_each(request, self._planned, respond)
@@ -137,7 +137,7 @@ class TopicHandlers:
     def create_partitions(self, request: m.CreatePartitionsRequest, _version: int, reply: Reply) -> Steps[None]:
         """Add partitions to topics, and answer when this node knows their leaders."""
 
-        def respond(results: _Results) -> None:
+        def respond(results: Results[str]) -> None:
             reply(m.CreatePartitionsResponse(results=[m.CreatedPartitions(name, *results[name]) for name in results]))
 
         return self._write_each(request, self._grown, respond)
@@ -146,11 +146,11 @@ class TopicHandlers:
         self,
         request: m.CreateTopicsRequest | m.CreatePartitionsRequest,
         plan: Callable[[Any], tuple[Assignment, _Write]],
-        respond: Callable[[_Results], None],
+        respond: Callable[[Results[str]], None],
     ) -> Steps[None]:
         """Write the new partitions of each topic to the tree. `plan` returns where they are, and the call for it."""
         topics: list[Any] = request.topics
-        work = _Work([wanted.name for wanted in topics], respond)
+        work = Outcomes([wanted.name for wanted in topics], respond)
         total = 0
         for name, wanted in by_name(topics).items():
             yield
@@ -193,8 +193,8 @@ class TopicHandlers:
 
     def delete_topics(self, request: m.DeleteTopicsRequest, _version: int, reply: Reply) -> Steps[None]:
         """Delete topics, and answer when they have left the tree."""
-        work = _Work(
-            list(request.topic_names),
+        work = Outcomes(
+            request.topic_names,
             lambda results: reply(
                 m.DeleteTopicsResponse(responses=[NameCode(name, results[name][0]) for name in results])
             ),
@@ -241,38 +241,3 @@ class TopicHandlers:
 
         unclean = request.election_type == UNCLEAN
         self.membership.ask_controller("elect", lambda duties: duties.elect(keys, unclean=unclean), elected)
-
-
-class _Work:
-    """The outcomes of one request, by name. The last one completes the answer."""
-
-    def __init__(self, names: list[str], respond: Callable[[_Results], None]) -> None:
-        self._results = dict.fromkeys(names, _NO_ERROR)
-        self._missing = set(names)
-        self._respond = respond
-        if not names:
-            respond({})
-
-    def settled(self, name: str, error: BrokerError | None = None) -> None:
-        """Note an outcome."""
-        if error is not None:
-            self._results[name] = (error.code, str(error))
-        self._missing.discard(name)
-        if not self._missing:
-            self._respond(self._results)
-
-    def then_wait(
-        self, name: str, wait: Callable[[Callable[[ErrorCode], None]], None]
-    ) -> Callable[[BrokerError | None], None]:
-        """Return the callback for the write to the tree. If that succeeds, `wait` parks the request."""
-
-        def seen(code: ErrorCode) -> None:
-            self.settled(name, None if code is ErrorCode.NONE else BrokerError(code))
-
-        def written(error: BrokerError | None) -> None:
-            if error is None:
-                wait(seen)
-            else:
-                self.settled(name, error)
-
-        return written
