@@ -68,7 +68,7 @@ class Controller:
     """One node's part in the control of the cluster.
 
     Args:
-        info: this node, without an incarnation and the ends of its logs.
+        info: this node, without the ends of its logs. An incarnation is for the first registration only.
         ends: reads these at each registration, after the incarnation has changed. Called on the queue's thread.
         store: not started yet. This object starts and closes it.
         channel: sends requests to the other nodes.
@@ -88,6 +88,7 @@ class Controller:
         rebalance_ms: int = 5_000,
         key: NodeKey | None = None,
     ) -> None:
+        self._incarnation = info.incarnation
         self.info = info
         """This node. May be read from any thread."""
         self.store = store
@@ -191,7 +192,8 @@ class Controller:
 
     def _register(self) -> None:
         path = f"{layout.IDS}/{self.info.node_id}"
-        self.info = attrs.evolve(self.info, incarnation=uuid.uuid4().hex)
+        self.info = attrs.evolve(self.info, incarnation=self._incarnation or uuid.uuid4().hex)
+        self._incarnation = ""
         create = Create(path, attrs.evolve(self.info, ends=self._ends()).write(), ephemeral=True)
         while True:
             try:

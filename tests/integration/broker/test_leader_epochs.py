@@ -190,3 +190,13 @@ def test_topic_made_anew_begins_its_epochs_anew(cluster, topic, eventually):
         assert confluent_kafka.KafkaError.TOPIC_ALREADY_EXISTS == error.args[0].code()
     pass_on(b"anew")
     consumer.close()
+
+
+@pytest.mark.parametrize("how", ["stop", "kill"])
+def test_a_node_alone_continues_its_epoch(start_cluster, topic, how):
+    """No other node has led meanwhile, so a start is not an election."""
+    cluster = start_cluster(1)
+    create(cluster, topic, replicas=1)
+    getattr(cluster.leader, how)()
+    cluster.leader.start()
+    assert (1, 0) == advertised(cluster.ports[0], topic)

@@ -112,7 +112,9 @@ class Membership:
             turn_ms=config.turn_ms,
         )
         self.channels = Channels(self.key, self.instructions.deliver, self._answered)
-        info = layout.BrokerInfo(here.node_id, here.advertised_host, here.port, folder_id=folder_id)
+        # A node alone continues to lead what it led, so it need not elect itself when it starts again.
+        incarnation = folder_id if config.is_alone else ""
+        info = layout.BrokerInfo(here.node_id, here.advertised_host, here.port, incarnation, folder_id)
         replicas.folders.open_all()
         self.controller = Controller(
             info,
