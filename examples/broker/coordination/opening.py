@@ -29,8 +29,10 @@ def tree_file(folder: Path) -> Path:
     return folder / "coordination.sqlite"
 
 
-def open_store(address: str, folder: Path, *, session_ms: int, durable: bool) -> Store:
+def open_store(address: str, folder: Path, *, session_ms: int, durable: bool, poll_ms: int = 20) -> Store:
     """Open the store of an address, `zk://host:port/chroot`, or the file in the cluster's folder if it is empty.
+
+    `poll_ms` is how often to look for writes of other processes to the file.
 
     Raises:
         UnusableAddress: if the address is invalid, or kazoo is not installed.
@@ -53,4 +55,4 @@ def open_store(address: str, folder: Path, *, session_ms: int, durable: bool) ->
             f"{path} is missing, but nodes have records in {folder}: stop all nodes and restore it, "
             "or move the folders of the nodes away to begin again"
         )
-    return EmbeddedStore(path, session_ms=session_ms, durable=durable)
+    return EmbeddedStore(path, session_ms=session_ms, poll_ms=poll_ms, durable=durable)

@@ -51,23 +51,24 @@ _INTRODUCED_S = 10.0
 _LEAVE_S = 2.0
 _LEAVE_RETRY_S = 0.05
 _RETRY_S = 0.5
+_POLL_ALONE_MS = 1_000
 _ENDLESS_MS = 100 * 365 * 24 * 3_600_000
 
 
 def _open_store(config: Config, topics: TopicStore) -> Store:
     """Open the store of the tree. That of a node alone has its topics afterwards.
 
-    No other node could take over from a node alone, so its session need not be renewed.
+    No other node could take over from a node alone, so its session need not be renewed. Other processes hardly ever
+    write to its tree.
     """
-    session_ms = _ENDLESS_MS if config.is_alone else config.session_ms
     folder, durable = config.shared_folder, config.replication.fsync is Fsync.ALWAYS
-
-    def store() -> Store:
-        return open_store(config.coordination, folder, session_ms=session_ms, durable=durable)
-
-    if config.is_alone:
-        bring_over(topics, store(), tree_file(folder), config.cluster.node_id)
-    return store()
+    if not config.is_alone:
+        return open_store(config.coordination, folder, session_ms=config.session_ms, durable=durable)
+    store, tree = (
+        open_store("", folder, session_ms=_ENDLESS_MS, durable=durable, poll_ms=_POLL_ALONE_MS) for _ in range(2)
+    )
+    bring_over(topics, tree, tree_file(folder), config.cluster.node_id)
+    return store
 
 
 class Membership:
