@@ -160,6 +160,15 @@ class Cluster:
     def isr(self, topic, index=0):
         return self.state((topic, index)).isr
 
+    def led(self, index=0):
+        """The leader and the in-sync replicas of a partition of the topic "t"."""
+        return self.leader("t", index), self.isr("t", index)
+
+    def ask(self, job):
+        """Have the active controller do something with its duties."""
+        self.active.controller.ask("a test", job, pytest.fail)
+        self.settle()
+
     def change_isr(self, key, isr):
         """As the leader would."""
         now = self.state(key)
@@ -175,21 +184,20 @@ class Cluster:
 
     def told(self, node_id, key):
         """The last leadership that a node got, from any controller."""
-        found = None
-        for node in self.nodes.values():
-            for message in node.channel.of(LeaderAndIsrRequest, node_id):
-                for state in message.states:
-                    if (state.topic, state.partition) == key:
-                        found = (state.leader, tuple(state.isr))
-        return found
+        messages = [each for node in self.nodes.values() for each in node.channel.of(LeaderAndIsrRequest, node_id)]
+        found = _last(messages, key)
+        return found and (found.leader, tuple(found.isr))
 
     def metadata(self, node_id, key):
-        found = None
-        for message in self.active.channel.of(UpdateMetadataRequest, node_id):
-            for state in message.states:
-                if (state.topic, state.partition) == key:
-                    found = state.leader
-        return found
+        """The last leader that the active controller named to a node."""
+        found = _last(self.active.channel.of(UpdateMetadataRequest, node_id), key)
+        return found and found.leader
+
+
+def _last(messages, key):
+    """The last state of a partition in these messages."""
+    states = [state for message in messages for state in message.states if (state.topic, state.partition) == key]
+    return states[-1] if states else None
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ def test_a_pause_of_the_only_in_sync_replica_loses_no_record(cluster):
     """A node that only lost its session returns with the ends that its logs have then, not with those of its start."""
     cluster.add(1, 2, 3).create_topic("t", {0: (2, 1, 3)})
     cluster.die(1, 3)
-    assert (2, (2,)) == (cluster.leader("t"), cluster.isr("t"))
+    assert (2, (2,)) == cluster.led()
     paused = cluster.nodes[2]
     paused.ends = {"t-0": (0, 25)}  # it has written since it started
     paused.stopped = True
@@ -24,7 +24,7 @@ def test_a_pause_of_the_only_in_sync_replica_loses_no_record(cluster):
     paused.stopped = False
     cluster.advance(4_000)
 
-    assert (2, (2,)) == (cluster.leader("t"), cluster.isr("t"))
+    assert (2, (2,)) == cluster.led()
 
 
 def test_a_leadership_names_the_registration_that_it_is_for(cluster):
@@ -49,19 +49,12 @@ def test_no_election_of_another_kind_ends_the_wait(cluster, asked):
     cluster.add(1, 2, 3, 4).create_topic("t", {0: (2, 3)})
     cluster.die(2, 3, 4)
     cluster.restart(2, {"t-0": (0, 90)})
-    kinds = {
-        "periodically": lambda duties: duties.rebalance(),
-        "by a client": lambda duties: duties.elect([("t", 0)]),
-    }
-    if asked in kinds:
-        cluster.active.controller.ask("a test", kinds[asked], lambda: None)
+    if asked == "by a reassignment":
+        cluster.write(Create(layout.REASSIGNMENTS, layout.write_reassignments({("t", 0): (2,)})))
     else:
-        cluster.store.multi([Create(layout.REASSIGNMENTS, layout.write_reassignments({("t", 0): (2,)}))])
-    cluster.settle()
+        cluster.ask(lambda duties: duties.rebalance() if asked == "periodically" else duties.elect([("t", 0)]))
     assert -1 == cluster.leader("t")
-
     cluster.restart(3, {"t-0": (0, 100)})
-
     assert 3 == cluster.leader("t")
 
 
@@ -73,13 +66,11 @@ def test_a_node_whose_disk_failed_counts_with_its_present_ends(cluster, register
     cluster.die(2)
     cluster.restart(2, {"t-0": (0, 5)})
     assert -1 == cluster.leader("t")
-
     if registers:
         cluster.nodes[3].ends = {"t-0": (0, 9)}  # from the time before the crash
         cluster.nodes[3].controller.register_again()
         cluster.settle()
     cluster.write(Delete(f"{layout.OFFLINE}/3"))
-
     assert leader == cluster.leader("t")
 
 
@@ -94,8 +85,7 @@ def test_a_node_that_can_lead_again_counts_with_its_present_ends(cluster):
     cluster.nodes[3].store.multi(
         [Delete(ids), Create(ids, info.write(), ephemeral=True), Delete(f"{layout.OFFLINE}/3")]
     )
-    cluster.active.controller.ask("offline", lambda duties: duties.nodes.offline_changed(), pytest.fail)
-    cluster.settle()
+    cluster.ask(lambda duties: duties.nodes.offline_changed())
     assert 3 == cluster.leader("t")
 
 
@@ -104,10 +94,8 @@ def test_a_new_controller_waits_for_a_node_that_was_about_to_stop(cluster):
     cluster.add(1, 2, 3, 4).create_topic("t", {0: (2, 3)})
     cluster.go_offline(3)
     cluster.die(1, 2)
-
     cluster.restart(2, {"t-0": (0, 5)})
     assert -1 == cluster.leader("t")
-
     cluster.die(3)
     cluster.restart(3, {"t-0": (0, 9)})
     assert 3 == cluster.leader("t")
@@ -122,10 +110,8 @@ def test_the_wait_begins_when_the_first_replica_is_back(cluster):
     cluster.restart(2, {"t-0": (0, 90)})
     assert -1 == cluster.leader("t")
     cluster.advance(1_000)
-
     cluster.restart(3, {"t-0": (0, 100)})
-
-    assert (3, (3,)) == (cluster.leader("t"), cluster.isr("t"))
+    assert (3, (3,)) == cluster.led()
 
 
 def test_the_wait_begins_again_when_no_replica_is_left(cluster):
@@ -138,7 +124,5 @@ def test_the_wait_begins_again_when_no_replica_is_left(cluster):
     cluster.restart(2, {"t-0": (0, 90)})
     cluster.advance(8_000)
     assert -1 == cluster.leader("t")
-
     cluster.restart(3, {"t-0": (0, 100)})
-
-    assert (3, (3,)) == (cluster.leader("t"), cluster.isr("t"))
+    assert (3, (3,)) == cluster.led()
