@@ -16,9 +16,7 @@ async def test_waiting_for_unreachable_nodes_ends_and_leaves_no_task():
         channels.send(node, m.StopReplicaRequest)
     await asyncio.sleep(0)
     before = asyncio.all_tasks()
-
     await channels.drained(0.01)
-
     assert 3 == len(before)
     assert before == asyncio.all_tasks()
     await channels.close()

@@ -8,29 +8,17 @@ import pytest
 from examples.broker.service.event_loop import run
 
 
-@pytest.fixture
-def loop_of():
-    """Run something, and give the module of the loop that it ran on."""
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_uvloop_is_used_where_it_is(loop, monkeypatch):
+    """Where uvloop is installed, a node runs on it. Elsewhere it runs on asyncio's own loop."""
+    if loop == "uvloop":
+        pytest.importorskip("uvloop")
+    else:
+        monkeypatch.setitem(sys.modules, "uvloop", None)
+    found = []
 
-    def loop_of():
-        found = []
+    async def main():
+        found.append(type(asyncio.get_running_loop()).__module__.partition(".")[0])
 
-        async def main():
-            found.append(type(asyncio.get_running_loop()).__module__)
-
-        run(main())
-        return found[0].partition(".")[0]
-
-    return loop_of
-
-
-def test_uvloop_is_used_where_it_is(loop_of):
-    """Where uvloop is installed, a node runs on it."""
-    pytest.importorskip("uvloop")
-    assert "uvloop" == loop_of()
-
-
-def test_asyncio_serves_elsewhere(loop_of, monkeypatch):
-    """Without uvloop, a node runs on asyncio's own loop."""
-    monkeypatch.setitem(sys.modules, "uvloop", None)
-    assert "asyncio" == loop_of()
+    run(main())
+    assert [loop] == found

@@ -1,7 +1,7 @@
 """Groups that a node loads when it begins to coordinate them."""
 
-import asyncio
 from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 from examples.broker.service.cluster import group_moves
 from examples.broker.storage.topics import OFFSETS_TOPIC
@@ -9,7 +9,7 @@ from examples.broker.storage.topics import OFFSETS_TOPIC
 KEY = (OFFSETS_TOPIC, 3)
 
 
-def test_a_load_that_fails_is_repeated(monkeypatch):
+async def test_a_load_that_fails_is_repeated(monkeypatch):
     """The groups are there as soon as their records can be read."""
     monkeypatch.setattr(group_moves, "_RETRY_S", 0)
     failures = [OSError("no answer of the disk"), ValueError("a damaged record")]
@@ -21,20 +21,13 @@ def test_a_load_that_fails_is_repeated(monkeypatch):
             raise failures.pop()
         return {"g": SimpleNamespace(offsets={("t", 0): 5})}
 
-    async def ask(_job):
-        return {"t": "id"}
-
-    async def main():
-        coordinator = SimpleNamespace(
-            store=SimpleNamespace(load=load), add_loaded=lambda *found: loaded.append(found), release=lambda _: None
-        )
-        moves = group_moves.GroupMoves(
-            coordinator, SimpleNamespace(ask=ask), None, run_actions=lambda: None, turn_ms=1_000
-        )
-        moves.led(KEY)
-        await moves._loading[KEY]
-        assert {} == moves._loading
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+    coordinator = SimpleNamespace(
+        store=SimpleNamespace(load=load), add_loaded=lambda *found: loaded.append(found), release=lambda _: None
+    )
+    tree = SimpleNamespace(ask=AsyncMock(return_value={"t": "id"}))
+    moves = group_moves.GroupMoves(coordinator, tree, None, run_actions=lambda: None, turn_ms=1_000)
+    moves.led(KEY)
+    await moves._loading[KEY]
+    assert {} == moves._loading
     ((key, groups, ids),) = loaded
     assert (KEY, {"g"}, {"t": "id"}) == (key, groups.keys(), ids)

@@ -19,5 +19,4 @@ class Family:
 def test_methods_answer_the_apis_that_they_are_named_after_and_fields_answer_none():
     """What a family keeps may have the name of an API. It is no handler."""
     family = Family("kept")
-
     assert {ApiKey.HEARTBEAT: family.heartbeat} == by_api(family)

@@ -1,7 +1,9 @@
 """What a node watches in the tree."""
 
 import asyncio
+import contextlib
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -17,6 +19,7 @@ from examples.broker.service.cluster import membership
 from examples.broker.service.cluster.tree_client import TreeClient
 from examples.broker.storage.topics import TopicStore
 from purgatory import ActionQueue
+from tests.support.loops import until
 from timer import MockTimer
 
 
@@ -36,85 +39,76 @@ class Store:
     watch_children = watch
 
 
-async def until(condition):
-    while not condition():  # noqa: ASYNC110 - nothing else says when
-        await asyncio.sleep(0)
+@pytest.fixture
+def node():
+    """A membership of node 1 that has nothing but what a test gives it."""
+    node = object.__new__(membership.Membership)
+    node.config = SimpleNamespace(cluster=SimpleNamespace(node_id=1))
+    return node
 
 
-def test_watches_that_the_store_does_not_set_are_tried_again(monkeypatch):
+@contextlib.asynccontextmanager
+async def with_tree(node):
+    node._tree = TreeClient(lambda: None)
+    yield node
+    node._tree.close()
+
+
+@pytest.fixture
+def client(node):
+    """The same with a client of the tree, on the loop of the test."""
+    return with_tree(node)
+
+
+async def test_watches_that_the_store_does_not_set_are_tried_again(client, monkeypatch):
     """A node sees settings and topics also if the tree did not answer when it first registered."""
     monkeypatch.setattr(membership, "_RETRY_S", 0)
     looks = []
-
-    async def main():
-        node = object.__new__(membership.Membership)
-        node._loop, node._watching, node._store = asyncio.get_running_loop(), False, Store(failing=3)
-        node._tree = TreeClient(lambda: None)
-        node._report_offline = lambda: None
-        node.topics = SimpleNamespace(
-            read_settings=lambda: looks.append("settings"), read_names=lambda: looks.append("names")
-        )
-        for _ in range(2):
-            node._registered()
-        await until(lambda: len(looks) == 2)
-        assert {layout.CONFIG_CHANGES, layout.TOPICS} == node._store.watches.keys()
-        node._store.watches[layout.TOPICS]()
-        await until(lambda: len(looks) == 3)
-        node._tree.close()
-
-    asyncio.run(asyncio.wait_for(main(), 30))
+    client._loop, client._watching, client._store = asyncio.get_running_loop(), False, Store(failing=3)
+    client._report_offline = lambda: None
+    client.topics = SimpleNamespace(
+        read_settings=lambda: looks.append("settings"), read_names=lambda: looks.append("names")
+    )
+    for _ in range(2):
+        client._registered()
+    await until(lambda: len(looks) == 2)
+    assert {layout.CONFIG_CHANGES, layout.TOPICS} == client._store.watches.keys()
+    client._store.watches[layout.TOPICS]()
+    await until(lambda: len(looks) == 3)
     assert (["names", "settings"], "names") == (sorted(looks[:2]), looks[2])
 
 
-def test_an_outage_of_the_tree_is_logged_once():
+async def test_an_outage_of_the_tree_is_logged_once(client):
     """One line when it begins and one when it ends, however often in-sync replicas are proposed."""
-    leadership = Leadership(1, 3, (1,))
-    stale = NoNode("/t", "missing")
-    outcomes = [stale, Unreachable("", "no answer"), Unreachable("", "no answer"), stale, leadership, leadership, stale]
-
-    def change_isr(*_):
-        outcome = outcomes.pop(0)
-        if isinstance(outcome, Exception):
-            raise outcome
-        return outcome
-
-    async def main():
-        node = object.__new__(membership.Membership)
-        node.config = SimpleNamespace(cluster=SimpleNamespace(node_id=1))
-        node._tree, node._jobs = TreeClient(lambda: None), SimpleNamespace(change_isr=change_isr)
-        partition = SimpleNamespace(
-            key=("t", 0), leader_epoch=3, isr={1}, version=1, is_leader=False, isr_being_written=None
-        )
-        while outcomes:
-            node._propose_isr(partition, frozenset({1, 2}))
-            await until(lambda: partition.isr_being_written is None)
-        node._tree.close()
-
+    leadership, stale, down = Leadership(1, 3, (1,)), NoNode("/t", "missing"), Unreachable("", "no answer")
+    outcomes = [stale, down, down, stale, leadership, leadership, stale]
+    client._jobs = SimpleNamespace(change_isr=Mock(side_effect=outcomes))
+    partition = SimpleNamespace(key=("t", 0), leader_epoch=3, isr={1}, version=1, is_leader=False)
     with capture_logs() as lines:
-        asyncio.run(asyncio.wait_for(main(), 30))
+        for _ in outcomes:
+            partition.isr_being_written = None
+            client._propose_isr(partition, frozenset({1, 2}))
+            await until(lambda: partition.isr_being_written is None)
     events = [line["event"] for line in lines]
     assert ["isr not changed", "tree unreachable", "tree reachable again", "isr not changed"] == events
 
 
-def test_a_node_ends_when_another_machine_keeps_its_id(monkeypatch):
+def test_a_node_ends_when_another_machine_keeps_its_id(node, monkeypatch):
     """The other machine's session may be about to end, so the node waits for ten seconds from when it found it."""
     monkeypatch.setattr(membership, "_INTRODUCED_S", 10)
     found, now = [], [100.0]
     conflict = OSError("registered with another data folder")
-    node = object.__new__(membership.Membership)
     node._in_conflict_since, node._loop = None, SimpleNamespace(time=lambda: now[0])
-    node.controller = SimpleNamespace(conflict=None)
     for current in (None, conflict, conflict, None, conflict, conflict, conflict):
-        node.controller.conflict = current
+        node.controller = SimpleNamespace(conflict=current)
         found.append(node.lasting_conflict())
         now[0] += 8
     assert [None] * 6 + [conflict] == found
 
 
-def test_a_node_registers_again_when_its_disk_accepts_writes():
+def test_a_node_registers_again_when_its_disk_accepts_writes(node):
     """A failing disk is reported at once. Its return is reported after the registration, by `_registered`."""
     calls = []
-    node = object.__new__(membership.Membership)
     node.controller = SimpleNamespace(register_again=lambda: calls.append("registers"))
     node._report_offline = lambda: calls.append("reports")
     node._disk_changed(True)
@@ -127,37 +121,30 @@ def leaderships(*isrs):
 
 
 @pytest.mark.parametrize("successor", [True, False])
-def test_a_node_stops_when_others_have_taken_over(monkeypatch, successor):
+async def test_a_node_stops_when_others_have_taken_over(node, monkeypatch, successor):
     """It waits until it is in sync only where no other replica is, but not for long."""
     monkeypatch.setattr(membership, "_LEAVE_S", 30 if successor else 0)
     monkeypatch.setattr(membership, "_LEAVE_RETRY_S", 0)
     reports = []
-
-    async def main():
-        node = object.__new__(membership.Membership)
-        node._loop = asyncio.get_running_loop()
-        node.config = SimpleNamespace(cluster=SimpleNamespace(node_id=1))
-        node.replicas = SimpleNamespace(metadata=SimpleNamespace(topics=leaderships((1, 2), (2, 1), (1,), (2, 3))))
-        node.channels = SimpleNamespace(drained=lambda _: asyncio.sleep(0))
-        node._report_offline = lambda: reports.append(node._is_leaving)
-        node.controller = SimpleNamespace(is_registered=True)
-        leaving = asyncio.create_task(node.leave())
-        if successor:
-            for isrs in (((1, 2), (2, 1), (1,), (2, 3)), ((2,), (2, 1), (1,), (2, 3))):
-                node.replicas.metadata.topics = leaderships(*isrs)
-                await asyncio.sleep(0.01)
-                assert not leaving.done()
-            node.replicas.metadata.topics = leaderships((2,), (2,), (1,), (2, 3))
-        await leaving
-
-    asyncio.run(asyncio.wait_for(main(), 60))
+    node._loop = asyncio.get_running_loop()
+    node.replicas = SimpleNamespace(metadata=SimpleNamespace(topics=leaderships((1, 2), (2, 1), (1,), (2, 3))))
+    node.channels = SimpleNamespace(drained=lambda _: asyncio.sleep(0))
+    node._report_offline = lambda: reports.append(node._is_leaving)
+    node.controller = SimpleNamespace(is_registered=True)
+    leaving = asyncio.create_task(node.leave())
+    if successor:
+        for isrs in (((1, 2), (2, 1), (1,), (2, 3)), ((2,), (2, 1), (1,), (2, 3))):
+            node.replicas.metadata.topics = leaderships(*isrs)
+            await asyncio.sleep(0.01)
+            assert not leaving.done()
+        node.replicas.metadata.topics = leaderships((2,), (2,), (1,), (2, 3))
+    await leaving
     assert [True] == reports
 
 
-def test_a_node_that_registers_again_neither_leads_nor_follows(tmp_path):
+def test_a_node_that_registers_again_neither_leads_nor_follows(node, tmp_path):
     """Nothing is appended after the registered ends were read, until a controller knows the new registration."""
     timer, store = MockTimer(), TopicStore(tmp_path)
-    node = object.__new__(membership.Membership)
     node.replicas = replicas = ReplicaManager(Cluster(ports=(1, 2)), ReplicationSettings(), store, timer, ActionQueue())
     followed = []
     node.follower = SimpleNamespace(
@@ -165,9 +152,7 @@ def test_a_node_that_registers_again_neither_leads_nor_follows(tmp_path):
     )
     for index, leader in enumerate((1, 2)):
         replicas.lead_or_follow(("t", index), Leadership(leader, 3, (1, 2)), (1, 2))
-
     assert {"t-0": (3, 0), "t-1": (-1, 0)} == node._resign()
-
     assert not replicas.partitions["t", 0].is_leader
     assert [[NO_LEADER, NO_LEADER]] == followed
     replicas.lead_or_follow(("t", 0), Leadership(1, 3, (1, 2)), (1, 2))

@@ -1,6 +1,5 @@
 """From wire messages about records to values and back, over a connection without a network."""
 
-import asyncio
 import math
 import struct
 import zlib
@@ -16,9 +15,8 @@ from examples.broker.coordination.store import Lease
 from examples.broker.protocol.apis import APIS, ApiKey
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages import records as m
-from examples.broker.protocol.messages.header import RequestHeader
 from examples.broker.protocol.records import ZSTD, batches, build
-from examples.broker.protocol.wire import decode, encode
+from examples.broker.protocol.wire import decode
 from examples.broker.replication.cluster import Cluster
 from examples.broker.replication.followers import FetchClock
 from examples.broker.replication.leadership import Leadership
@@ -32,24 +30,8 @@ from examples.broker.service.server import Server
 from examples.broker.storage.topics import TopicStore
 from purgatory import ActionQueue
 from tests.support.broker import lead
+from tests.unit.examples.broker.service.conftest import Transport, frame
 from timer import MockTimer
-
-
-class Transport(asyncio.Transport):
-    """Keeps what is written."""
-
-    def __init__(self):
-        super().__init__()
-        self.written = b""
-
-    def write(self, data):
-        self.written += data
-
-    def close(self):
-        """The test looks at the connection."""
-
-    def get_extra_info(self, name, default=None):
-        return ("127.0.0.1", 5)
 
 
 class Client:
@@ -63,8 +45,7 @@ class Client:
     def ask(self, key, version, request):
         """Send a request, and give the response, or None while there is none."""
         self.key, self.version, self.transport.written = key, version, b""
-        body = b"".join([*encode(RequestHeader(key, version, 7, "c"), 0), *encode(request, version)])
-        self.connection.data_received(struct.pack(">i", len(body)) + body)
+        self.connection.data_received(frame(key, version, 7, request))
         return self.answer
 
     @property
@@ -99,6 +80,9 @@ def client(connect):
     return connect()
 
 
+ONE = build([(None, b"x")], timestamps=[1])
+
+
 def produced(records, *, acks=1):
     return m.ProduceRequest(None, acks, 1_000, [m.ProduceTopic("t", [m.ProducePartition(0, records)])])
 
@@ -110,6 +94,11 @@ def fetch(*offsets, session=0, epoch=-1, wait=0):
     )
 
 
+def produce(client, version, records):
+    """Produce to the first partition. Gives the error code."""
+    return client.ask(ApiKey.PRODUCE, version, produced(records)).topics[0].partitions[0].error_code
+
+
 def told(response):
     return [(part.index, bool(part.records)) for topic in response.topics for part in topic.partitions]
 
@@ -119,8 +108,8 @@ def test_a_produce_refused_at_conversion_is_logged(client):
     message = struct.pack(">bbi", 0, 5, -1) + struct.pack(">i", 1) + b"x"
     entry = struct.pack(">I", zlib.crc32(message)) + message
     with capture_logs() as logs:
-        response = client.ask(ApiKey.PRODUCE, 0, produced(struct.pack(">qi", 0, len(entry)) + entry))
-    assert ErrorCode.UNSUPPORTED_COMPRESSION_TYPE == response.topics[0].partitions[0].error_code
+        code = produce(client, 0, struct.pack(">qi", 0, len(entry)) + entry)
+    assert ErrorCode.UNSUPPORTED_COMPRESSION_TYPE == code
     (entry,) = [entry for entry in logs if entry["event"] == "produce rejected"]
     assert (("t", 0), 0) == (entry["key"], entry["version"])
     assert "compression 5" in entry["reason"]
@@ -129,14 +118,14 @@ def test_a_produce_refused_at_conversion_is_logged(client):
 @pytest.mark.parametrize(("version", "magic"), [(0, 0), (1, 0), (2, 1), (3, 1), (4, 2), (11, 2)])
 def test_each_version_has_the_format_of_its_day(client, version, magic):
     """Fetch 0 and 1 carry messages of format 0, 2 and 3 of format 1, later ones batches."""
-    client.ask(ApiKey.PRODUCE, 3, produced(build([(None, b"x")], timestamps=[1])))
+    produce(client, 3, ONE)
     response = client.ask(ApiKey.FETCH, version, fetch(0))
     assert magic == response.topics[0].partitions[0].records[16]
 
 
 def test_old_clients_get_no_more_than_they_ask_for(client):
     """Records that are converted for an old client stop at its limit, also when one batch has more."""
-    client.ask(ApiKey.PRODUCE, 3, produced(build([(None, bytes(400))] * 9, timestamps=[1] * 9)))
+    produce(client, 3, build([(None, bytes(400))] * 9, timestamps=[1] * 9))
     (part,) = client.ask(ApiKey.FETCH, 2, fetch(0)).topics[0].partitions
     assert 3 * 434 == len(part.records)
 
@@ -145,8 +134,7 @@ def test_old_clients_cannot_unpack_more_than_a_request(client):
     """The compressed messages of one produce unpack to at most the size of the largest request."""
     builder = LegacyRecordBatchBuilder(1, 1, 1 << 20)
     builder.append(0, timestamp=1, key=None, value=bytes(1_000_000))
-    (part,) = client.ask(ApiKey.PRODUCE, 2, produced(bytes(builder.build()) * 40)).topics[0].partitions
-    assert ErrorCode.MESSAGE_TOO_LARGE == part.error_code
+    assert ErrorCode.MESSAGE_TOO_LARGE == produce(client, 2, bytes(builder.build()) * 40)
 
 
 def compressed(data, method):
@@ -158,26 +146,19 @@ def compressed(data, method):
 @pytest.mark.parametrize("method", range(1, 5))
 def test_zstd_is_for_those_who_know_it(client, method):
     """A batch in zstd is rejected below Produce 7 and, wherever it lies, Fetch 10. Other compressions never are."""
-    plain = build([(None, b"x")], timestamps=[1])
-    client.ask(ApiKey.PRODUCE, 3, produced(plain))
+    produce(client, 3, ONE)
+    is_zstd = method == ZSTD
     for version in (3, 6, 7, 8):
-        response = client.ask(ApiKey.PRODUCE, version, produced(compressed(plain, method)))
-        refused = method == ZSTD and version < 7
-        assert (76 if refused else 0) == response.topics[0].partitions[0].error_code
+        assert (76 if is_zstd and version < 7 else 0) == produce(client, version, compressed(ONE, method))
     for version in (4, 9, 10, 11):
         (part,) = client.ask(ApiKey.FETCH, version, fetch(0)).topics[0].partitions
-        refused = method == ZSTD and version < 10
-        assert ((76, 0) if refused else (0, 3 if method == ZSTD else 5)) == (
-            part.error_code,
-            len(batches(part.records)),
-        )
+        expected = (76, 0) if is_zstd and version < 10 else (0, 3 if is_zstd else 5)
+        assert expected == (part.error_code, len(batches(part.records)))
 
 
 def test_a_batch_cut_short_is_broken_not_compressed(client):
     """A produce whose headers are nonsense is answered as broken, and read to its end."""
-    data = struct.pack(">qii", 0, -12, 0) * 20
-    response = client.ask(ApiKey.PRODUCE, 3, produced(data))
-    assert ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT == response.topics[0].partitions[0].error_code
+    assert ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT == produce(client, 3, struct.pack(">qii", 0, -12, 0) * 20)
 
 
 def test_a_session_on_the_wire(client, connect):
@@ -185,7 +166,7 @@ def test_a_session_on_the_wire(client, connect):
     first = client.ask(ApiKey.FETCH, 11, fetch(0, 0, epoch=0))
     assert (True, [(0, False), (1, False)]) == (first.session_id > 0, told(first))
     assert None is client.ask(ApiKey.FETCH, 11, fetch(session=first.session_id, epoch=1, wait=500))
-    connect().ask(ApiKey.PRODUCE, 3, produced(build([(None, b"x")], timestamps=[1])))
+    produce(connect(), 3, ONE)
     assert (first.session_id, [(0, True)]) == (client.answer.session_id, told(client.answer))
 
 
@@ -213,15 +194,13 @@ def test_a_new_leader_does_not_guess_the_end(connect, version, code):
     """A new leader names no end before its watermark has reached what others committed. Then it does, and its epoch."""
     client = connect()
     for _ in range(3):
-        client.ask(ApiKey.PRODUCE, 3, produced(build([(None, b"x")], timestamps=[5])))
+        produce(client, 3, build([(None, b"x")], timestamps=[5]))
     partition = connect.replicas.partitions["t", 0]
     partition.high_watermark = 1
     partition.lead(Leadership(1, 4, (1, 2)), (1, 2), 0.0)
 
-    assert code == listed(client, version).error_code
-    assert code == listed(client, version, timestamp=6).error_code
-    assert 0 == listed(client, version, timestamp=-2).offset
-    assert 0 == listed(client, version, timestamp=5).offset
+    assert [code, code] == [listed(client, version, timestamp).error_code for timestamp in (-1, 6)]
+    assert [0, 0] == [listed(client, version, timestamp).offset for timestamp in (-2, 5)]
     follower = connect()
     follower.connection.proved(2)
     assert 3 == listed(follower, version, replica=2).offset  # a follower reads what isn't committed
@@ -259,7 +238,7 @@ def test_offsets_are_fenced(connect, epoch, code):
 )
 def test_only_the_offsets_topic_is_not_written_to(client, topic, code):
     """A topic whose name begins with two underscores is one like any other, but for the one that groups are kept in."""
-    request = produced(build([(None, b"x")], timestamps=[1]))
+    request = produced(ONE)
     request.topics[0].name = topic
     assert code == client.ask(ApiKey.PRODUCE, 7, request).topics[0].partitions[0].error_code
 

@@ -29,7 +29,6 @@ def test_a_topic_keeps_its_id_as_it_grows(jobs):
     after = jobs.read_topics(["t"])["t"]
     assert (1, 2) == (before.partitions, after.partitions)
     assert before.topic_id == after.topic_id != ""
-
     jobs.create_topic("u", {0: (1, 2)}, {})
     assert jobs.read_topics(["u"])["u"].topic_id != before.topic_id
 
