@@ -296,7 +296,6 @@ def test_a_name_that_is_a_list_is_written_as_text(tmp_path, operation):
 
 def test_rows_that_cannot_be_taken_out_are_counted_and_the_next_are_written(tmp_path, finish, counts):
     """The writer's thread outlives whatever the buffer raises. Only a sequence number is lost by that."""
-
     with Journal(tmp_path, interval_ms=60_000) as journal:
         observer, buffer = journal.observer("fetch"), journal._writer._buffer
         journal._writer._buffer = MagicMock(wraps=buffer, take=Mock(side_effect=RuntimeError("not these")))

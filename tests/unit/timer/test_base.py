@@ -34,7 +34,6 @@ def test_task_is_put_off_by_any_timer(plain):
     started_ns = plain.under.now_ns()
     plain.add(task)
     plain.advance_clock(20)
-
     assert plain.put_off(task, 70)
     assert (50, 0, 90_000_000) == (task.delay_ms, task.added_ns - started_ns, task.deadline_ns - started_ns)
     assert not plain.advance_clock(69)
@@ -48,7 +47,6 @@ def test_delay_survives_a_timer_that_refuses(plain):
     plain.under._closed = True  # as it is for a moment, before a shutdown takes the tasks out
     with pytest.raises(TimerClosed):
         plain.put_off(task, 70)
-
     assert 50 == task.delay_ms
     assert not task.is_pending
 
@@ -58,7 +56,6 @@ def test_reaper_answers_for_what_it_drives(no_threads_left):
     timer = SystemTimer("pings")
     with SystemTimerReaper("grim", timer) as reaper:
         task = added(reaper, Ping(60_000))
-
         assert isinstance(reaper, Timer)
         assert timer is reaper.inner
         assert ("pings", 1, 1) == (reaper.name, reaper.size, reaper.statistics().pending)
@@ -79,5 +76,4 @@ def test_undo_is_called_if_an_exception_leaves_the_block(error):
         pass
     with pytest.raises(error), OnError(undone.append, 2):
         raise error
-
     assert [2] == undone

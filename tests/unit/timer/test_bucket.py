@@ -27,7 +27,6 @@ def test_bucket_holds_a_task_once(make):
     """Moving a task to the bucket that it is in leaves one of it, behind those that were there."""
     task, other = Ping(3), Ping(3)
     bucket = make(task, other)
-
     assert bucket.take(task, bucket, 5_000_000)
     assert ([other, task], 2) == (list(bucket), len(bucket))
     assert 5_000_000 == task.deadline_ns
@@ -37,7 +36,6 @@ def test_only_what_is_there_is_taken_or_removed(make):
     """A task that is in another bucket than it is looked for in is left alone, and so are its times."""
     task = Ping(3)
     bucket, source, third = make(), make(), make(task)
-
     assert not bucket.take(task, source, 5_000_000)
     assert (False, True, 0) == (task in bucket, task in third, task.deadline_ns)
     assert (False, True, False) == (bucket.remove(task), third.remove(task), third.remove(task))
@@ -54,7 +52,6 @@ def test_bucket_gives_its_tasks_in_slices(make):
         for task in some:
             target.take(task, bucket)
         tasks[4].cancel()
-
     assert tasks[:3] == given[0]
     assert [*tasks[:4], *tasks[5:]] == list(target)
     assert 0 == len(bucket)
@@ -66,7 +63,6 @@ def test_bucket_closes_only_when_it_is_empty(make):
     task = Ping(3)
     bucket = make(task, level=1)
     assert (3, 4, 1, False) == (bucket.first, bucket.end, bucket.level, bucket.closed)
-
     assert (False, False) == (bucket.close_if_empty(), bucket.closed)
     assert bucket.remove(task)
     assert (True, True) == (bucket.close_if_empty(), bucket.closed)
@@ -100,7 +96,6 @@ def test_walk_tolerates_cancelling():
     tasks = add_all(timer, [Ping(5, log) for _ in range(5)])
     tasks[1].do = lambda: [tasks[2].cancel(), tasks[4].cancel()]
     let_pass(timer, 5)
-
     assert [tasks[0], tasks[1], tasks[3]] == log
 
 
@@ -112,7 +107,6 @@ def test_bucket_kept_in_mind_is_left_when_it_closes():
             tasks.append(added(timer, Ping(delay_ms, clock=timer.now_ns)))
         check_invariants(timer)
         let_pass(timer, 50)
-
     late_ns = [task.ran_ns[0] - task.deadline_ns for task in tasks]
     assert 0 <= min(late_ns)
     assert max(late_ns) <= 50_000_000

@@ -13,7 +13,6 @@ from timer._clock import system_clock
 def test_system_clock_is_monotonic_nanoseconds():
     """The default clock is the monotonic one of the system."""
     before = time.monotonic_ns()
-
     assert before <= system_clock() <= time.monotonic_ns()
 
 
@@ -30,7 +29,6 @@ def test_manual_clock_advances_by_exactly_that_much():
 def test_manual_clock_does_not_go_back(ms):
     """Moving back, or by what is no number, is rejected and changes nothing."""
     clock = ManualClock(5)
-
     with pytest.raises(TimerConfigError, match="does not go back") as caught:
         clock.advance(ms)
     assert {TimerError, ValueError} <= set(type(caught.value).mro())
@@ -41,5 +39,4 @@ def test_manual_clock_counts_every_step():
     """Steps of several threads add up."""
     clock = ManualClock()
     run_threads(*[lambda: [clock.advance(1) for _ in range(500)]] * 4)
-
     assert 2000 * NS_PER_MS == clock()

@@ -32,7 +32,6 @@ def test_task_runs_once_when_its_delay_is_over(bench, timer):
     """A task runs once, not before its delay is over, and never again however much time passes."""
     task, later = add_all(timer, [Ping(10, clock=bench.clock), Ping(60_000)])
     bench.pass_ms(timer, 10)
-
     assert bench.ran(task)
     bench.pass_ms(timer, 30)
     assert 1 == len(task.log)
@@ -44,7 +43,6 @@ def test_zero_and_negative_delays_run_promptly(bench, timer):
     """Delays of zero or less, however small, mean already due: each runs once, at once."""
     tasks = add_all(timer, [Ping(delay_ms) for delay_ms in (-(10**15), -(10**9), *range(-5, 1))])
     bench.pass_ms(timer, 0)
-
     assert bench.ran(*tasks)
     assert [1] * 8 == [len(task.log) for task in tasks]
     assert 0 == timer.size
@@ -57,7 +55,6 @@ def test_delay_above_every_limit_waits(bench, timer, delay_ms):
     time.sleep(0.02)  # a driver, if there is one, finds nothing else to wait for
     task = added(timer, Ping(5))
     bench.pass_ms(timer, 6)
-
     assert bench.ran(task)
     assert 1 == timer.size
     assert 10**200 < timer.statistics().next_deadline_ms
@@ -71,7 +68,6 @@ def test_every_delay_runs_exactly_once(bench):
     for task in reversed(tasks):
         timer.add(task)
     bench.pass_ms(timer, 500)
-
     assert bench.ran(*tasks)
     assert [1] * 1000 == [len(task.ran_ns) for task in tasks]
     assert [] == [task for task in tasks if task.ran_ns[0] < task.deadline_ns]
@@ -85,7 +81,6 @@ def test_due_tasks_run_in_order_of_deadline(bench, settings):
     log = []
     tasks = add_all(timer, [Ping(delay_ms, log) for delay_ms in (40, 3, 27, 9, 1, 18)])
     bench.pass_ms(timer, 40)
-
     assert bench.ran(*tasks)
     ticks = [task.added_ns // NS_PER_MS + task.delay_ms for task in log]  # this thread may stop between two
     assert sorted(ticks) == ticks
@@ -98,7 +93,6 @@ def test_size_counts_what_is_pending(bench, timer):
     sizes = [timer.size, *((timer.add(task), timer.size)[1] for task in tasks)]
     sizes += [(task.cancel(), timer.size)[1] for task in tasks[2:]]
     assert [0, 1, 2, 3, 4, 3, 2] == sizes
-
     for task in tasks[:2]:
         timer.put_off(task, 15)
     bench.pass_ms(timer, 15)
@@ -112,7 +106,6 @@ def test_cancelled_task_never_runs(bench, timer):
         task = added(timer, Ping(10))
         if is_cancelled := task.cancel():
             break
-
     assert [True, False] == [is_cancelled, task.cancel()]
     bench.pass_ms(timer, 20)
     assert [] == task.log
@@ -124,7 +117,6 @@ def test_running_task_is_neither_cancelled_nor_put_off(bench, timer):
     task = Ping(1, do=lambda: answers.append((task.cancel(), timer.put_off(task, 1))))
     timer.add(task)
     bench.pass_ms(timer, 1)
-
     assert bench.ran(task)
     assert not task.cancel()
     assert [(False, False)] == answers
@@ -137,7 +129,6 @@ def test_adding_a_pending_task_moves_it(bench, timer):
     bench.pass_ms(timer, 5)
     first = task.deadline_ns
     timer.add(task)
-
     assert 1 == timer.size
     assert task.deadline_ns >= first + 5_000_000
     bench.pass_ms(timer, 450)
@@ -154,7 +145,6 @@ def test_task_can_be_added_after_it_ran(bench, timer):
         timer.add(task)
         bench.pass_ms(timer, 2)
         assert bench.ran(task)
-
     assert 3 == len(task.log)
 
 
@@ -165,7 +155,6 @@ def test_task_can_be_added_after_it_was_cancelled(bench, timer):
     timer.add(task)
     assert timer.put_off(task, 2)
     bench.pass_ms(timer, 2)
-
     assert bench.ran(task)
     assert 1 == len(task.log)
 
@@ -195,7 +184,6 @@ def test_task_that_raises_stops_no_other(bench, timer):
     """An error of a task is reported with the task, and the others of its batch run."""
     tasks = add_all(timer, [Ping(3), Ping(3, do=fail), Ping(3), Ping(4)])
     bench.pass_ms(timer, 4)
-
     assert bench.ran(tasks[0], tasks[2], tasks[3])
     assert [(tasks[1], "no disk")] == [(task, str(error)) for task, error in bench.errors]
 
@@ -211,7 +199,6 @@ def test_broken_error_handler_stops_nobody(bench, monkeypatch):
     timer = bench.make(on_error=complain)
     tasks = add_all(timer, [Ping(1, do=fail), Ping(1), Ping(2)])
     bench.pass_ms(timer, 2)
-
     assert bench.ran(*tasks[1:])
     assert [LookupError] == [report.exc_type for report in reported]
 
@@ -219,7 +206,6 @@ def test_broken_error_handler_stops_nobody(bench, monkeypatch):
 def test_shutdown_returns_what_was_pending(bench, timer):
     """The leftovers come back earliest first, in no timer any more. A second shutdown has nothing to return."""
     tasks = add_all(timer, [Ping(delay_ms) for delay_ms in (300_000, 100_000, 10**9, 200_000)])
-
     assert [tasks[1], tasks[3], tasks[0], tasks[2]] == timer.shutdown()
     assert not any(timer.put_off(task, 5) or task.is_pending or task.cancel() for task in tasks)
     assert (0, []) == (timer.size, timer.shutdown())
@@ -229,7 +215,6 @@ def test_what_was_due_is_run_or_returned(bench, timer):
     """A task that was already due when the timer was shut down is not lost."""
     task = added(timer, Ping(0))
     left = timer.shutdown()
-
     assert [task] == left or bench.ran(task)
 
 
@@ -239,7 +224,6 @@ def test_closed_timer_takes_nothing(bench, delay_ms):
     with bench.make() as timer:
         timer.add(Ping(5))  # its bucket must not let a newcomer in either
     task = Ping(delay_ms)
-
     with pytest.raises(TimerClosed, match="shut down"):
         timer.add(task)
     assert not task.is_pending
@@ -258,7 +242,6 @@ def test_timeouts_and_new_delays_are_checked(timer, delay_ms, error):
         timer.advance_clock(delay_ms)
     with pytest.raises(error):
         timer.put_off(task, delay_ms)
-
     assert (True, deadline_ns) == (task.is_pending, task.deadline_ns)
 
 
@@ -276,7 +259,6 @@ def test_full_timer_refuses(bench):
     timer = bench.make(max_pending=2)
     first, second = add_all(timer, [Ping(50_000), Ping(50_000)])
     third = Ping(50_000)
-
     with pytest.raises(TimerFull, match="is full: 2 tasks are pending"):
         timer.add(third)
     assert (False, 2) == (third.is_pending, timer.size)
@@ -294,7 +276,6 @@ def test_coarse_tick_rounds_up(bench, tick_ms):
     tasks = add_all(timer, [Ping(delay_ms, clock=bench.clock) for delay_ms in range(1, 40)])
     for _ in range(5):
         bench.pass_ms(timer, 10)
-
     assert bench.ran(*tasks)
     assert [] == [task for task in tasks if task.ran_ns[0] < task.deadline_ns]
 
@@ -307,7 +288,6 @@ def test_task_that_ran_is_freed(bench, timer):
     bench.settle(timer)
     gone = weakref.ref(task)
     del task
-
     # Without a global lock, references that another thread gave up are settled by the owner's thread, in a moment.
     assert eventually(lambda: (gc.collect(), gone())[1] is None)
 
@@ -322,7 +302,6 @@ def test_task_put_off_runs_by_its_new_deadline(bench, timer):
     timer.add(task)
     before_ns = task.deadline_ns
     bench.pass_ms(timer, 2)
-
     assert timer.put_off(task, 700)
     assert before_ns + 300_000_000 < task.deadline_ns
     assert 1 == timer.size
@@ -339,7 +318,6 @@ def test_task_put_off_to_an_earlier_time_runs_then(bench, timer, delay_ms):
     """A new delay may be shorter than what is left of the old one, however long that is. Zero or less: due already."""
     task = added(timer, Ping(50_000))
     added_ns = task.added_ns
-
     assert timer.put_off(task, 10**16)  # its nanoseconds need more than 64 bits
     assert task.deadline_ns > 10**21
     assert added_ns == task.added_ns
@@ -356,7 +334,6 @@ def test_only_a_pending_task_is_put_off(bench, timer):
     bench.pass_ms(timer, 1)
     assert bench.ran(run)
     deadline_ns = foreign.deadline_ns
-
     assert [False] * 4 == [timer.put_off(task, 90) for task in (new, cancelled, run, foreign)]
     assert (0, 0) == (timer.size, timer.statistics().put_off)
     assert (0, deadline_ns) == (new.deadline_ns, foreign.deadline_ns)
@@ -369,7 +346,6 @@ def test_task_put_off_remembers_when_it_was_added(bench, timer):
     for delay_ms in (70_000, 40_000, 90_000):
         bench.pass_ms(timer, 1)
         timer.put_off(task, delay_ms)
-
     assert (added_ns, 50_000) == (task.added_ns, task.delay_ms)
     assert 3 == timer.statistics().put_off
     timer.add(task)
@@ -418,7 +394,6 @@ def test_task_that_its_owner_holds_is_not_moved(bench, timer):
     deadline_ns = task.deadline_ns
     with pytest.raises(TaskHeld, match=r"extend\(\)") as caught:
         timer.add(task)
-
     assert task is caught.value.task
     assert (deadline_ns, True) == (task.deadline_ns, task.is_pending)
     assert timer.put_off(task, 2)
@@ -440,7 +415,6 @@ def test_task_moves_between_timers_and_none_calls_its_cancel(bench, timer):
     timer.add(task)
     other = bench.make()
     other.add(task)
-
     assert (0, 1) == (timer.size, other.size)
     assert task._task_withdraw()
     timer.add(task)

@@ -35,7 +35,6 @@ def test_reaper_of_a_dropped_timer_ends(warned):
     thread = reaper.driver.thread
     assert rests(reaper.timer)
     del reaper
-
     assert ends(thread)
     assert ["unclosed timer 'dropped': call its shutdown(), or use it in a with statement"] == warned()
 
@@ -46,7 +45,6 @@ def test_task_of_a_dropped_timer_is_run_first(warned):
     thread, task = reaper.driver.thread, added(reaper, Ping(100))
     del reaper
     gc.collect()
-
     assert [] == warned()
     assert task.ran.wait(PATIENCE_S)
     assert ends(thread)
@@ -65,7 +63,6 @@ def test_timer_that_is_dropped_with_its_first_task_runs_it(warned, monkeypatch):
     assert woken.is_set()
     gc.collect()
     driver._sleep.release()
-
     assert task.ran.wait(PATIENCE_S)
     assert ends(driver.thread)
     assert 1 == len(warned())
@@ -94,7 +91,6 @@ def test_reaper_that_was_shut_down_warns_of_nothing(warned, pending):
     reaper.shutdown()
     del reaper
     gc.collect()
-
     assert [] == warned()
 
 
@@ -105,7 +101,6 @@ def test_each_driver_of_a_resting_timer_is_woken():
     assert eventually(lambda: 2 == len(timer._resting))
     second.stop(PATIENCE_S)
     first.stop(PATIENCE_S)
-
     assert not (first.thread.is_alive() or second.thread.is_alive())
     timer.shutdown()
 
@@ -162,7 +157,6 @@ def test_timer_of_the_programs_own_class_is_driven_on(warned, kind):
     advanced = threading.Semaphore(0)
     driver = Driver("own", kind(advanced))
     gc.collect()
-
     assert all(advanced.acquire(timeout=PATIENCE_S) for _ in range(10))
     driver.stop(PATIENCE_S)
     assert not driver.thread.is_alive()

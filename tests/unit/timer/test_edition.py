@@ -17,7 +17,6 @@ def test_module_that_is_older_than_its_sources_is_rejected(tmp_path, source):
         os.utime(place, (1_000, 1_000))
     reject_if_stale(str(built))
     os.utime(source, (1_001, 1_001))
-
     with pytest.raises(ImportError, match=r"older than .*core.*; run `make native`"):
         reject_if_stale(str(built))
 
@@ -26,5 +25,4 @@ def test_installed_module_has_no_sources_beside_it(tmp_path):
     """A wheel holds no C files, so there is nothing to compare with."""
     built = tmp_path / "_core.so"
     built.write_text("")
-
     reject_if_stale(str(built))

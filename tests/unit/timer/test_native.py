@@ -74,7 +74,6 @@ def test_task_is_in_one_bucket():
     bucket.put(task)
     with pytest.raises(ValueError, match="no bucket"):
         other.put(task)
-
     with pytest.raises(AttributeError):
         task._task_bucket = None
     assert (1, 0) == (len(bucket), len(other))
@@ -104,7 +103,6 @@ def test_list_of_buckets_may_change_under_a_batch(timer):
     buckets = [bucket]
     batch = CORE.Batch(timer._dispatcher, buckets)
     buckets[:] = [None] * 1000
-
     assert not batch.run()
     assert [task] == task.log
 
@@ -120,7 +118,6 @@ def test_clock_at_the_end_of_64_bits(now_ns):
     timer.add(early)  # runs at once, by the clock of now
     task._task_deadline_ns = -3 * 10**18
     timer._dispatcher.hand_over([task._task_bucket])
-
     assert [early] == early.log
     assert [task] == task.log
     assert 0 <= timer.statistics().late_max_ns
@@ -171,7 +168,6 @@ def test_bucket_outlives_nobody():
     bucket.put(task)
     del bucket, task
     gc.collect()
-
     assert not kept.is_pending
     assert kept._task_bucket is None
     assert not kept._task_withdraw()

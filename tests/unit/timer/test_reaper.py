@@ -49,7 +49,6 @@ def test_threads_are_named(reaper):
     """The thread bears the reaper's name, the executor's thread the timer's."""
     names = []
     task = added(reaper, Ping(1, do=lambda: names.append(threading.current_thread().name)))
-
     assert task.ran.wait(PATIENCE_S)
     assert "grim" in thread_names()
     assert names[0].startswith("pings-executor")
@@ -59,7 +58,6 @@ def test_shutdown_stops_the_thread_and_the_timer_once():
     """Closing the reaper closes the inner timer exactly once, however often it is called."""
     inner = Counting()
     reaper = SystemTimerReaper("grim", inner)
-
     assert [["left"], [], []] == [reaper.shutdown() for _ in range(3)]
     assert 1 == inner.closed
     assert reaper.driver is None
@@ -94,7 +92,6 @@ def test_shutdown_is_prompt_while_the_reaper_sleeps(reaper):
     assert eventually(lambda: reaper.timer._changed._waiters)
     began = time.monotonic()
     reaper.shutdown()
-
     assert PATIENCE_S > time.monotonic() - began
 
 
@@ -102,7 +99,6 @@ def test_shutdown_from_a_task(reaper):
     """A task may shut down the timer that runs it."""
     done = threading.Event()
     reaper.add(Ping(1, do=lambda: [reaper.shutdown(), done.set()]))
-
     assert done.wait(PATIENCE_S)
 
 
@@ -124,7 +120,6 @@ def test_earlier_task_wakes_the_sleeper(reaper, before):
     before(reaper)
     time.sleep(0.02)
     task = added(reaper, Ping(5))
-
     assert task.ran.wait(PATIENCE_S)
 
 
@@ -139,7 +134,6 @@ def test_no_work_is_done_for_empty_ticks():
     with SystemTimerReaper("grim", SystemTimer(clock=clock)) as reaper:
         task = added(reaper, Ping(100))
         assert task.ran.wait(PATIENCE_S)
-
     assert 40 > len(asked)
 
 
@@ -148,7 +142,6 @@ def test_slow_task_does_not_hold_up_the_wheel(reaper):
     go = threading.Event()
     reaper.add(Ping(1, do=lambda: go.wait(PATIENCE_S)))
     quick = added(reaper, Ping(10))
-
     assert eventually(lambda: reaper.size == 0)
     assert [] == quick.log
     go.set()
@@ -194,7 +187,6 @@ def test_driver_stops_from_its_own_thread():
     driver = Driver("grim", Stopping())
     ready.set()
     driver.thread.join(PATIENCE_S)
-
     assert [None] == stopped
     in_thread(driver.stop)
 
@@ -206,7 +198,6 @@ def test_driver_leaves_the_timer_be():
         driver.stop()
         driver.stop()
         timer.add(Ping(10_000))
-
         assert (1, False) == (timer.size, driver.thread.is_alive())
 
 
@@ -216,7 +207,6 @@ def test_driver_ends_with_its_timer():
     driver = Driver("grim", timer)
     timer.shutdown()
     driver.thread.join(PATIENCE_S)
-
     assert not driver.thread.is_alive()
     assert 0 == driver.restarts
 

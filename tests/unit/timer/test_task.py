@@ -76,7 +76,6 @@ def test_subclass_may_use_any_other_private_name(mock_timer, name):
     mock_timer.put_off(task, 2)
     mock_timer.add(task)
     mock_timer.advance_clock(2)
-
     assert [task] == task.log
     assert "a request" == getattr(task, name)
 
@@ -87,7 +86,6 @@ def test_task_knows_whether_and_when_it_is_due(mock_timer):
     assert isinstance(task, TimerTaskEntry)
     assert (False, False, 0, 0) == (task.is_pending, task.cancel(), task.deadline_ns, task.added_ns)
     assert not TimerTaskEntry().is_pending
-
     mock_timer.advance_clock(7)
     mock_timer.add(task)
     assert (True, 7_000_000, 12_000_000) == (task.is_pending, task.added_ns, task.deadline_ns)
@@ -101,7 +99,6 @@ def test_cancelled_task_is_freed_at_once(mock_timer):
     gone = weakref.ref(task)
     del task
     gc.collect()
-
     assert gone() is None
 
 

@@ -64,7 +64,6 @@ def test_pending_task_that_another_timer_rejects_stays_where_it_was(timer, probl
             other.shutdown()
         with pytest.raises(problem):
             other.add(task)
-
     assert (True, 1) == (task.is_pending, timer.size)
     look(5)
     assert [task] == task.log
@@ -85,7 +84,6 @@ def test_not_a_nanosecond_early(offset_ns, tick_ms):
     now[0] += 4_999_999
     timer.advance_clock(0)
     assert [] == task.log
-
     now[0] += 1 + tick_ms * 1_000_000
     timer.advance_clock(0)
     assert [task] == task.log
@@ -102,7 +100,6 @@ def test_order_of_arrival_holds_across_threads(timer, look):
     for thread in threads:
         thread.shutdown()
     look(5)
-
     assert tasks == log
 
 
@@ -115,7 +112,6 @@ def test_early_wakeup_runs_nothing(clock):
         for _ in range(20):
             timer.wake()
         assert [] == task.log
-
         clock.advance(5)
         timer.wake()
     assert [task] == task.log
@@ -134,7 +130,6 @@ def test_advance_waits_for_what_comes_due():
     """A waiting call returns when something has expired, not at the end of the timeout."""
     with SystemTimer(executor=InlineExecutor()) as timer:
         task = added(timer, Ping(5))
-
         assert in_thread(timer.advance_clock, 60_000)
         assert [task] == task.log
 
@@ -155,7 +150,6 @@ def test_no_thread_before_the_first_task_is_due(clock):
     with SystemTimer("idle", clock=clock) as timer:
         timer.add(Ping(5))
         timer.advance_clock(0)
-
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("idle")]
 
 
@@ -163,7 +157,6 @@ def test_due_tasks_go_to_the_executor_as_one_batch(collecting, executor):
     """Everything that is due at a look is one call of ``submit``."""
     tasks = add_all(collecting, [Ping(delay_ms) for delay_ms in (1, 2, 3, 25, 26)])
     let_pass(collecting, 30)
-
     assert (0, 5) == (collecting.size, collecting.statistics().handed_over)
     tasks[1].cancel()  # not run yet, so it can still be cancelled
     assert 1 == executor.run()
@@ -178,7 +171,6 @@ def test_task_moved_after_its_bucket_was_handed_over(collecting, executor):
     collecting.add(task)
     assert 1 == executor.run()
     assert ([], 1) == (task.log, collecting.size)
-
     let_pass(collecting, 5)
     executor.run()
     assert [task] == task.log
@@ -222,7 +214,6 @@ def test_batch_may_be_run_a_few_tasks_at_a_time(collecting, executor):
         statistics = collecting.statistics()
         told.append((more, statistics.handed_over, statistics.fired))
         tasks[4].cancel()
-
     assert [(True, 3, 2), (True, 1, 4), (False, 0, 4)] == told
     assert [1, 1, 1, 1, 0] == [len(task.log) for task in tasks]
 
@@ -238,7 +229,6 @@ def test_tasks_of_a_batch_called_with_a_wrong_number_run_later(collecting, execu
     assert (0, 1) == (collecting.statistics().handed_over, collecting.size)
     collecting.advance_clock(0)
     executor.run()
-
     assert [task] == task.log
 
 
@@ -262,7 +252,6 @@ def test_refusing_executor_loses_nothing(error):
     timer = by_hand(executor=Refusing())
     tasks = add_all(timer, [Ping(0), Ping(5)])
     let_pass(timer, 5)
-
     assert [[task] for task in tasks] == [task.log for task in tasks]
 
 
@@ -285,7 +274,6 @@ def test_interrupt_reaches_the_caller_of_an_inline_timer(timer, look):
     tasks = add_all(timer, [Ping(5, do=interrupt), Ping(5)])
     with pytest.raises(KeyboardInterrupt):
         look(5)
-
     look(1)
     assert [tasks[1]] == tasks[1].log
 
@@ -295,7 +283,6 @@ def test_unhandled_error_goes_to_the_threads_hook(timer, monkeypatch):
     reported = []
     monkeypatch.setattr(threading, "excepthook", reported.append)
     timer.add(Ping(0, do=fail))
-
     assert [(OSError, "no disk")] == [(args.exc_type, str(args.exc_value)) for args in reported]
 
 
@@ -309,7 +296,6 @@ def test_no_task_runs_with_the_timers_lock_held(timer, look):
 
     add_all(timer, [Ping(5, do=use), Ping(0, do=use)])
     look(5)
-
     assert [2, 2] == answers
 
 
@@ -342,7 +328,6 @@ def test_cascade_lets_others_in():
         timer.add(task)
         sizes.append(timer.size)
     mover.join(PATIENCE_S)
-
     assert 500 == len(cancelled)
     assert {1_500} == set(sizes)
     check_invariants(timer)
@@ -379,7 +364,6 @@ def test_shutdown_in_the_middle_of_a_cascade():
     timer, tasks, mover = cascading(3_000)
     left = timer.shutdown()
     mover.join(PATIENCE_S)
-
     assert 3_000 == len({*left, *[task for task in tasks if task.log]})
     assert not any(task.is_pending for task in tasks)
 
@@ -404,7 +388,6 @@ def test_pending_tasks_are_listed_by_deadline(timer):
     """The pending tasks can be listed, earliest first, as a copy."""
     add_all(timer, [Ping(delay_ms) for delay_ms in (500, 2, 90, 9_000)])
     listed = timer.pending()
-
     assert [2, 90, 500, 9_000] == [task.delay_ms for task in listed]
     listed.clear()
     assert 4 == timer.size
@@ -416,7 +399,6 @@ def test_statistics_are_a_frozen_value(look, timer):
     add_all(timer, [Ping(2), Ping(2, do=fail), Ping(50), Ping(5_000)])
     look(2)
     statistics = timer.statistics()
-
     assert ("timer", 2, 2, 1) == (statistics.name, statistics.pending, statistics.fired, statistics.failed)
     assert 2 == sum(statistics.occupancy)
     assert statistics.next_deadline_ms > 0
@@ -432,7 +414,6 @@ def test_lateness_is_measured(epoch_ns):
     add_all(timer, [Ping(2), Ping(10), Ping(-1_000)])
     let_pass(timer, 10)
     statistics = timer.statistics()
-
     assert 8_000_000 == statistics.late_sum_ns == statistics.late_max_ns
     assert 3 == sum(statistics.late_ns)
     assert (2, 1) == (statistics.late_ns[0], statistics.late_ns[(8_000_000).bit_length()])
@@ -446,7 +427,6 @@ def test_lateness_counts_from_the_moved_deadline(collecting, executor, delay_ms,
     let_pass(collecting, max(0, moved_ms) + 3)
     while executor.run():
         pass
-
     assert 3_000_000 == collecting.statistics().late_sum_ns == collecting.statistics().late_max_ns
 
 
@@ -457,7 +437,6 @@ def test_counts_are_exact_when_all_has_run():
             timer.add(Ping(number % 20))
         while timer.size:
             timer.advance_clock(5)
-
         assert eventually(lambda: timer.statistics().fired == 500)
         assert 500 == sum(timer.statistics().late_ns)
 
@@ -473,7 +452,6 @@ def test_batch_after_the_shutdown_starts_no_thread(clock):
 
     timer._dispatcher.hand_over = after_the_shutdown
     timer.add(task)
-
     assert task.ran.is_set()
     assert [] == [thread.name for thread in threading.enumerate() if thread.name.startswith("timer-executor")]
 
@@ -487,5 +465,4 @@ def test_statistics_wait_for_the_counts_of_a_batch(timer):
         reader.join(0.05)
         assert [] == read
     reader.join(PATIENCE_S)
-
     assert (0, 0) == (read[0].fired, sum(read[0].late_ns))

@@ -58,7 +58,6 @@ def test_entry_cascades_down_a_level_at_a_time(timer, pass_ms):
     for _ in range(26):
         places.append(task._task_bucket.level)
         pass_ms(1)
-
     assert sorted(places, reverse=True) == places
     assert {2, 1, 0} == set(places)
     assert [26_000_000] == [task.deadline_ns] == [timer.now_ns()]
@@ -69,7 +68,6 @@ def test_hand_catches_up_after_idling(timer):
     """After an idle stretch a short delay lands on the finest level again."""
     timer._clock.advance(1_000_000)
     timer.add(Ping(2))
-
     assert (1,) == timer.statistics().occupancy
 
 
@@ -81,7 +79,6 @@ def test_hand_never_passes_a_task(timer):
     timer.add(Ping(5))
     check_invariants(timer)
     timer.advance_clock(0)
-
     assert late.ran.is_set()
     assert 1 == timer.size
 
@@ -103,7 +100,6 @@ def test_buckets_do_not_pile_up(timer, pass_ms):
             task = added(timer, Ping(delay_ms))
             task.cancel()
         pass_ms(1)
-
     assert 3 * len(timer._wheel.levels) >= len(timer._wheel.waiting())
 
 
@@ -124,7 +120,6 @@ def test_bucket_of_the_next_turn_is_not_taken_for_one_of_this():
     far, _ = wheel.place(16)
     far.put(Ping(1))
     near, _ = wheel.bucket_for(2 * NS_PER_MS, NS_PER_MS)
-
     assert [(16, 20), (2, 3)] == [(bucket.first, bucket.end) for bucket in (far, near)]
 
 
@@ -133,7 +128,6 @@ def test_next_tick_is_known_without_walking():
     wheel = TimingWheel(20, threading.Lock())
     bucket, is_earliest = wheel.place(20**8 + 5)
     bucket.put(Ping(1))
-
     assert is_earliest
     assert bucket.first - wheel.levels[bucket.level].span == wheel.next_tick()
     assert 20 * len(wheel.levels) > len(wheel.buckets())

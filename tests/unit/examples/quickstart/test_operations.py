@@ -22,7 +22,6 @@ def test_append_is_committed_when_all_replicas_have_it(purgatories, partition):
     """An append waits for the last replica, and is answered once, with "committed"."""
     produce = purgatories.make("produce")
     append = DelayedAppend(partition, partition.append(b"x"), 500)
-
     assert not produce.try_complete_else_watch(append, [partition])
     partition.copy(0)
     assert 0 == produce.check_and_complete(partition)
@@ -36,7 +35,6 @@ def test_append_times_out(purgatories, partition):
     append = DelayedAppend(partition, partition.append(b"x"), 500)
     purgatories.make("produce").try_complete_else_watch(append, [partition])
     partition.copy(0)
-
     purgatories.advance(499)
     assert 0 == append.answered
     purgatories.advance(1)
@@ -47,7 +45,6 @@ def test_fetch_waits_for_enough_records(purgatories, partition):
     """A long poll is answered when it can have as many records as it asked for."""
     fetch_purgatory, answers = purgatories.make("fetch"), []
     fetch_purgatory.try_complete_else_watch(DelayedFetch(partition, 0, 2, 500, answers.append), [partition])
-
     for record in (b"a", b"b"):
         assert [] == answers
         partition.append(record)
@@ -62,6 +59,5 @@ def test_fetch_takes_what_there_is_at_the_end(purgatories, partition):
     purgatories.make("fetch").try_complete_else_watch(DelayedFetch(partition, 0, 2, 500, answers.append), [partition])
     partition.append(b"a")
     copy(partition)
-
     purgatories.advance(500)
     assert [[b"a"]] == [fetch.records for fetch in answers]

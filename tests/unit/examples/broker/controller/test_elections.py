@@ -46,7 +46,6 @@ def test_among():
 def test_assignment_is_even(nodes, partitions, replicas):
     """Every partition has its replicas on different nodes, and every node leads and follows as many as the others."""
     found = assign(range(1, nodes + 1), partitions, replicas, start=1)
-
     assert all(replicas == len(set(chosen)) for chosen in found.values())
     led = [sum(chosen[0] == node for chosen in found.values()) for node in range(1, nodes + 1)]
     has = [sum(node in chosen for chosen in found.values()) for node in range(1, nodes + 1)]

@@ -23,7 +23,6 @@ keys = st.tuples(st.text("abc.", min_size=1, max_size=5), st.integers(0, 99))
 def test_state_is_read_back(leader, epoch, isr, gone):
     """A leadership is read as it was written, with the version of its node."""
     state = Leadership(leader, epoch, isr, 7, gone)
-
     assert state == layout.state_of(layout.write_state(state), 7)
 
 
@@ -42,7 +41,6 @@ def test_lists_are_read_back(targets):
 def test_broker_is_read_back():
     """A node's registration is read as it was written."""
     info = layout.BrokerInfo(3, "host", 9092, "life")
-
     assert info == layout.BrokerInfo.read(3, info.write())
 
 
@@ -53,7 +51,6 @@ def test_a_registration_with_many_logs_is_small_enough_for_zookeeper(logs, some)
     ends = {f"orders-{random.getrandbits(24):x}-{number}": (3, random.getrandbits(30)) for number in range(logs)}
     empty = {f"empty-{number}": (-1, 0) for number in range(logs)}
     data = layout.BrokerInfo(3, "host", 9092, "life", ends=ends | empty).write()
-
     assert len(data) < 1 << 20
     found = layout.BrokerInfo.read(3, data).ends
     assert found.items() < ends.items() if some else ends == found
@@ -76,7 +73,6 @@ def test_numbers_fit_into_requests(field):
 def test_controller_is_written_as_tools_expect():
     """The controller is written in the form that other tools read."""
     content = json.loads(layout.write_controller(3))
-
     assert {"version": 1, "brokerid": 3} == {name: content[name] for name in ("version", "brokerid")}
     assert content["timestamp"].isdigit()
 

@@ -20,7 +20,6 @@ def test_a_large_change_is_sent_in_pieces():
         requests.leader_and_isr([2], key)
         requests.stop_replica(2, key, delete=False)
     requests.send()
-
     updates = channel.of(UpdateMetadataRequest, 1)
     assert [1_000, 1_000, 500] == [len(each.states) for each in channel.of(LeaderAndIsrRequest, 2)]
     assert [1_000, 1_000, 500] == [len(each.states) for each in updates]

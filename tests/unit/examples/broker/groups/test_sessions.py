@@ -54,7 +54,6 @@ def test_a_sign_of_life_puts_the_deadline_off(session):
     session.advance(999)
     session.loop.run()
     assert ([], first, 1) == (session.lost, session.member.heartbeat, session.heartbeats.num_delayed)
-
     session.advance(2)
     session.loop.run()
     assert [session.member] == session.lost
@@ -68,7 +67,6 @@ def test_a_sign_of_life_at_the_last_moment(session):
     session.advance(999)
     session.loop.run()
     assert [] == session.lost
-
     session.advance(2)
     session.loop.run()
     assert [session.member] == session.lost

@@ -36,11 +36,9 @@ def test_a_cut_is_saved_before_records_are_appended(leader, tmp_path, is_aligned
     leader.delete(3)
     leader.manager.checkpoint()
     assert (3, 5) == TopicStore(tmp_path).checkpoint_of("t-0")
-
     leader.manager.lead_or_follow(KEY, Leadership(2, 1, (2,), version=1), (1, 2, 3))
     leader.partition.is_aligned = is_aligned
     fetcher = _Fetcher(leader.manager, 2, Link())
     step = fetcher._fetch_once if is_aligned else fetcher._align
     asyncio.run(step({KEY: leader.partition}))
-
     assert (1, 1) == TopicStore(tmp_path).checkpoint_of("t-0")

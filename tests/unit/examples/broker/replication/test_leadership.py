@@ -23,9 +23,7 @@ def test_thousands_parked_are_answered_when_leadership_moves(node):
         node.fetch(lambda found: reads.update(each.code for each in found))
     waiting = node.manager.produces, node.manager.fetches.purgatory
     assert [3_000, 3_000] == [each.num_delayed for each in waiting]
-
     node.decide(2, 1)
-
     assert {ErrorCode.NOT_LEADER_OR_FOLLOWER: 3_000} == writes == reads
     assert [0, 0] == [each.num_delayed for each in waiting]
     assert [("leads", KEY), ("follows", KEY)] == node.told
@@ -72,11 +70,9 @@ def test_shrinking_is_a_wish_until_it_is_written(node):
     node.append()
     later = time.monotonic() + 100
     node.fetched(2, 1, now=later)
-
     node.partition.shrink_isr(later + 2, 3.0)
     assert {1, 2} == node.partition.wanted_isr
     assert (0, set(ALL)) == (node.partition.high_watermark, node.partition.isr)
-
     assert node.partition.settle_isr((1, 2), 7)
     assert (1, {1, 2}, None) == (node.partition.high_watermark, node.partition.isr, node.partition.wanted_isr)
 
@@ -87,7 +83,6 @@ def test_growing_counts_before_it_is_written(node):
     node.append()
     node.fetched(2, 1)
     assert 1 == node.partition.high_watermark
-
     node.fetched(3, 1)
     assert {1, 2, 3} == node.partition.wanted_isr
     node.append()
@@ -103,7 +98,6 @@ def test_joining_takes_all_that_earlier_leaders_committed(node):
     node.partition.log.append_replicated(build([(None, b"x")] * 5, timestamps=[1] * 5))
     node.decide(1, 1, isr=(1, 2))
     assert 0 == node.partition.high_watermark
-
     node.fetched(3, 3)
     assert None is node.partition.wanted_isr
     node.fetched(3, 5)
@@ -134,9 +128,7 @@ def test_cut_where_epochs_part(node):
         node.append()
     node.decide(2, 4)
     assert not node.partition.is_aligned
-
     assert node.partition.align(3, 2)
-
     assert 2 == node.partition.log.next_offset
     assert node.partition.is_aligned
 
@@ -147,7 +139,6 @@ def test_cut_asks_again_when_epochs_differ(node):
         node.decide(1, epoch)
         node.append()
         node.decide(2, epoch + 1)
-
     assert not node.partition.align(2, 1)
     assert 1 == node.partition.log.epochs.latest
     assert node.partition.align(1, 1)
@@ -180,7 +171,6 @@ def test_deleted_replica_leaves_nothing(node):
     node.append()
     node.manager.delete_replica(KEY)
     assert not folder.exists()
-
     folder.mkdir()
     node.manager.delete_replica(KEY)
     assert not folder.exists()
@@ -213,7 +203,6 @@ def test_stray_is_dropped(node):
     folder = node.partition.log.folder
     node.manager.drop_stray(KEY)
     assert (False, {}) == (folder.exists(), node.manager.partitions)
-
     folder.mkdir()
     node.manager.drop_stray(KEY)
     node.manager.drop_stray(("never", 0))
@@ -240,5 +229,4 @@ def test_what_is_left_of_another_topic_is_removed(node):
         kept.append(node.partition.log.next_offset)
         node.append()
         node.forget()
-
     assert [0, 1, 2, 0] == kept

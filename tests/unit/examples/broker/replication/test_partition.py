@@ -350,7 +350,6 @@ def test_a_follower_of_the_internal_topic_secures_records_before_it_hides_others
     append(leader)
     follower.replicate(leader.log.read(3, 4, 1 << 20), leader_watermark=4, leader_start=2)
     assert 0 == follower.log.start_offset
-
     follower.log.sync()
     append(leader)
     follower.replicate(leader.log.read(4, 5, 1 << 20), leader_watermark=5, leader_start=2)

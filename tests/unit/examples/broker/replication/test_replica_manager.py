@@ -265,7 +265,6 @@ def test_records_of_the_offsets_topic_stay(leader):
     lead(leader.manager, OFFSETS_TOPIC)
     leader.append(key, acks=1)
     leader.followers_reach(1, key=key)
-
     leader.manager.delete_records({key: -1}, timeout_ms=0, respond=leader.answers.append)
     assert {key: (ErrorCode.INVALID_TOPIC, -1)} == leader.answers[-1]
     assert 0 == leader.manager.partitions[key].log.start_offset
@@ -279,7 +278,6 @@ def test_a_failure_of_the_disk_that_is_over_is_reported(leader, tmp_path):
     leader.manager.on_disk = reports.append
     disk.failed(OSError("no space left on device"))
     now[0] = 100.0
-
     for expected in ([True], [True, False], [True, False]):
         leader.manager.check_disk()
         assert expected == reports

@@ -49,7 +49,6 @@ def test_a_log_can_be_synced_while_it_is_restarted(log, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", beside)
         log.restart_at(50)
-
     assert 50 == log.next_offset
     assert ["00000000000000000050.log"] == [path.name for path in log.folder.iterdir()]
 
