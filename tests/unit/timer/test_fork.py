@@ -13,6 +13,7 @@ from tests.unit.faults import test_process
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
 
 IN_CHILD = """
+import contextlib, gc
 from timer._fork import call_after_fork, new_condition, new_event, new_lock, new_rlock, report_failures_to
 
 def in_child(look):
@@ -26,17 +27,19 @@ def in_child(look):
     if os.waitpid(pid, 0)[1]:
         print("the child hangs or failed", flush=True)
 
-def on_another_thread(hold):
-    "Let another thread go into hold() and stay there; answers with the event that ends it, and the thread."
+@contextlib.contextmanager
+def held_by_another_thread(lock):
     entered, left = threading.Event(), threading.Event()
     def run():
-        with hold:
+        with lock:
             entered.set()
             left.wait()
     thread = threading.Thread(target=run)
     thread.start()
     entered.wait()
-    return left, thread
+    yield
+    left.set()
+    thread.join()
 """
 
 
@@ -48,22 +51,19 @@ def run(program):
 @pytest.mark.parametrize("make", ["new_lock", "new_rlock", "new_condition"])
 def test_a_lock_that_another_thread_holds_is_free_in_the_child(make):
     """The child takes it at once. In the parent it stays with the thread that holds it."""
-    out = run(
+    assert ["True", "False"] == run(
         f"""
         lock = {make}()
-        left, thread = on_another_thread(lock)
-        in_child(lambda: lock.acquire(blocking=False))
-        print(lock.acquire(blocking=False))
-        left.set()
-        thread.join()
+        with held_by_another_thread(lock):
+            in_child(lambda: lock.acquire(blocking=False))
+            print(lock.acquire(blocking=False))
         """
     )
-    assert ["True", "False"] == out
 
 
 def test_a_re_entrant_lock_stays_with_the_thread_that_forks():
     """Code that forks inside ``with lock:`` leaves the block in the child as in the parent."""
-    out = run(
+    assert ["(True, False)"] == run(
         """
         lock = new_rlock()
         def leave():
@@ -75,12 +75,11 @@ def test_a_re_entrant_lock_stays_with_the_thread_that_forks():
         lock.release()
         """
     )
-    assert ["(True, False)"] == out
 
 
 def test_a_condition_shares_its_lock_and_forgets_who_waits():
     """A thread that waited in the parent is not notified in the child, and the shared lock is free."""
-    out = run(
+    assert ["(0, False)"] == run(
         """
         lock = new_lock()
         changed = new_condition(lock)
@@ -91,57 +90,50 @@ def test_a_condition_shares_its_lock_and_forgets_who_waits():
         waiter.start()
         while not changed._waiters:
             time.sleep(0.001)
-        left, thread = on_another_thread(lock)
-        def look():
-            with changed:
-                changed.notify_all()
-                return len(changed._waiters), changed.wait(0.001)
-        in_child(look)
-        left.set()
-        thread.join()
+        with held_by_another_thread(lock):
+            def look():
+                with changed:
+                    changed.notify_all()
+                    return len(changed._waiters), changed.wait(0.001)
+            in_child(look)
         with changed:
             changed.notify_all()
         waiter.join()
         """
     )
-    assert ["(0, False)"] == out
 
 
 @pytest.mark.parametrize("is_set", [True, False])
 def test_an_event_is_as_it_was(is_set):
     """A child finds an event set or not set, as in the parent, although another thread held its lock."""
-    out = run(
+    assert [str(is_set)] == run(
         f"""
         event = new_event()
         if {is_set}:
             event.set()
-        left, thread = on_another_thread(event._cond)
-        in_child(lambda: event.wait(0.001))
-        left.set()
-        thread.join()
+        with held_by_another_thread(event._cond):
+            in_child(lambda: event.wait(0.001))
         """
     )
-    assert [str(is_set)] == out
 
 
 def test_a_lock_of_a_grandchild_is_free_too():
     """The child of a child frees the locks again."""
-    out = run(
+    assert ["True", "child"] == run(
         """
         lock = new_lock()
         def again():
-            left, thread = on_another_thread(lock)
-            in_child(lambda: lock.acquire(blocking=False))
+            with held_by_another_thread(lock):
+                in_child(lambda: lock.acquire(blocking=False))
             return "child"
         in_child(again)
         """
     )
-    assert ["True", "child"] == out
 
 
 def test_objects_are_called_in_order_with_free_locks_and_as_long_as_they_live():
     """``after_fork()`` may take every lock. A dead object is not called, and one that raises stops no other."""
-    out = run(
+    assert ["""['a', 'b', ('b', "OSError('no more')"), 'd']""", "[]"] == run(
         """
         lock = new_lock()
         class Thing:
@@ -156,21 +148,18 @@ def test_objects_are_called_in_order_with_free_locks_and_as_long_as_they_live():
         calls = []
         things = [Thing("a"), Thing("b"), Thing("c"), Thing("d")]
         del things[2]
-        __import__("gc").collect()
+        gc.collect()
         report_failures_to(lambda thing, error: calls.append((thing.name, repr(error))))
-        left, thread = on_another_thread(lock)
-        in_child(lambda: calls)
-        print(calls)
-        left.set()
-        thread.join()
+        with held_by_another_thread(lock):
+            in_child(lambda: calls)
+            print(calls)
         """
     )
-    assert ["""['a', 'b', ('b', "OSError('no more')"), 'd']""", "[]"] == out
 
 
 def test_a_failure_is_not_silent():
     """Without a place to report to, an exception of ``after_fork()`` is written as an unraisable exception."""
-    out = run(
+    assert ["""[("OSError('no more')", True)]"""] == run(
         """
         from timer import _fork
         report_failures_to(_fork._report_unraisable)
@@ -184,14 +173,12 @@ def test_a_failure_is_not_silent():
         in_child(lambda: told)
         """
     )
-    assert ["""[("OSError('no more')", True)]"""] == out
 
 
 def test_a_lock_that_nothing_refers_to_is_freed():
     """The list of locks does not keep them alive."""
-    out = run(
+    assert ["True"] == run(
         """
-        import gc
         from timer import _fork
         gc.collect()
         before = len(_fork._locks), len(_fork._rlocks), len(_fork._objects)
@@ -201,4 +188,3 @@ def test_a_lock_that_nothing_refers_to_is_freed():
         print(before == (len(_fork._locks), len(_fork._rlocks), len(_fork._objects)))
         """
     )
-    assert ["True"] == out

@@ -24,21 +24,15 @@ def thread_names():
 class Counting(Timer):
     """A timer of a user's own class."""
 
-    def __init__(self):
-        self.advanced = 0
-        self.closed = 0
+    size, add = 7, pytest.fail
 
-    def add(self, task):
-        raise NotImplementedError
+    def __init__(self):
+        self.advanced = self.closed = 0
 
     def advance_clock(self, timeout_ms):
         self.advanced += 1
         time.sleep(0.001)
         return False
-
-    @property
-    def size(self):
-        return 7
 
     def shutdown(self):
         self.closed += 1
@@ -97,30 +91,23 @@ def test_shutdown_is_prompt_while_the_reaper_sleeps(reaper):
 
 def test_shutdown_from_a_task(reaper):
     """A task may shut down the timer that runs it."""
-    done = threading.Event()
-    reaper.add(Ping(1, do=lambda: [reaper.shutdown(), done.set()]))
-    assert done.wait(PATIENCE_S)
-
-
-def nothing(reaper):
-    """It sleeps without end."""
-
-
-def far_task(reaper):
-    reaper.add(Ping(3_600_000))
-
-
-def other_call(reaper):
-    assert not reaper.advance_clock(5)
-
-
-@pytest.mark.parametrize("before", [nothing, far_task, other_call])
-def test_earlier_task_wakes_the_sleeper(reaper, before):
-    """A reaper that sleeps wakes at once for a nearer task, also after another call waited in the timer for a while."""
-    before(reaper)
-    time.sleep(0.02)
-    task = added(reaper, Ping(5))
+    task = added(reaper, Ping(1, do=lambda: reaper.shutdown()))
     assert task.ran.wait(PATIENCE_S)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(lambda _: None, id="without a task"),
+        pytest.param(lambda reaper: reaper.add(Ping(3_600_000)), id="until a far task"),
+        pytest.param(lambda reaper: reaper.advance_clock(5), id="after another call waited in the timer"),
+    ],
+)
+def test_earlier_task_wakes_the_sleeper(reaper, before):
+    """A reaper that sleeps wakes at once for a nearer task."""
+    assert not before(reaper)
+    time.sleep(0.02)
+    assert added(reaper, Ping(5)).ran.wait(PATIENCE_S)
 
 
 def test_no_work_is_done_for_empty_ticks():
@@ -192,23 +179,15 @@ def test_driver_stops_from_its_own_thread():
 
 
 def test_driver_leaves_the_timer_be():
-    """Stopping a driver does not shut down its timer."""
+    """Stopping a driver does not shut down its timer. A timer that is shut down ends its driver."""
     with SystemTimer() as timer:
-        driver = Driver("grim", timer)
-        driver.stop()
-        driver.stop()
+        stopped, driver = Driver("stopped", timer), Driver("grim", timer)
+        for _ in range(2):
+            stopped.stop()
         timer.add(Ping(10_000))
-        assert (1, False) == (timer.size, driver.thread.is_alive())
-
-
-def test_driver_ends_with_its_timer():
-    """A timer that is shut down under its driver ends the thread."""
-    timer = SystemTimer()
-    driver = Driver("grim", timer)
-    timer.shutdown()
+        assert (1, False, True) == (timer.size, stopped.thread.is_alive(), driver.thread.is_alive())
     driver.thread.join(PATIENCE_S)
-    assert not driver.thread.is_alive()
-    assert 0 == driver.restarts
+    assert (False, 0) == (driver.thread.is_alive(), driver.restarts)
 
 
 def test_reaper_takes_timers_that_nothing_drives(reaper):

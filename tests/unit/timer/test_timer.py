@@ -120,12 +120,6 @@ def test_early_wakeup_runs_nothing(clock):
 # -- advance_clock
 
 
-def test_advance_answers_whether_something_expired(timer, look):
-    """Nothing due within the timeout gives False."""
-    timer.add(Ping(10))
-    assert [False, True, False] == [look(0), look(10), look(0)]
-
-
 def test_advance_waits_for_what_comes_due():
     """A waiting call returns when something has expired, not at the end of the timeout."""
     with SystemTimer(executor=InlineExecutor()) as timer:
@@ -146,17 +140,17 @@ def test_advance_ends_with_the_timer():
 
 
 def test_no_thread_before_the_first_task_is_due(clock):
-    """A timer makes its thread when it is first needed."""
+    """A timer makes its thread when it is first needed. A look at which nothing is due answers False."""
     with SystemTimer("idle", clock=clock) as timer:
         timer.add(Ping(5))
-        timer.advance_clock(0)
+        assert not timer.advance_clock(0)
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("idle")]
 
 
 def test_due_tasks_go_to_the_executor_as_one_batch(collecting, executor):
     """Everything that is due at a look is one call of ``submit``."""
     tasks = add_all(collecting, [Ping(delay_ms) for delay_ms in (1, 2, 3, 25, 26)])
-    let_pass(collecting, 30)
+    assert let_pass(collecting, 30)
     assert (0, 5) == (collecting.size, collecting.statistics().handed_over)
     tasks[1].cancel()  # not run yet, so it can still be cancelled
     assert 1 == executor.run()
@@ -384,26 +378,20 @@ def test_next_deadline(timer, look):
     assert 100 < timer.next_deadline_ms() <= 997
 
 
-def test_pending_tasks_are_listed_by_deadline(timer):
-    """The pending tasks can be listed, earliest first, as a copy."""
-    add_all(timer, [Ping(delay_ms) for delay_ms in (500, 2, 90, 9_000)])
-    listed = timer.pending()
-    assert [2, 90, 500, 9_000] == [task.delay_ms for task in listed]
-    listed.clear()
-    assert 4 == timer.size
-
-
 def test_statistics_are_a_frozen_value(look, timer):
-    """Statistics count pending, run and failed tasks, and don't change any more."""
+    """Statistics count pending, run and failed tasks, and don't change any more. The list of the pending is a copy."""
     timer._dispatcher._on_error = lambda *_: None
-    add_all(timer, [Ping(2), Ping(2, do=fail), Ping(50), Ping(5_000)])
+    add_all(timer, [Ping(2), Ping(2, do=fail), *(Ping(delay_ms) for delay_ms in (500, 90, 9_000))])
     look(2)
-    statistics = timer.statistics()
-    assert ("timer", 2, 2, 1) == (statistics.name, statistics.pending, statistics.fired, statistics.failed)
-    assert 2 == sum(statistics.occupancy)
+    statistics, listed = timer.statistics(), timer.pending()
+    assert ("timer", 3, 2, 1) == (statistics.name, statistics.pending, statistics.fired, statistics.failed)
+    assert 3 == sum(statistics.occupancy)
     assert statistics.next_deadline_ms > 0
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         statistics.pending = 0
+    assert [90, 500, 9_000] == [task.delay_ms for task in listed], "by deadline"
+    listed.clear()
+    assert 3 == timer.size
 
 
 @pytest.mark.parametrize("epoch_ns", [0, 1_800_000_000_000_000_000], ids=["from 0", "from 1970"])
