@@ -28,16 +28,31 @@ def _small(monkeypatch):
     monkeypatch.setattr(replication_settings, "_INTERNAL_SEGMENT", 1_000)
 
 
+def compaction_of(groups):
+    return Compaction(groups.coordinator.store, groups.replicas, turn_ms=0, run_actions=groups.run)
+
+
 @pytest.fixture
 def compact(groups):
     """Do what is due, and give the log."""
-    due = Compaction(groups.coordinator.store, groups.replicas, turn_ms=0, run_actions=groups.run)
+    due = compaction_of(groups)
 
     async def compact():
         await due.look(PARTITION)
         return log_of(groups)
 
     return compact
+
+
+@pytest.fixture
+def behind(groups):
+    """The partition after 100 commits of the group "g", which a follower in sync does not have."""
+    for number in range(100):
+        commit(groups, "g", number)
+    partition = groups.replicas.partitions[PARTITION]
+    partition.followers.set_followers([2], 0.0)
+    partition.isr = {1, 2}
+    return partition
 
 
 def log_of(groups):
@@ -99,10 +114,10 @@ async def test_members_large_texts_and_deletions_are_kept(groups, compact, resta
     again.coordinator.commits.delete_group("g", lambda _: None)
     for _ in range(300):
         commit(again, "expired", 3)
-    due = Compaction(again.coordinator.store, again.replicas, turn_ms=0, run_actions=again.run)
-    await due.look(PARTITION)
-    again.replicas.sync()
-    await due.look(PARTITION)
+    due = compaction_of(again)
+    for _ in range(2):
+        await due.look(PARTITION)
+        again.replicas.sync()
     assert {"expired", "offset deleted"} == state_of(again).keys()
     assert log_of(again).distance(log_of(again).start_offset, log_of(again).next_offset) < 2_000
 
@@ -128,45 +143,33 @@ async def test_a_copy_does_not_replace_a_newer_record(groups, monkeypatch):
     assert dict.fromkeys("def", 2) == found
 
 
-async def test_records_are_copied_as_the_log_has_them(groups, compact):
+async def test_records_are_copied_as_the_log_has_them(groups, behind):
     """A commit that no replica has yet is copied as well. The acknowledged one before it would replace it."""
-    commit(groups, "g", 1)
-    partition = groups.replicas.partitions[PARTITION]
-    partition.followers.set_followers([2], 0.0)
-    partition.isr = {1, 2}
     answers = []
-    groups.coordinator.commits.commit("g", Identity(""), {("t", 0): Commit(2)}, answers.append)
-    assert (1, []) == (groups.group.offsets["t", 0].offset, answers)
+    groups.coordinator.commits.commit("g", Identity(""), {("t", 0): Commit(100)}, answers.append)
+    assert (99, []) == (groups.group.offsets["t", 0].offset, answers)
     run_at_once(groups.coordinator.store.rewrite(PARTITION))
-    assert 2 == state_of(groups)["g"][0]["t", 0].offset
+    assert 100 == state_of(groups)["g"][0]["t", 0].offset
 
 
-async def test_nothing_is_deleted_before_the_replicas_have_the_copy(groups, compact):
+async def test_nothing_is_deleted_before_the_replicas_have_the_copy(groups, behind, compact):
     """The start of the log moves after the high watermark and the disk have passed the copy."""
-    for number in range(100):
-        commit(groups, "g", number)
-    partition = groups.replicas.partitions[PARTITION]
-    partition.followers.set_followers([2], 0.0)
-    partition.isr = {1, 2}
     log = await compact()
     groups.replicas.sync()
     await compact()
     assert 0 == log.start_offset
-    partition.isr = {1}
-    partition.advance_high_watermark()
+    behind.isr = {1}
+    behind.advance_high_watermark()
     await compact()
     assert 100 == log.start_offset
 
 
-async def test_a_rejected_copy_is_tried_again(groups, compact):
+async def test_a_rejected_copy_is_tried_again(groups, behind, compact):
     """Too few replicas in sync: nothing is deleted, and the next try copies everything."""
-    for number in range(100):
-        commit(groups, "g", number)
-    partition = groups.replicas.partitions[PARTITION]
-    partition.min_isr = 2
+    behind.isr, behind.min_isr = {1}, 2
     with pytest.raises(BrokerError):
         await compact()
-    partition.min_isr = 1
+    behind.min_isr = 1
     for _ in range(2):
         log = await compact()
         groups.replicas.sync()
@@ -222,7 +225,7 @@ async def test_a_crash_between_any_two_steps(tmp_path, make_groups, crashes):
     tmp_path /= "data"
     groups = make_groups(tmp_path)
     acknowledged, sent, deleted = {}, {}, set()
-    due = Compaction(groups.coordinator.store, groups.replicas, turn_ms=0, run_actions=groups.run)
+    due = compaction_of(groups)
     crashes.knows = lambda: (dict(acknowledged), dict(sent), set(deleted))
 
     def work(number):

@@ -65,33 +65,30 @@ def test_a_kill_in_the_midst_of_a_deletion(groups, restart):
     assert {T0: Commit(1)} == committed(restart(again, u=1))
 
 
-@pytest.mark.parametrize("there", [{}, {"t": "new"}])
-def test_a_topic_deleted_while_another_coordinated(groups, there):
-    """A node that takes groups over forgets their offsets of topics that the tree lacks, or has with another id."""
-    give_id(groups, "t", "old")
+@pytest.mark.parametrize(
+    ("committed_of", "known_here", "in_the_tree", "is_kept"),
+    [
+        pytest.param("old", None, {}, False, id="deleted while another node coordinated"),
+        pytest.param("old", None, {"t": "new"}, False, id="created again while another node coordinated"),
+        pytest.param("old", None, {"t": "old"}, True, id="there"),
+        pytest.param("old", None, None, True, id="the tree does not answer"),
+        pytest.param("new", "new", {}, True, id="not in the tree yet"),
+        pytest.param("", "new", {"t": "new"}, True, id="committed before topics had ids"),
+    ],
+)
+def test_a_node_that_takes_groups_over_forgets_offsets_of_deleted_topics(
+    groups, committed_of, known_here, in_the_tree, is_kept
+):
+    """Those of topics that neither this node nor the tree has under that id are forgotten permanently. Others stay."""
+    give_id(groups, "t", committed_of)
     groups.commit("", -1, {T0: Commit(100)})
-    del groups.replicas.store.topics["t"]
-    load_again(groups, there)
+    if known_here is None:
+        del groups.replicas.store.topics["t"]
+    else:
+        give_id(groups, "t", known_here)
+    load_again(groups, in_the_tree)
     load_again(groups, None)
-    assert {} == committed(groups)
-
-
-@pytest.mark.parametrize("there", [{"t": "old"}, None])
-def test_offsets_of_topics_that_are_there_are_kept(groups, there):
-    """A node that takes groups over keeps the offsets of the tree's topics, and all if the tree doesn't answer."""
-    give_id(groups, "t", "old")
-    groups.commit("", -1, {T0: Commit(100)})
-    del groups.replicas.store.topics["t"]
-    load_again(groups, there)
-    assert {T0: Commit(100, topic_id="old")} == committed(groups)
-
-
-def test_a_tree_that_is_late_takes_nothing(groups):
-    """Offsets of a topic that this node knows are kept, although the tree does not have it yet."""
-    give_id(groups, "t", "new")
-    groups.commit("", -1, {T0: Commit(100)})
-    load_again(groups, {})
-    assert {T0: Commit(100, topic_id="new")} == committed(groups)
+    assert ({T0: Commit(100, topic_id=committed_of)} if is_kept else {}) == committed(groups)
 
 
 def test_a_commit_from_before_is_not_given(groups):
@@ -102,11 +99,3 @@ def test_a_commit_from_before_is_not_given(groups):
     assert {} == committed(groups)
     assert {T0: ErrorCode.NONE} == groups.commit("", -1, {T0: Commit(3)})
     assert {T0: Commit(3, topic_id="new")} == committed(groups)
-
-
-def test_commits_without_an_id_are_of_whatever_topic_there_is(groups):
-    """Offsets from before topics had ids are returned as before."""
-    groups.commit("", -1, {T0: Commit(100)})
-    give_id(groups, "t", "new")
-    load_again(groups, {"t": "new"})
-    assert {T0: Commit(100)} == committed(groups)

@@ -35,6 +35,12 @@ class Fixture:
         self.clock.advance(ms)
         self.timer.advance_clock(0)
 
+    def lost_after(self, ms):
+        """The members that are lost when this time has passed and the loop has run."""
+        self.advance(ms)
+        self.loop.run()
+        return self.lost
+
 
 @pytest.fixture
 def session():
@@ -51,12 +57,9 @@ def test_a_sign_of_life_puts_the_deadline_off(session):
     for _ in range(10):
         session.advance(900)
         session.renew()
-    session.advance(999)
-    session.loop.run()
-    assert ([], first, 1) == (session.lost, session.member.heartbeat, session.heartbeats.num_delayed)
-    session.advance(2)
-    session.loop.run()
-    assert [session.member] == session.lost
+    assert [] == session.lost_after(999)
+    assert (first, 1) == (session.member.heartbeat, session.heartbeats.num_delayed)
+    assert [session.member] == session.lost_after(2)
 
 
 def test_a_sign_of_life_at_the_last_moment(session):
@@ -64,9 +67,5 @@ def test_a_sign_of_life_at_the_last_moment(session):
     session.advance(1_001)
     assert session.loop.batches
     session.renew()
-    session.advance(999)
-    session.loop.run()
-    assert [] == session.lost
-    session.advance(2)
-    session.loop.run()
-    assert [session.member] == session.lost
+    assert [] == session.lost_after(999)
+    assert [session.member] == session.lost_after(2)

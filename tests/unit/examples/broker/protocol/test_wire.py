@@ -64,29 +64,19 @@ def test_damaged_messages_are_refused_cleanly(any_message, row, data):
         decode(api.request, version, bytes(raw))
 
 
-def test_a_huge_length_allocates_nothing():
-    """An array or a payload that claims more than the request holds is rejected before it is allocated."""
-    claims_two_billion = struct.pack(">hihi", -1, 0, 1, 0x7FFFFFFF)
-    with pytest.raises(MalformedRequest, match="past the end"):
-        decode(ProduceRequest, 7, claims_two_billion + b"\0" * 8)
-
-
-def test_null_is_refused_where_a_value_is_needed():
-    """A negative length stands for null, and is an error in a field that can't be null."""
-    with pytest.raises(MalformedRequest, match="null"):
-        decode(ProduceRequest, 0, struct.pack(">hii", 1, 100, -1))
-
-
-def test_bytes_after_the_message_are_refused():
-    """A request must fill its frame."""
-    with pytest.raises(MalformedRequest, match="2 bytes too many"):
-        decode(HeartbeatResponse, 0, b"\0\0\0\0")
-
-
-def test_text_that_is_not_utf8_is_refused():
-    """A string must be UTF-8."""
-    with pytest.raises(MalformedRequest):
-        decode(RequestHeader, 0, struct.pack(">hhih", 0, 0, 7, 1) + b"\xff")
+@pytest.mark.parametrize(
+    ("message", "version", "data", "problem"),
+    [
+        pytest.param(ProduceRequest, 7, struct.pack(">hihiq", -1, 0, 1, 2**31 - 1, 0), "past the end", id="length"),
+        pytest.param(ProduceRequest, 0, struct.pack(">hii", 1, 100, -1), "null", id="null"),
+        pytest.param(HeartbeatResponse, 0, b"\0\0\0\0", "2 bytes too many", id="rest"),
+        pytest.param(RequestHeader, 0, struct.pack(">hhih", 0, 0, 7, 1) + b"\xff", "utf-8", id="not UTF-8"),
+    ],
+)
+def test_malformed_messages_are_refused(message, version, data, problem):
+    """An array longer than the request is rejected before it is allocated, and so is null where a value is needed."""
+    with pytest.raises(MalformedRequest, match=problem):
+        decode(message, version, data)
 
 
 def test_null_and_empty_arrays_differ():

@@ -5,13 +5,14 @@ import pytest
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import build
-from examples.broker.replication.followers import FetchClock
+from examples.broker.replication.followers import FetchClock, Followers
 from examples.broker.replication.leadership import Leadership
 from examples.broker.replication.partition import Partition
 from examples.broker.storage.log import Log
 from tests.support.broker import rejected
 
 LAG_S = 3.0
+BATCH = build([(None, b"x")], timestamps=[1])
 
 
 @pytest.fixture
@@ -125,8 +126,7 @@ def test_silence_in_a_session_says_that_nothing_changed(make):
     append(partition)
     partition.follower_fetches(2, 1, 0, clock)
     clock.at = 50.0
-    assert set() == lagging(partition, 50.0 + LAG_S)
-    assert {2} == lagging(partition, 50.1 + LAG_S)
+    assert (set(), {2}) == (lagging(partition, 50.0 + LAG_S), lagging(partition, 50.1 + LAG_S))
 
 
 @pytest.fixture
@@ -143,8 +143,7 @@ def test_silence_does_not_excuse_a_follower_that_is_behind(at_the_end):
     clock.at = 10.0
     append(partition)
     clock.at = 10.1 + LAG_S
-    assert set() == lagging(partition, 10.0 + LAG_S)
-    assert {2} == lagging(partition, 10.1 + LAG_S)
+    assert (set(), {2}) == (lagging(partition, 10.0 + LAG_S), lagging(partition, 10.1 + LAG_S))
 
 
 def test_a_session_that_dropped_a_partition_says_nothing_of_it(at_the_end):
@@ -155,18 +154,15 @@ def test_a_session_that_dropped_a_partition_says_nothing_of_it(at_the_end):
     assert {2} == lagging(partition, 50.0)
 
 
-def test_what_was_sent_counts_when_it_has_arrived(make):
+def test_what_was_sent_counts_when_it_has_arrived(at_the_end):
     """A follower that asks for what comes after the end of its last answer was caught up when that was given."""
-    partition = make(replicas=(1, 2))
-    clock = FetchClock(1.0)
-    partition.follower_fetches(2, 0, 0, clock)
+    partition, clock = at_the_end
     append(partition)
     partition.followers.sent(2, 10.0, partition.log.next_offset)
     append(partition)
     clock.at = 10.1
     partition.follower_fetches(2, 1, 0, clock)
-    assert set() == lagging(partition, 10.0 + LAG_S)
-    assert {2} == lagging(partition, 10.1 + LAG_S)
+    assert (set(), {2}) == (lagging(partition, 10.0 + LAG_S), lagging(partition, 10.1 + LAG_S))
 
 
 def test_too_few_in_sync_replicas_refuse_before_and_after(make):
@@ -226,21 +222,20 @@ def test_the_low_watermark_waits_for_every_replica(make):
         partition.delete_before(6)
 
 
-def test_a_produce_has_one_batch_a_partition(make):
-    """Two batches, or bytes behind the one, are rejected, and nothing of it is appended."""
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        pytest.param(BATCH + BATCH, ErrorCode.INVALID_RECORD, id="two batches"),
+        pytest.param(BATCH + b"x", ErrorCode.INVALID_RECORD, id="bytes behind the batch"),
+        pytest.param(b"", ErrorCode.CORRUPT_MESSAGE, id="no batch"),
+        pytest.param(build([(None, b"x")] * 200, timestamps=[1] * 200), ErrorCode.MESSAGE_TOO_LARGE, id="large"),
+    ],
+)
+def test_a_produce_has_one_batch_a_partition(make, data, code):
+    """Anything else, or a batch above the limit, is rejected whole."""
     partition = make(replicas=(1,))
-    batch = build([(None, b"x")], timestamps=[1])
-    for data in (batch + batch, batch + b"x", b""):
-        with pytest.raises(BrokerError):
-            partition.append(data, acks=1)
-    assert 0 == partition.log.next_offset
-
-
-def test_large_batches_are_refused(make):
-    """A batch above the limit is rejected whole."""
-    partition = make(replicas=(1,))
-    with rejected(ErrorCode.MESSAGE_TOO_LARGE):
-        append(partition, count=200)
+    with rejected(code):
+        partition.append(data, acks=1)
     assert 0 == partition.log.next_offset
 
 
@@ -339,30 +334,33 @@ def test_sequences_of_rejected_batches_wrap(make):
     assert [ErrorCode.NOT_ENOUGH_REPLICAS, 0, 1] == send(partition, 0, last, 0)
 
 
-def test_a_follower_of_the_internal_topic_secures_records_before_it_hides_others(make):
+@pytest.fixture
+def internal(make):
+    """A leader and a follower of the internal topic, with three records. The follower is told of a log start of 2."""
+    leader, follower = make(), make(node=2)
+    follower.start_waits = True
+    for _ in range(3):
+        append(leader)
+    follower.replicate(leader.log.read(0, 3, 1 << 20), leader_watermark=3, leader_start=2)
+    return leader, follower
+
+
+def test_a_follower_of_the_internal_topic_secures_records_before_it_hides_others(internal):
     """The records before the leader's new start are needed until a copy of them is on this node's disk."""
-    leader, follower = make(), make(node=2)
-    follower.start_waits = True
-    for _ in range(3):
+    leader, follower = internal
+    for offset, start in ((3, 0), (4, 2)):
+        assert 0 == follower.log.start_offset
         append(leader)
-    follower.replicate(leader.log.read(0, 3, 1 << 20), leader_watermark=3, leader_start=2)
-    assert 0 == follower.log.start_offset
-    append(leader)
-    follower.replicate(leader.log.read(3, 4, 1 << 20), leader_watermark=4, leader_start=2)
-    assert 0 == follower.log.start_offset
-    follower.log.sync()
-    append(leader)
-    follower.replicate(leader.log.read(4, 5, 1 << 20), leader_watermark=5, leader_start=2)
-    assert (2, 4) == (follower.log.start_offset, follower.log.secured_offset)
+        data = leader.log.read(offset, offset + 1, 1 << 20)
+        follower.replicate(data, leader_watermark=offset + 1, leader_start=2)
+        assert start == follower.log.start_offset
+        follower.log.sync()
+    assert 5 == follower.log.secured_offset
 
 
-def test_a_log_start_that_waits_for_the_disk_is_adopted_without_another_record(make):
+def test_a_log_start_that_waits_for_the_disk_is_adopted_without_another_record(internal):
     """A leader sends its log start once. An idle follower adopts it when its records are on the disk."""
-    leader, follower = make(), make(node=2)
-    follower.start_waits = True
-    for _ in range(3):
-        append(leader)
-    follower.replicate(leader.log.read(0, 3, 1 << 20), leader_watermark=3, leader_start=2)
+    _, follower = internal
     follower.adopt_start()
     assert 0 == follower.log.start_offset
     follower.log.sync()
@@ -370,14 +368,21 @@ def test_a_log_start_that_waits_for_the_disk_is_adopted_without_another_record(m
     assert 2 == follower.log.start_offset
 
 
-def test_a_log_start_that_waits_is_forgotten_under_another_leader(make):
+def test_a_log_start_that_waits_is_forgotten_under_another_leader(internal):
     """Another leader may not have the records from there on, and sends a log start of its own."""
-    leader, follower = make(), make(node=2)
-    follower.start_waits = True
-    for _ in range(3):
-        append(leader)
-    follower.replicate(leader.log.read(0, 3, 1 << 20), leader_watermark=3, leader_start=2)
+    _, follower = internal
     follower.follow(Leadership(3, 7, (2, 3), 8), (1, 2, 3))
     follower.log.sync()
     follower.adopt_start()
     assert 0 == follower.log.start_offset
+
+
+def test_who_was_known_stays_as_known():
+    """Followers may come and go. The state of those that remain is kept."""
+    followers = Followers()
+    followers.set_followers([2, 3], now=0.0)
+    followers.fetched(2, 20, 0, FetchClock(1.0), 20)
+    followers.set_followers([2, 4], now=5.0)
+    assert (20, -1) == (followers.end_of(2), followers.end_of(4))
+    assert {2} == followers.at_least(20)
+    assert 3 not in followers
