@@ -8,20 +8,22 @@ from unittest.mock import Mock
 import pytest
 from prometheus_client import CollectorRegistry
 
-from purgatory.journal import JournalCollector, JournalStats, serve
+from purgatory.journal import JournalCollector, JournalStats, read, serve
 from purgatory.journal.records.frames import decode, scan
 
 
 def test_verify_says_whether_a_journal_is_sound(tmp_path, write, said):
     for _ in range(3):
         write(tmp_path, 20)
+    assert list(range(60)) == [row.seq for row in read(tmp_path)], "each writer goes on with the sequence"
     assert "60 records, sequence 0 to 59" in said(0, "verify", tmp_path)
     sorted(tmp_path.glob("journal-*"))[1].unlink()
     assert "20 missing" in said(1, "verify", tmp_path)
 
 
-def test_a_folder_without_a_journal_is_named(tmp_path, said):
-    assert "nowhere" in said(2, "verify", tmp_path / "nowhere")
+@pytest.mark.parametrize("command", ["verify", "summary"])
+def test_a_folder_without_a_journal_is_named(tmp_path, said, command):
+    assert "nowhere" in said(2, command, tmp_path / "nowhere")
 
 
 def test_tail_prints_the_last_records_as_json_lines(tmp_path, write, said):

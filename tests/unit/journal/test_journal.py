@@ -3,13 +3,12 @@ import os
 import threading
 import time
 from array import array
-from functools import partial
 from unittest.mock import MagicMock, Mock
 
 import attrs
 import pytest
 
-from purgatory import DelayedOperationPurgatory, Outcome
+from purgatory import DelayedOperationPurgatory
 from purgatory.journal import (
     Journal,
     JournalClock,
@@ -41,24 +40,13 @@ def test_record_holds_what_is_known_of_the_operation(tmp_path, operation, outcom
     assert 0 <= record.waited_us < 10_000_000
 
 
-def test_every_thread_s_records_are_written_once(tmp_path, operation, outcome):
+def test_every_thread_s_records_are_written_once(tmp_path, finish):
     with Journal(tmp_path, when_full="wait", patience_ms=10_000, capacity=512, chunk=100) as journal:
         observer = journal.observer("fetch")
-
-        def work(thread):
-            for number in range(2_000):
-                observer.finished(operation(checks=thread * 10_000 + number), outcome.SATISFIED, None)
-
-        run_threads(*[partial(work, thread) for thread in range(4)])
+        run_threads(*[lambda t=t: [finish(observer, checks=t * 10_000 + n) for n in range(2_000)] for t in range(4)])
     rows = list(read(tmp_path))
     assert list(range(8_000)) == [row.seq for row in rows]
     assert {t * 10_000 + n for t in range(4) for n in range(2_000)} == {row.checks for row in rows}
-
-
-def test_reopened_journal_goes_on_with_the_sequence(tmp_path, write):
-    write(tmp_path, 10)
-    write(tmp_path, 5)
-    assert list(range(15)) == [row.seq for row in read(tmp_path)]
 
 
 def test_frames_and_parquet_hold_the_same_rows(tmp_path, write):
@@ -147,9 +135,9 @@ class Speechless(Exception):
 
 def test_an_error_that_has_no_words_is_written_by_its_class(tmp_path, operation, outcome):
     with Journal(tmp_path, interval_ms=60_000) as journal:
-        observer = journal.observer("fetch")
         for number in range(20):
-            observer.finished(operation(number), outcome.SATISFIED, Speechless() if number == 3 else None)
+            error = Speechless() if number == 3 else None
+            journal.observer("fetch").finished(operation(number), outcome.SATISFIED, error)
     errors = [row.error for row in read(tmp_path)]
     assert (20, "Speechless: whose str fails") == (len(errors), errors[3])
 
@@ -160,10 +148,8 @@ def test_row_that_cannot_be_written_costs_itself_alone(tmp_path, logs, bad, fini
         observer = journal.observer("fetch", identify=lambda op: Speechless() if op.checks in bad else op.checks)
         finish(observer, 20)
     kept = [number for number in range(20) if number not in bad]
-    rows = list(read(tmp_path))
-    assert [(seq, number, str(number)) for seq, number in enumerate(kept)] == [
-        (row.seq, row.checks, row.operation) for row in rows
-    ]
+    rows = [(row.seq, row.checks, row.operation) for row in read(tmp_path)]
+    assert [(seq, number, str(number)) for seq, number in enumerate(kept)] == rows
     assert (len(kept), len(bad), 0) == counts(journal)
     (line,) = [entry for entry in logs if entry["event"] == "journal.rows_refused"]
     assert (len(bad), "RuntimeError('no name')") == (line["rows"], line["error"])
@@ -387,11 +373,9 @@ def test_trace_says_which_types_it_does_not_explain(tmp_path, operation, outcome
         extended = operation(1)
         extended._task_put_off_by_ns = 5
         observer.finished(extended, outcome.SATISFIED, None)
-    rows = list(read(tmp_path))
-    assert ["cancelled", "forced", "extended"] == [row.outcome for row in rows]
-    assert {("ended", "produce", "DelayedFetch", None, ())} == {
-        (row.kind, row.purgatory, row.type, row.operation, row.keys) for row in rows
-    }
+    rows = [(row.outcome, row.kind, row.purgatory, row.type, row.operation, row.keys) for row in read(tmp_path)]
+    same = ("ended", "produce", "DelayedFetch", None, ())
+    assert [("cancelled", *same), ("forced", *same), ("extended", *same)] == rows
 
 
 def test_heartbeat_is_a_row_with_the_time_alone(tmp_path):
@@ -447,40 +431,35 @@ def test_empty_path_is_not_the_working_directory(tmp_path, monkeypatch, kind, fo
         pass
 
 
-def test_delays_of_any_size_are_written(tmp_path, operation, outcome):
+@pytest.mark.parametrize(
+    ("name", "given", "written"),
+    [
+        pytest.param("delay_ms", [10**30, 1.5, -3], [2**63 - 1, 1, -3], id="delays of any size"),
+        pytest.param("keys", [(("a", "b"),), ("a", "b"), ("a",), ()], [("(a, b)",), ("a", "b"), ("a",), ()], id="keys"),
+    ],
+)
+def test_values_of_any_form_are_written(tmp_path, finish, name, given, written):
+    """A delay is cut to 64 bits. A tuple is one key, and two keys are two."""
     with Journal(tmp_path) as journal:
-        observer = journal.observer("fetch")
-        for delay in (10**30, 1.5, -3):
-            observer.finished(operation(delay_ms=delay), outcome.SATISFIED, None)
-    assert [2**63 - 1, 1, -3] == [row.delay_ms for row in read(tmp_path)]
-
-
-def test_a_tuple_is_one_key_and_two_keys_are_two(tmp_path, operation, outcome):
-    with Journal(tmp_path) as journal:
-        observer = journal.observer("fetch")
-        for keys in ((("a", "b"),), ("a", "b"), ("a",), ()):
-            observer.finished(operation(keys=keys), outcome.SATISFIED, None)
-    assert [("(a, b)",), ("a", "b"), ("a",), ()] == [record.keys for record in read(tmp_path)]
+        for value in given:
+            finish(journal, **{name: value})
+    assert written == [getattr(row, name) for row in read(tmp_path)]
 
 
 def test_whatever_varies_in_a_batch_is_told_apart(tmp_path, operation, outcome):
     class Other(operation):
         pass
 
-    rows = [
-        (operation(delay_ms=5, checks=1), outcome.SATISFIED, None),
-        (Other(delay_ms=5, checks=1), outcome.EXPIRED, ValueError("no")),
-        (operation(delay_ms=7, checks=3), outcome.EXPIRED, None),
-    ]
     with Journal(tmp_path) as journal:
-        for row in rows:
-            journal.observer("fetch").finished(*row)
-    found = [(r.type, r.outcome, r.error, r.delay_ms, r.checks) for r in read(tmp_path)]
+        observer = journal.observer("fetch")
+        observer.finished(operation(delay_ms=5, checks=1), outcome.SATISFIED, None)
+        observer.finished(Other(delay_ms=5, checks=1), outcome.EXPIRED, ValueError("no"))
+        observer.finished(operation(delay_ms=7, checks=3), outcome.EXPIRED, None)
     assert [
         ("DelayedFetch", "satisfied", None, 5, 1),
         ("Other", "expired", "ValueError: no", 5, 1),
         ("DelayedFetch", "expired", None, 7, 3),
-    ] == found
+    ] == [(row.type, row.outcome, row.error, row.delay_ms, row.checks) for row in read(tmp_path)]
 
 
 def test_an_operation_that_was_put_off_waits_from_when_it_was_parked(tmp_path):
@@ -539,23 +518,26 @@ def test_record_of_an_earlier_writer_says_nothing_about_its_end():
     assert ("expired", None, False, None) == (row.outcome, row.ended_by, row.is_censored, row.normal_ends)
 
 
+def modes(folder):
+    return {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+
+
 @pytest.mark.parametrize(("umask", "folder_mode", "file_mode"), [(0o022, 0o750, 0o640), (0o077, 0o700, 0o600)])
 @pytest.mark.parametrize("parquet", [False, True])
-def test_other_users_may_not_read_a_journal(tmp_path, umask, folder_mode, file_mode, parquet):
+def test_other_users_may_not_read_a_journal(tmp_path, finish, umask, folder_mode, file_mode, parquet):
     """Folder and files are closed to other users, open, sealed and beside. A stricter umask counts."""
     before = os.umask(umask)
     try:
         folder = tmp_path / "journal"
         for _ in range(2):
             with Journal(folder, when_full="wait", parquet=parquet) as journal:
-                journal.observer("p").finished(Waiting(), Outcome.CANCELLED, None)
+                finish(journal)
                 journal.flush()
-                opened = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
-        sealed = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+                opened = modes(folder)
+        sealed = modes(folder)
     finally:
         os.umask(before)
-
-    assert folder_mode == folder.stat().st_mode & 0o777
+    assert folder_mode == modes(tmp_path)["journal"]
     assert {file_mode} == {*opened.values(), *sealed.values()}
     assert {".lock", ".end"} < sealed.keys()
     assert len(opened) > 2
