@@ -462,21 +462,6 @@ def test_whatever_varies_in_a_batch_is_told_apart(tmp_path, operation, outcome):
     ] == [(row.type, row.outcome, row.error, row.delay_ms, row.checks) for row in read(tmp_path)]
 
 
-def test_an_operation_that_was_put_off_waits_from_when_it_was_parked(tmp_path):
-    timer = MockTimer()
-    with Journal(tmp_path) as journal:
-        observer = journal.observer("leases", now_ns=timer.clock, epoch_ns=1_767_225_600 * 10**9)
-        with DelayedOperationPurgatory("leases", timer=timer, observers=[observer]) as leases:
-            timer.advance_clock(7)
-            lease = park(leases, delay_ms=100)
-            timer.advance_clock(60)
-            assert lease.extend(100)
-            timer.advance_clock(100)
-    (record,) = read(tmp_path)
-    assert ("expired", 160, 160_000) == (record.outcome, record.delay_ms, record.waited_us)
-    assert 1_767_225_600_007_000 == record.created
-
-
 @pytest.mark.parametrize("keys", [["k"], ["k", "m"]])
 def test_what_is_under_one_key_is_labelled_once_a_batch(tmp_path, recorded, monkeypatch, keys):
     asked, label = [], _journal.label

@@ -369,18 +369,22 @@ def test_a_clock_that_takes_to_fractions_is_cut_to_whole_nanoseconds():
     assert ([77], [77]) == (numbers(lines), numbers(lines, 2))
 
 
-def test_parked_instant_is_exact_whatever_it_was_put_off_by(tmp_path):
+def test_an_operation_that_was_put_off_waits_from_when_it_was_parked(tmp_path):
+    """That instant is exact, whatever the operation was put off by."""
     timer = MockTimer()
     with Journal(tmp_path) as journal:
         observer = journal.observer("leases", now_ns=timer.clock, epoch_ns=10**18)
         with DelayedOperationPurgatory("leases", timer=timer, observers=[observer]) as leases:
             timer.advance_clock(3)
             lease = park(leases, delay_ms=100)
-            lease._task_put_off_by_ns = 500_000  # half a millisecond
+            timer.advance_clock(60)
+            assert lease.extend(100)
+            lease._task_put_off_by_ns += 500_000  # half a millisecond
             lease._task_deadline_ns += 500_000
-            lease.force_complete()
+            timer.advance_clock(101)
     (record,) = read(tmp_path)
-    assert (10**15 + 3_000, 101) == (record.created, record.delay_ms)
+    assert ("expired", 161, 161_000) == (record.outcome, record.delay_ms, record.waited_us)
+    assert 10**15 + 3_000 == record.created
 
 
 def test_nothing_of_an_operation_is_kept(recorded):

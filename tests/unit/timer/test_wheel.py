@@ -51,19 +51,6 @@ def test_level_spans_the_interval_of_the_one_below(timer):
     assert [1, 3, 9, 27] == [level.span for level in timer._wheel.levels]
 
 
-def test_entry_cascades_down_a_level_at_a_time(timer, pass_ms):
-    """A far task is moved to finer levels as it comes nearer, and runs at its tick."""
-    task = added(timer, Ping(26))
-    places = []
-    for _ in range(26):
-        places.append(task._task_bucket.level)
-        pass_ms(1)
-    assert sorted(places, reverse=True) == places
-    assert {2, 1, 0} == set(places)
-    assert [26_000_000] == [task.deadline_ns] == [timer.now_ns()]
-    assert task.ran.is_set()
-
-
 def test_hand_catches_up_after_idling(timer):
     """After an idle stretch a short delay lands on the finest level again."""
     timer._clock.advance(1_000_000)

@@ -1,12 +1,10 @@
-"""What the stores log while they are unreachable. The threads' work is done by the test."""
+"""What the store in a file logs while it is unreachable. The thread's work is done by the test."""
 
 import sqlite3
-from types import SimpleNamespace
 
-from kazoo.handlers.threading import KazooTimeoutError
 from structlog.testing import capture_logs
 
-from examples.broker.coordination import tree_file, zookeeper
+from examples.broker.coordination import tree_file
 from examples.broker.coordination.embedded import EmbeddedStore
 from examples.broker.coordination.store import Unreachable
 
@@ -56,23 +54,3 @@ def test_a_full_disk_keeps_no_part_of_a_reserve(tmp_path, monkeypatch):
     tree_file.keep_reserve(tmp_path / "tree.sqlite")
     assert [] == list(tmp_path.iterdir())
     assert not tree_file.release_reserve(tmp_path / "tree.sqlite")
-
-
-def test_an_outage_of_a_zookeeper_is_logged_once(monkeypatch):
-    """One line, however many watches are tried again."""
-    monkeypatch.setattr(zookeeper, "_RETRY_S", 0)
-    store = zookeeper.ZooKeeperStore("127.0.0.1:1")
-    failing = [False, True, True, True, False]
-
-    def get(timeout):  # noqa: ARG001 - the library's signature
-        if failing.pop(0):
-            raise KazooTimeoutError
-
-    def called():
-        store.notes.put(None)
-
-    store._client = SimpleNamespace(exists_async=lambda _path, watch: SimpleNamespace(get=get))  # noqa: ARG005
-    store.notes.put(store.watch("/controller", called))
-    with capture_logs() as lines:
-        store._run()
-    assert ["ZooKeeper unreachable"] == [line["event"] for line in lines]

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 from kazoo.client import KazooState
 from kazoo.handlers.threading import KazooTimeoutError
+from structlog.testing import capture_logs
 
 from examples.broker.coordination import zookeeper
 from examples.broker.coordination.store import Unreachable
@@ -82,6 +83,16 @@ def test_a_watch_that_cannot_be_set_is_tried_again(store):
     store.work()
     assert [1] == calls
     assert 1 == len(store._client.watches)
+
+
+def test_an_outage_is_logged_once(store):
+    """One line, however many watches are tried again."""
+    store.watch("/controller", lambda: store.notes.put(None))  # the thread ends
+    store._client.failing = 3
+    store._client.change()
+    with capture_logs() as lines:
+        store._run()
+    assert ["ZooKeeper unreachable"] == [line["event"] for line in lines]
 
 
 def test_one_failing_watch_after_a_new_session_stops_no_other(store):

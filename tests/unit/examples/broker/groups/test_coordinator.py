@@ -158,14 +158,6 @@ def test_who_leaves_while_it_waits_is_answered(groups):
     assert [(ErrorCode.NONE, two, 2)] == told(groups.join(two))
 
 
-def test_a_group_with_offsets_outlives_its_members(groups):
-    """When the last member leaves, committed offsets stay."""
-    (one,) = groups.stable(1)
-    groups.commit(one, 1, {T0: Commit(1)})
-    groups.leave(one)
-    assert (GroupState.EMPTY, {T0: Commit(1)}) == (groups.group.state, groups.group.offsets)
-
-
 def test_strangers_are_refused(groups):
     """Unknown members, other protocols, past generations and impossible timeouts get the code for each."""
     (one,) = groups.stable(1)

@@ -62,12 +62,12 @@ def test_a_rebalance_overtakes_a_generation_that_is_being_stored(groups):
 
 
 def test_a_group_that_everybody_left_stays_empty(groups, restart):
-    """The members of a group that was left are not found again. Its offsets are."""
+    """The members of a group that was left are not found again. Its offsets are, also after a restart."""
     (one,) = groups.stable(1)
     groups.commit(one, 1, {("t", 0): Commit(1)})
     groups.leave(one)
-    again = restart(groups)
-    assert (GroupState.EMPTY, {("t", 0): Commit(1)}) == (again.group.state, again.group.offsets)
+    for each in (groups, restart(groups)):
+        assert (GroupState.EMPTY, {("t", 0): Commit(1)}) == (each.group.state, each.group.offsets)
 
 
 def test_a_group_that_left_nothing_is_not_found(groups, restart):

@@ -64,19 +64,6 @@ def test_other_epochs_are_refused(node, epoch, code):
         node.partition.check_epoch(epoch)
 
 
-def test_shrinking_is_a_wish_until_it_is_written(node):
-    """A follower that lags is counted on until its leaving stands in the store. Then the watermark goes on."""
-    node.decide(1, 0)
-    node.append()
-    later = time.monotonic() + 100
-    node.fetched(2, 1, now=later)
-    node.partition.shrink_isr(later + 2, 3.0)
-    assert {1, 2} == node.partition.wanted_isr
-    assert (0, set(ALL)) == (node.partition.high_watermark, node.partition.isr)
-    assert node.partition.settle_isr((1, 2), 7)
-    assert (1, {1, 2}, None) == (node.partition.high_watermark, node.partition.isr, node.partition.wanted_isr)
-
-
 def test_growing_counts_before_it_is_written(node):
     """A follower that is to join is waited for from then on: the controller may know before us that it is in sync."""
     node.decide(1, 0, isr=(1, 2))

@@ -94,13 +94,14 @@ def test_the_high_watermark_never_goes_back(make):
 
 
 def test_who_lags_leaves_the_isr_and_comes_back(make):
-    """A replica behind for longer than the limit is out, the watermark goes on. At the watermark it is in again."""
+    """A replica behind for longer than the limit counts until that is written. At the watermark it is in again."""
     partition = make(replicas=(1, 2))
     append(partition)
     assert set() == lagging(partition, LAG_S)
     assert {2} == lagging(partition, LAG_S + 0.1)
+    assert ({1, 2}, 0) == (partition.isr, partition.high_watermark)
     assert settle(partition)
-    assert ({1}, 1) == (partition.isr, partition.high_watermark)
+    assert ({1}, 1, None) == (partition.isr, partition.high_watermark, partition.wanted_isr)
     append(partition)
     partition.follower_fetches(2, 1, 0, FetchClock(5.0))
     assert partition.wanted_isr is None
