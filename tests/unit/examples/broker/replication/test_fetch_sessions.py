@@ -3,13 +3,12 @@
 import pytest
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
-from examples.broker.protocol.records import build
 from examples.broker.replication.fetching.fetch_sessions import CONSUMER, FetchSessions, Wanted
-from tests.support.broker import delete, rejected
+from tests.support.broker import rejected
+from tests.unit.examples.broker.replication.conftest import BATCH
 
 T0, T1 = ("t", 0), ("t", 1)
 BOTH = {T0: Wanted(0, 1_000), T1: Wanted(0, 1_000)}
-BATCH = build([(None, b"x" * 50)], timestamps=[1])
 
 
 @pytest.fixture
@@ -101,13 +100,6 @@ def test_small_answers_take_turns(leader, session):
         go_on(leader, session, room=10)
         seen += leader.found
     assert [T0, T1, T0, T1] == seen
-
-
-def test_a_deleted_topic_ends_the_wait_with_its_error(leader, session):
-    go_on(leader, session)
-    delete(leader.manager, "t")
-    leader.run()
-    assert {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION} == {each.code for each in leader.found.values()}
 
 
 def test_a_stranger_is_told_that_it_has_no_replica(leader):

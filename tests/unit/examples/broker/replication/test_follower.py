@@ -15,8 +15,7 @@ from examples.broker.protocol.messages.records import FetchedPartition, FetchedT
 from examples.broker.replication.leadership import Leadership
 from examples.broker.replication.peers.follower import _Fetcher
 from examples.broker.storage.topics import TopicStore
-
-KEY = ("t", 0)
+from tests.unit.examples.broker.replication.conftest import KEY
 
 
 class Link:

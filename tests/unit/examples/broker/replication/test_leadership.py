@@ -10,8 +10,8 @@ from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.records import build
 from examples.broker.replication.leadership import Leadership
 from examples.broker.storage.topics import Topic
+from tests.unit.examples.broker.replication.conftest import KEY
 
-KEY = ("t", 0)
 ALL = (1, 2, 3)
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from examples.broker.protocol.errors import ErrorCode
-from examples.broker.protocol.records import build
 from examples.broker.replication.cluster import Cluster
 from examples.broker.replication.fetching.delayed_fetch import DelayedFetch
 from examples.broker.replication.fetching.fetch_sessions import Wanted
@@ -16,9 +15,7 @@ from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.storage.disk import Disk, Fsync
 from examples.broker.storage.topics import OFFSETS_TOPIC, TopicStore
 from tests.support.broker import delete, lead
-
-KEY = ("t", 0)
-BATCH = build([(None, b"x" * 50)], timestamps=[1])
+from tests.unit.examples.broker.replication.conftest import BATCH, KEY
 
 
 def test_acks_one_is_answered_at_once(leader):
@@ -38,31 +35,27 @@ def test_acks_all_waits_for_the_in_sync_replicas(leader):
     assert 0 == leader.timer.size
 
 
-def test_acks_all_times_out(leader):
-    leader.append()
+def test_each_partition_is_settled_for_itself(leader):
+    """One whose followers are late is answered when the time is over. Its record stays."""
+    other = ("t", 1)
+    leader.append(KEY, other, ("nope", 0))
+    leader.followers_reach(1)
+    leader.run()
     leader.timer.advance_clock(1_499)
     assert [] == leader.answers
     leader.timer.advance_clock(1)
-    assert [{KEY: (ErrorCode.REQUEST_TIMED_OUT, -1)}] == leader.answers
-    assert 1 == leader.partition.log.next_offset
+    expected = {KEY: (ErrorCode.NONE, 0), other: (ErrorCode.REQUEST_TIMED_OUT, -1)}
+    assert [expected | {("nope", 0): (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)}] == leader.answers
+    assert 1 == leader.manager.partitions[other].log.next_offset
 
 
-def test_each_partition_is_settled_for_itself(leader):
-    leader.append(KEY, ("t", 1), ("nope", 0))
-    leader.followers_reach(1)
-    leader.run()
-    leader.timer.advance_clock(1_500)
-    (answer,) = leader.answers
-    assert ((ErrorCode.NONE, 0), (ErrorCode.REQUEST_TIMED_OUT, -1)) == (answer[KEY], answer["t", 1])
-    assert (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1) == answer["nope", 0]
-
-
-def test_a_write_waiting_for_a_deleted_topic_is_told(leader):
+def test_what_waits_for_a_deleted_topic_is_told(leader):
     leader.append()
     leader.fetch()
     delete(leader.manager, "t")
     leader.run()
     assert [{KEY: (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)}, "fetched"] == leader.answers
+    assert ErrorCode.UNKNOWN_TOPIC_OR_PARTITION is leader.found[KEY].code
 
 
 def test_a_consumer_is_woken_by_the_watermark(leader):

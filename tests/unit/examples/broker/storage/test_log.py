@@ -275,17 +275,10 @@ def test_a_replica_recognises_what_its_leader_had(log, tmp_path, open_log):
     assert 3 == append(replica, b"d", producer=(9, 0, 3))
 
 
-def test_what_was_cut_off_may_be_appended_again(log):
-    """A batch that a leader of before lost when it followed is no double. Those it kept are."""
-    append(log, b"a", producer=(9, 0, 0))
-    append(log, b"b", producer=(9, 0, 1))
-    log.truncate_to(1)
-    assert [0, 1] == [append(log, b"a", producer=(9, 0, 0)), append(log, b"b", producer=(9, 0, 1))]
-    assert [b"a", b"b"] == values(log)
-
-
 def test_truncation_does_not_read_what_stays(log, monkeypatch):
-    """The batches that stay are recognised, and a producer that has none of them left may start anywhere."""
+    """The batches that stay are recognised, and those that were cut off are appended again. A producer that has none of
+    them left may start anywhere.
+    """
     for number in range(6):
         append(log, b"x" * 300, producer=(1, 0, number))
     append(log, b"y", producer=(2, 0, 7))
