@@ -150,13 +150,6 @@ def test_full_disk_drops_and_counts_and_the_service_goes_on(tmp_path, finish):
     assert is_whole(tmp_path, stats.written)
 
 
-def test_disk_that_stays_full_does_not_hold_up_close(tmp_path, finish):
-    FullDisk.room = 0
-    journal = Journal(tmp_path, open_file=FullDisk)
-    finish(journal, 100)
-    assert (0, 100) == (journal.close().written, journal.stats().dropped)
-
-
 def test_slow_disk_slows_the_caller_down_by_no_more_than_its_patience(tmp_path, finish):
     FullDisk.room = 0
     with Journal(tmp_path, open_file=FullDisk, capacity=1, when_full="wait", patience_ms=50) as journal:
@@ -293,16 +286,16 @@ def test_what_a_frame_told_that_was_never_written_is_told_at_the_end(tmp_path, f
     assert verify(tmp_path).sound
 
 
-def test_a_flush_without_a_limit_ends_with_the_journal(tmp_path, finish):
-    """A flush that waits for a full disk returns False once the journal is closed."""
+def test_disk_that_stays_full_holds_up_neither_a_close_nor_a_flush_without_a_limit(tmp_path, finish):
+    """The flush returns False once the journal is closed. The rows are dropped."""
     FullDisk.room = 0
     found = []
     journal = Journal(tmp_path, open_file=FullDisk, interval_ms=1)
-    finish(journal)
+    finish(journal, 100)
     with beside(lambda: found.append(journal.flush(None))):
         assert eventually(lambda: journal._writer._flushes)
         journal.close()
-    assert ([False], 1) == (found, journal.stats().dropped)
+    assert ([False], 0, 100) == (found, journal.stats().written, journal.stats().dropped)
 
 
 def test_a_half_written_end_is_taken_away(tmp_path, write, monkeypatch):

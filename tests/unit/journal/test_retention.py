@@ -30,12 +30,6 @@ def firsts(folder):
     return [segment.first for segment in list_segments(folder)]
 
 
-def test_segments_older_than_the_age_go(folder):
-    """Segments that were sealed longer ago are deleted, and counted."""
-    gone = retain(folder, most_seconds=2.5 * 86_400)
-    assert ([20, 30, 40], 2) == (firsts(folder), gone.segments)
-
-
 def test_the_oldest_go_until_the_rest_fits(folder):
     sizes = [segment.path.stat().st_size for segment in list_segments(folder)]
     gone = retain(folder, most_bytes=sum(sizes[3:]) + 1)
