@@ -158,9 +158,7 @@ def test_abandoned_timer_is_collected():
 
 
 def test_bucket_outlives_nobody():
-    """A bucket that is dropped with tasks in it is garbage with them. A task that is still referred to is in no bucket
-    any more.
-    """
+    """A bucket that is dropped is garbage with its tasks. One that is still referred to is in no bucket any more."""
     bucket = new_bucket()
     kept, task = TimerTaskEntry(1), Short(2)
     task.bucket = bucket

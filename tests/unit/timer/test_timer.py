@@ -172,9 +172,7 @@ def test_task_moved_after_its_bucket_was_handed_over(collecting, executor):
 
 @pytest.mark.guarantee("never early")
 def test_task_put_off_while_its_batch_runs_is_not_run_early(clock):
-    """A task that is extended into a coarse bucket isn't run when that bucket is taken out to be emptied, ahead of its
-    time.
-    """
+    """A task that is extended into a coarse bucket isn't run when that one is taken out ahead of time to be emptied."""
     timer = by_hand(clock=clock, wheel_size=4)
     others = [Ping(100) for _ in range(600)]  # more than are moved at a time
     second = Ping(5, clock=clock)

@@ -29,8 +29,7 @@ def test_members_that_start_together_share_the_first_generation(groups):
     groups.advance(60)
     assert ([], []) == (first, second), "prolonged, since somebody came"
     groups.advance(60)
-    assert [(ErrorCode.NONE, 1)] == [(joined.code, joined.generation) for joined in first]
-    assert [(ErrorCode.NONE, 1)] == [(joined.code, joined.generation) for joined in second]
+    assert 2 * [(ErrorCode.NONE, 1)] == [(joined.code, joined.generation) for joined in first + second]
     assert first[0].member_id == groups.group.leader_id == second[0].leader_id
     assert ([2], [0]) == ([len(joined.members) for joined in first], [len(joined.members) for joined in second])
 
@@ -186,22 +185,14 @@ def test_commits_are_checked_and_stored(groups):
 def test_a_commit_is_judged_by_partition(groups):
     """Of one commit, what names no partition or carries too much is rejected, and the rest stored."""
     (one,) = groups.stable(1)
-    codes = groups.commit(
-        one,
-        1,
-        {
-            T0: Commit(1, "x" * 4_096),
-            ("t", 1): Commit(1, "x" * 4_097),
-            ("t", 2): Commit(1),
-            ("nope", 0): Commit(1),
-        },
-    )
-    assert {
-        T0: ErrorCode.NONE,
-        ("t", 1): ErrorCode.OFFSET_METADATA_TOO_LARGE,
-        ("t", 2): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ("nope", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-    } == codes
+    expected = {
+        T0: (Commit(1, "x" * 4_096), ErrorCode.NONE),
+        ("t", 1): (Commit(1, "x" * 4_097), ErrorCode.OFFSET_METADATA_TOO_LARGE),
+        ("t", 2): (Commit(1), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        ("nope", 0): (Commit(1), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    }
+    codes = groups.commit(one, 1, {key: commit for key, (commit, _) in expected.items()})
+    assert {key: code for key, (_, code) in expected.items()} == codes
     assert {T0} == set(groups.coordinator.commits.committed("g"))
 
 

@@ -167,9 +167,7 @@ def test_what_was_sent_counts_when_it_has_arrived(at_the_end):
 
 
 def test_too_few_in_sync_replicas_refuse_before_and_after(make):
-    """Below min.insync.replicas a write is rejected. An earlier append is answered "not enough replicas after
-    append".
-    """
+    """Below min.insync.replicas a write is rejected, and an earlier append gets an error of its own."""
     partition = make(replicas=(1, 2), min_isr=2)
     _, required = append(partition)
     assert {2} == lagging(partition, 10.0)
@@ -381,7 +379,7 @@ def test_a_log_start_that_waits_is_forgotten_under_another_leader(internal):
 def test_who_was_known_stays_as_known():
     """Followers may come and go. The state of those that remain is kept."""
     followers = Followers()
-    followers.set_followers([2, 3], now=0.0)
+    followers.set_followers([2, 3])
     followers.fetched(2, 20, 0, FetchClock(1.0), 20)
     followers.set_followers([2, 4], now=5.0)
     assert (20, -1) == (followers.end_of(2), followers.end_of(4))

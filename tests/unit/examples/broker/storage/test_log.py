@@ -276,9 +276,7 @@ def test_a_replica_recognises_what_its_leader_had(log, tmp_path, open_log):
 
 
 def test_truncation_does_not_read_what_stays(log, monkeypatch):
-    """The batches that stay are recognised, and those that were cut off are appended again. A producer that has none of
-    them left may start anywhere.
-    """
+    """Batches that stay are recognised, others are appended again. A producer with none left may start anywhere."""
     for number in range(6):
         append(log, b"x" * 300, producer=(1, 0, number))
     append(log, b"y", producer=(2, 0, 7))
