@@ -9,8 +9,8 @@ from timer import check_invariants
 
 def lose_bucket(timer):
     bucket = timer._wheel.waiting()[0]
-    level = timer._wheel.levels[bucket.level]
-    level.slots[level.slots.index(bucket)] = None
+    slots = timer._wheel.levels[bucket.level].slots
+    slots[slots.index(bucket)] = None
 
 
 def close_bucket(timer):

@@ -131,27 +131,6 @@ def test_a_batch_is_due_again_although_memory_fails_several_times():
     assert task.ran.is_set()
 
 
-def test_a_restart_hook_that_raises_does_not_end_the_thread():
-    """A driver goes on although the hook for its restarts raises, too."""
-    restarted = threading.Event()
-
-    class Failing(SystemTimer):
-        def advance_until(self, stopped):
-            if not restarted.is_set():
-                raise OSError("no more")
-            return super().advance_until(stopped)
-
-    def hook(error, restarts):
-        restarted.set()
-        raise error
-
-    inner = Failing()
-    driver = Driver("restarted", inner, on_restart=hook)
-    assert added(inner, Ping(1)).ran.wait(PATIENCE_S)
-    driver.stop()
-    inner.shutdown()
-
-
 def test_a_reaper_runs_what_was_put_back():
     """A batch that a ``SystemExit`` of the error handler ended is run by the reaper's next round."""
     ended = threading.Event()

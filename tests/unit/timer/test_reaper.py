@@ -135,10 +135,15 @@ def test_slow_task_does_not_hold_up_the_wheel(reaper):
     assert quick.ran.wait(PATIENCE_S)
 
 
-def test_driver_comes_back(monkeypatch):
-    """A driver that is thrown out of its timer reports it, starts over, and counts that. Its heartbeat goes on."""
+@pytest.mark.parametrize("hook_fails", [False, True])
+def test_driver_comes_back(monkeypatch, hook_fails):
+    """A driver that is thrown out of its timer reports it and starts over, even if the hook for that raises, too."""
     reported = []
     monkeypatch.setattr(threading, "excepthook", lambda args: reported.append(args.exc_type))
+
+    def hook(error, restarts):
+        reported.append(type(error))
+        raise error
 
     class Failing(Counting):
         fail = True
@@ -150,12 +155,11 @@ def test_driver_comes_back(monkeypatch):
             return super().advance_clock(timeout_ms)
 
     timer = Failing()
-    driver = Driver("grim", timer)
+    driver = Driver("grim", timer, on_restart=hook if hook_fails else None)
     came_back = eventually(lambda: driver.restarts == 1)
     advanced, heartbeat_ns = timer.advanced, driver.heartbeat_ns
     goes_on = eventually(lambda: timer.advanced > advanced and driver.heartbeat_ns > heartbeat_ns)
     driver.stop()
-
     assert (True, True) == (came_back, goes_on)
     assert [MemoryError] == reported
     assert not driver.thread.is_alive()
