@@ -151,15 +151,17 @@ def test_settings_of_the_topic_hold_for_the_partition(node):
     assert [{KEY: (ErrorCode.NOT_ENOUGH_REPLICAS, -1)}] == answers
 
 
-def test_deleted_replica_leaves_nothing(node):
-    """A replica that is deleted leaves no folder, though it was never opened in this life."""
-    node.decide(1, 0)
-    folder = node.partition.log.folder
+@pytest.mark.parametrize(("removal", "leader"), [("delete_replica", 1), ("drop_stray", 2)])
+def test_removed_replica_leaves_nothing(node, removal, leader):
+    """One that is deleted, or a stray that other nodes have, leaves no folder, opened in this run or not."""
+    node.decide(leader, 0)
     node.append()
-    node.manager.delete_replica(KEY)
-    assert not folder.exists()
+    folder, remove = node.partition.log.folder, getattr(node.manager, removal)
+    remove(KEY)
+    assert (False, {}) == (folder.exists(), node.manager.partitions)
     folder.mkdir()
-    node.manager.delete_replica(KEY)
+    remove(KEY)
+    remove(("never", 0))
     assert not folder.exists()
 
 
@@ -182,18 +184,6 @@ def test_other_replicas_under_one_leadership(node):
     assert 0 == node.partition.high_watermark
     assert node.partition.settle_isr((1, 4), node.version + 1)
     assert 1 == node.partition.high_watermark
-
-
-def test_stray_is_dropped(node):
-    """The remains of a partition that other nodes have are removed, opened in this run or not. Nothing else is."""
-    node.decide(2, 0)
-    folder = node.partition.log.folder
-    node.manager.drop_stray(KEY)
-    assert (False, {}) == (folder.exists(), node.manager.partitions)
-    folder.mkdir()
-    node.manager.drop_stray(KEY)
-    node.manager.drop_stray(("never", 0))
-    assert not folder.exists()
 
 
 def test_a_node_on_a_full_disk_leads_its_replicas_again(node, monkeypatch):
