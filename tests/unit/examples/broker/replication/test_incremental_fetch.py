@@ -38,14 +38,9 @@ def test_only_what_changed_is_named(asked):
     assert ([], []) == asked({T1: replica(5)})
 
 
-def test_what_was_refused_is_named_again(asked):
-    asked({T0: replica(), T1: replica()})
-    asked.name_again(T0)
-    assert ([T0], []) == asked({T0: replica(), T1: replica()})
-
-
-def test_what_was_refused_is_taken_back_all_the_same(asked):
+@pytest.mark.parametrize(("wanted", "named", "forgotten"), [([T0, T1], [T0], []), ([T1], [], [T0])])
+def test_what_was_refused_is_named_again_or_taken_back(asked, wanted, named, forgotten):
     """Else the leader would answer each request at once, with the same error forever."""
     asked({T0: replica(), T1: replica()})
     asked.name_again(T0)
-    assert ([], [T0]) == asked({T1: replica()})
+    assert (named, forgotten) == asked({key: replica() for key in wanted})
