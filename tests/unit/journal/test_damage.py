@@ -315,12 +315,9 @@ def test_what_was_dropped_after_the_last_row_is_in_the_folder(tmp_path, run, sai
     run(4, 6)
     assert (6, End(4, 6)) == (dropped(tmp_path), end(tmp_path))
     assert "6 more were dropped by the writer" in said(0, "verify", tmp_path)
-    run(0, 0)
-    assert (6, End(4, 6)) == (dropped(tmp_path), end(tmp_path))
-    run(0, 2)
-    assert (8, End(4, 8)) == (dropped(tmp_path), end(tmp_path))
-    run(3, 0)
-    assert (8, End(7, 0)) == (dropped(tmp_path), end(tmp_path))
+    for life, expected in (((0, 0), (6, End(4, 6))), ((0, 2), (8, End(4, 8))), ((3, 0), (8, End(7, 0)))):
+        run(*life)
+        assert expected == (dropped(tmp_path), end(tmp_path))
     run(1, 5)
     assert (13, 8, True) == (dropped(tmp_path), verify(tmp_path).rows, verify(tmp_path).sound)
 

@@ -289,13 +289,15 @@ def test_more_partitions(cluster):
 
 
 def test_deletion(cluster):
-    """A topic is deleted once every replica has released it: nothing of it is left in the tree."""
+    """Once every replica has released a topic nothing of it is left in the tree, and its name can be used again."""
     cluster.add(1, 2).create_topic("t", {0: (1, 2), 1: (2, 1)})
     cluster.delete_topic("t")
     folders = (layout.TOPICS, layout.DELETIONS, "/config/topics")
     assert [[], [], []] == [cluster.store.children(folder) for folder in folders]
     assert -2 == cluster.metadata(2, T0)
     assert [True] == [message.delete for message in cluster.active.channel.of(StopReplicaRequest, 2)]
+    cluster.create_topic("t", {0: (1,), 1: (1,)})
+    assert 0 == cluster.state(("t", 1)).leader_epoch
 
 
 @pytest.mark.parametrize("controller_dies", [False, True])
@@ -309,21 +311,6 @@ def test_deletion_waits_for_a_dead_node(cluster, controller_dies):
         cluster.die(1)
     cluster.restart(3)
     assert [] == cluster.store.children(layout.TOPICS)
-
-
-def test_deleted_topic_is_created_anew(cluster):
-    """A name can be used again after its topic was deleted, from leader epoch 0."""
-    cluster.add(1).create_topic("t", {0: (1,)})
-    cluster.delete_topic("t")
-    cluster.create_topic("t", {0: (1,), 1: (1,)})
-    assert 0 == cluster.state(("t", 1)).leader_epoch
-
-
-def test_unknown_topic_to_delete(cluster):
-    """A wish to delete what isn't there is removed."""
-    cluster.add(1)
-    cluster.write(Create(f"{layout.DELETIONS}/nothing"))
-    assert [] == cluster.store.children(layout.DELETIONS)
 
 
 @pytest.mark.parametrize("controller_dies", [False, True])
@@ -469,13 +456,16 @@ def test_removed_reassignment(cluster):
 
 @pytest.mark.parametrize(
     "nonsense",
-    [Create(layout.REASSIGNMENTS, b"{}"), Create(layout.topic_path("bad"), b"nonsense")],
-    ids=["wish", "topic"],
+    [
+        pytest.param(Create(layout.REASSIGNMENTS, b"{}"), id="move"),
+        pytest.param(Create(f"{layout.DELETIONS}/nothing"), id="deletion of a topic that is not there"),
+        pytest.param(Create(layout.topic_path("bad"), b"nonsense"), id="topic"),
+    ],
 )
 def test_nonsense_harms_no_topic(cluster, nonsense):
     """A wish that makes no sense is removed. After it, or after a topic that makes none, the controller goes on."""
     cluster.add(1)
     cluster.write(nonsense)
     cluster.create_topic("t", {0: (1,)})
-    assert not is_moving(cluster)
+    assert (False, []) == (is_moving(cluster), cluster.store.children(layout.DELETIONS))
     assert 1 == cluster.leader("t")
