@@ -20,21 +20,15 @@ def pair(groups):
     return ids
 
 
-def test_who_comes_back_has_its_assignment_without_a_rebalance(groups, pair):
-    """A static member that restarts is answered at once with its generation, and finds its assignment."""
-    (joined,) = groups.join(instance="b")
-    assert (ErrorCode.NONE, 1, pair["a"]) == (joined.code, joined.generation, joined.leader_id)
-    assert joined.member_id != pair["b"]
-    assert [(ErrorCode.NONE, b"b")] == groups.sync(joined.member_id, 1, instance="b")
-    assert ErrorCode.NONE is groups.heartbeat(pair["a"], 1, "a")
-
-
-def test_a_leader_that_comes_back_does_not_assign_anew(groups, pair):
-    """A static leader that restarts gets its former self as the leader, gets its assignment, and leads."""
-    (joined,) = groups.join(instance="a")
+@pytest.mark.parametrize(("name", "other"), ["ab", "ba"], ids=["leader", "follower"])
+def test_who_comes_back_has_its_assignment_without_a_rebalance(groups, pair, name, other):
+    """It is answered at once with its generation, and finds its assignment. A leader leads on, and does not assign."""
+    (joined,) = groups.join(instance=name)
     assert (ErrorCode.NONE, 1, pair["a"], ()) == (joined.code, joined.generation, joined.leader_id, joined.members)
-    assert [(ErrorCode.NONE, b"a")] == groups.sync(joined.member_id, 1, instance="a")
-    assert joined.member_id == groups.group.leader_id
+    assert joined.member_id != pair[name]
+    assert [(ErrorCode.NONE, name.encode())] == groups.sync(joined.member_id, 1, instance=name)
+    assert (joined.member_id if name == "a" else pair["a"]) == groups.group.leader_id
+    assert ErrorCode.NONE is groups.heartbeat(pair[other], 1, other)
 
 
 def test_who_comes_back_with_another_subscription_causes_a_rebalance(groups, pair):
