@@ -8,17 +8,9 @@ from examples.broker.controller.tree.layout import BrokerInfo
 from examples.broker.coordination.embedded import EmbeddedStore
 from examples.broker.coordination.store import Create, Set
 from examples.broker.protocol.messages.controller import LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest
-from timer import MockTimer
+from timer import ManualClock, MockTimer
 
 SESSION_MS = 2_000
-
-
-class Clock:
-    def __init__(self):
-        self.now = 1_000_000_000
-
-    def __call__(self):
-        return self.now
 
 
 class Channel:
@@ -77,7 +69,7 @@ class Node:
 
 class Cluster:
     def __init__(self, path):
-        self.path, self.clock, self.timer = path, Clock(), MockTimer()
+        self.path, self.clock, self.timer = path, ManualClock(10**9), MockTimer()
         self.nodes = {}
 
     def add_double(self, node_id):
@@ -101,7 +93,7 @@ class Cluster:
     def advance(self, ms):
         """Move time on in steps in which the living renew their sessions."""
         for _ in range(0, ms, 400):
-            self.clock.now += 400 * 1_000_000
+            self.clock.advance(400)
             self.settle()
             self.timer.advance_clock(400)
             self.settle()
