@@ -58,7 +58,7 @@ def test_no_election_of_another_kind_ends_the_wait(cluster, asked):
     assert 3 == cluster.leader("t")
 
 
-@pytest.mark.parametrize(("registers", "leader"), [(True, 3), (False, 2)])
+@pytest.mark.parametrize(("registers", "leader"), [("before", 3), ("with its mark", 3), ("never", 2)])
 def test_a_node_whose_disk_failed_counts_with_its_present_ends(cluster, registers, leader):
     """It registers again before it may lead. With the ends of its start, a log that a crash has cut would win."""
     cluster.add(1, 2, 3).create_topic("t", {0: (2, 3)})
@@ -66,27 +66,18 @@ def test_a_node_whose_disk_failed_counts_with_its_present_ends(cluster, register
     cluster.die(2)
     cluster.restart(2, {"t-0": (0, 5)})
     assert -1 == cluster.leader("t")
-    if registers:
-        cluster.nodes[3].ends = {"t-0": (0, 9)}  # from the time before the crash
-        cluster.nodes[3].controller.register_again()
+    node, mark, ends = cluster.nodes[3], Delete(f"{layout.OFFLINE}/3"), {"t-0": (0, 9)}
+    if registers == "before":
+        node.ends = ends  # from the time before the crash
+        node.controller.register_again()
         cluster.settle()
-    cluster.write(Delete(f"{layout.OFFLINE}/3"))
+    if registers == "with its mark":  # the two reach the controller as two events
+        info, ids = attrs.evolve(node.controller.info, incarnation="later", ends=ends), f"{layout.IDS}/3"
+        node.store.multi([Delete(ids), Create(ids, info.write(), ephemeral=True), mark])
+        cluster.ask(lambda duties: duties.nodes.offline_changed())
+    else:
+        cluster.write(mark)
     assert leader == cluster.leader("t")
-
-
-def test_a_node_that_can_lead_again_counts_with_its_present_ends(cluster):
-    """Its new registration is read with its mark, although the two reach the controller as two events."""
-    cluster.add(1, 2, 3).create_topic("t", {0: (2, 3)})
-    cluster.go_offline(3)
-    cluster.die(2)
-    cluster.restart(2, {"t-0": (0, 5)})
-    info = attrs.evolve(cluster.nodes[3].controller.info, incarnation="later", ends={"t-0": (0, 9)})
-    ids = f"{layout.IDS}/3"
-    cluster.nodes[3].store.multi(
-        [Delete(ids), Create(ids, info.write(), ephemeral=True), Delete(f"{layout.OFFLINE}/3")]
-    )
-    cluster.ask(lambda duties: duties.nodes.offline_changed())
-    assert 3 == cluster.leader("t")
 
 
 def test_a_new_controller_waits_for_a_node_that_was_about_to_stop(cluster):
