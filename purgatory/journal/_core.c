@@ -18,12 +18,14 @@ static struct {
 
 /* ---------------------------------------------------------------- the ledger */
 
-/* One row. */
+/* One row. What it was watched UNDER: watchers, or a tuple of them. */
+enum { SOURCE, TYPE, UNDER, OUTCOME, RAISED, FIELDS };
+enum { CREATED, DELAY_MS, LEFT, CHECKS, NUMBERS };
 typedef struct {
-    PyObject *source, *type, *under, *outcome, *error; /* under: watchers, or a tuple of them */
-    int64_t created, delay_ms, left, checks;
+    PyObject *fields[FIELDS];
+    long long numbers[NUMBERS];
 } Line;
-enum { FIELDS = 5, NUMBERS = 4, FIRST_LINES = 1024 };
+enum { FIRST_LINES = 1024 };
 
 /* A ring that grows. Any thread adds, and one thread takes at a time. */
 typedef struct {
@@ -41,11 +43,8 @@ static inline Line *line_at(Ledger *self, Py_ssize_t place)
 
 static void drop_line(Line *line)
 {
-    Py_DECREF(line->source);
-    Py_DECREF(line->type);
-    Py_DECREF(line->under);
-    Py_DECREF(line->outcome);
-    Py_DECREF(line->error);
+    for (int i = 0; i < FIELDS; i++)
+        Py_DECREF(line->fields[i]);
 }
 
 /* Double the size. 0, or -1 with an error. */
@@ -108,25 +107,19 @@ static Py_ssize_t ledger_length(Ledger *self)
 static PyObject *ledger_put(Ledger *self, PyObject *row)
 {
     Line line;
-    long long numbers[NUMBERS];
+    PyObject **fields = line.fields;
+    long long *numbers = line.numbers;
     row = PySequence_Tuple(row);
     if (row == NULL)
         return NULL;
-    if (!PyArg_ParseTuple(row, "OOO!OOLLLL:put", &line.source, &line.type, &PyTuple_Type, &line.under, &line.outcome,
-                          &line.error, &numbers[0], &numbers[1], &numbers[2], &numbers[3])) {
-        Py_DECREF(row);
-        return NULL;
-    }
-    line.created = numbers[0];
-    line.delay_ms = numbers[1];
-    line.left = numbers[2];
-    line.checks = numbers[3];
-    Py_INCREF(line.source);
-    Py_INCREF(line.type);
-    Py_INCREF(line.under);
-    Py_INCREF(line.outcome);
-    Py_INCREF(line.error);
+    int parsed = PyArg_ParseTuple(row, "OOO!OOLLLL:put", &fields[SOURCE], &fields[TYPE], &PyTuple_Type, &fields[UNDER],
+                                  &fields[OUTCOME], &fields[RAISED], &numbers[CREATED], &numbers[DELAY_MS],
+                                  &numbers[LEFT], &numbers[CHECKS]);
+    for (int i = 0; parsed && i < FIELDS; i++)
+        Py_INCREF(fields[i]);
     Py_DECREF(row);
+    if (!parsed)
+        return NULL;
     int done = ledger_add(self, &line);
     if (done < 1)
         drop_line(&line);
@@ -136,15 +129,16 @@ static PyObject *ledger_put(Ledger *self, PyObject *row)
 /* Whether two lines are of one group: all their objects are identical. Several watchers are compared one by one. */
 static int is_same_group(const Line *a, const Line *b)
 {
-    if (a->source != b->source || a->type != b->type || a->outcome != b->outcome || a->error != b->error)
-        return 0;
-    if (a->under == b->under)
+    for (int i = 0; i < FIELDS; i++)
+        if (i != UNDER && a->fields[i] != b->fields[i])
+            return 0;
+    PyObject *under = a->fields[UNDER], *other = b->fields[UNDER];
+    if (under == other)
         return 1;
-    if (!PyTuple_CheckExact(a->under) || !PyTuple_CheckExact(b->under)
-        || PyTuple_GET_SIZE(a->under) != PyTuple_GET_SIZE(b->under))
+    if (!PyTuple_CheckExact(under) || !PyTuple_CheckExact(other) || PyTuple_GET_SIZE(under) != PyTuple_GET_SIZE(other))
         return 0;
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(a->under); i++)
-        if (PyTuple_GET_ITEM(a->under, i) != PyTuple_GET_ITEM(b->under, i))
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(under); i++)
+        if (PyTuple_GET_ITEM(under, i) != PyTuple_GET_ITEM(other, i))
             return 0;
     return 1;
 }
@@ -157,22 +151,31 @@ static inline uint64_t mixed(uint64_t hash, const void *pointer)
 
 static uint64_t group_hash(const Line *line)
 {
-    uint64_t hash = mixed(mixed(mixed(mixed(0, line->source), line->type), line->outcome), line->error);
-    if (!PyTuple_CheckExact(line->under))
-        return mixed(hash, line->under);
-    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(line->under); i++)
-        hash = mixed(hash, PyTuple_GET_ITEM(line->under, i));
+    uint64_t hash = 0;
+    PyObject *under = line->fields[UNDER];
+    for (int i = 0; i < FIELDS; i++)
+        if (i != UNDER)
+            hash = mixed(hash, line->fields[i]);
+    if (!PyTuple_CheckExact(under))
+        return mixed(hash, under);
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(under); i++)
+        hash = mixed(hash, PyTuple_GET_ITEM(under, i));
     return hash;
+}
+
+/* What a line was watched under as a tuple: a new reference, or NULL with an error. */
+static PyObject *under_of(const Line *line)
+{
+    PyObject *under = line->fields[UNDER];
+    return PyTuple_CheckExact(under) ? Py_NewRef(under) : PyTuple_Pack(1, under);
 }
 
 static int append_group(PyObject *groups, const Line *line)
 {
-    PyObject *under = PyTuple_CheckExact(line->under) ? Py_NewRef(line->under) : PyTuple_Pack(1, line->under);
-    if (under == NULL)
-        return -1;
-    PyObject *group = PyTuple_Pack(FIELDS, line->source, line->type, under, line->outcome, line->error);
-    Py_DECREF(under);
+    PyObject *under = under_of(line), *const *of = line->fields;
+    PyObject *group = under == NULL ? NULL : PyTuple_Pack(FIELDS, of[SOURCE], of[TYPE], under, of[OUTCOME], of[RAISED]);
     int failed = group == NULL || PyList_Append(groups, group);
+    Py_XDECREF(under);
     Py_XDECREF(group);
     return failed ? -1 : 0;
 }
@@ -203,11 +206,6 @@ static int group_lines(const Line *lines, Py_ssize_t count, uint32_t *table, Py_
     return 0;
 }
 
-static int64_t number_of(const Line *line, int which)
-{
-    return which == 0 ? line->created : which == 1 ? line->delay_ms : which == 2 ? line->left : line->checks;
-}
-
 /* Lines as (groups, the group of each line, created, delay_ms, left, checks). NULL with an error. */
 static PyObject *as_columns(const Line *lines, Py_ssize_t count)
 {
@@ -219,10 +217,10 @@ static PyObject *as_columns(const Line *lines, Py_ssize_t count)
     PyObject *columns[NUMBERS], *taken = NULL;
     int failed = table == NULL || groups == NULL || index == NULL;
     for (int which = 0; which < NUMBERS; which++) {
-        columns[which] = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(int64_t));
+        columns[which] = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(long long));
         failed |= columns[which] == NULL;
         for (Py_ssize_t i = 0; !failed && i < count; i++)
-            ((int64_t *)PyBytes_AS_STRING(columns[which]))[i] = number_of(&lines[i], which);
+            ((long long *)PyBytes_AS_STRING(columns[which]))[i] = lines[i].numbers[which];
     }
     if (failed)
         PyErr_NoMemory();
@@ -315,14 +313,9 @@ static PyObject *ledger_after_fork(Ledger *self, PyObject *Py_UNUSED(none))
 static int ledger_traverse(Ledger *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
-    for (Py_ssize_t i = 0; i < self->count; i++) {
-        Line *line = line_at(self, i);
-        Py_VISIT(line->source);
-        Py_VISIT(line->type);
-        Py_VISIT(line->under);
-        Py_VISIT(line->outcome);
-        Py_VISIT(line->error);
-    }
+    for (Py_ssize_t i = 0; i < self->count; i++)
+        for (int field = 0; field < FIELDS; field++)
+            Py_VISIT(line_at(self, i)->fields[field]);
     return 0;
 }
 
@@ -386,7 +379,7 @@ static int recorder_now(Recorder *self, int64_t *now_ns)
 }
 
 /* The times of an operation: 1, or 0 if they do not fit into 64 bits. */
-static int times_of(TimerEntry *entry, int64_t left, int64_t *created, int64_t *delay_ms)
+static int times_of(TimerEntry *entry, int64_t left, long long *created, long long *delay_ms)
 {
     int64_t delay = __atomic_load_n(&entry->delay_ms, __ATOMIC_RELAXED);
     int64_t due = __atomic_load_n(&entry->deadline_ns, __ATOMIC_RELAXED);
@@ -412,17 +405,14 @@ static int recorder_other(Recorder *self, PyObject *source, PyObject *const *giv
 
 static int recorder_refuse(Recorder *self, const Line *line)
 {
-    PyObject *under = PyTuple_CheckExact(line->under) ? Py_NewRef(line->under) : PyTuple_Pack(1, line->under);
-    if (under == NULL)
-        return -1;
-    PyObject *row = Py_BuildValue("(OOOOOLLLL)", line->source, line->type, under, line->outcome, line->error,
-                                  (long long)line->created, (long long)line->delay_ms, (long long)line->left,
-                                  (long long)line->checks);
-    Py_DECREF(under);
-    if (row == NULL)
-        return -1;
-    int failed = done_call(PyObject_CallOneArg(self->refuse, row));
-    Py_DECREF(row);
+    PyObject *under = under_of(line), *const *of = line->fields;
+    const long long *numbers = line->numbers;
+    PyObject *row = under == NULL ? NULL
+                                  : Py_BuildValue("(OOOOOLLLL)", of[SOURCE], of[TYPE], under, of[OUTCOME], of[RAISED],
+                                                  numbers[CREATED], numbers[DELAY_MS], numbers[LEFT], numbers[CHECKS]);
+    int failed = row == NULL ? -1 : done_call(PyObject_CallOneArg(self->refuse, row));
+    Py_XDECREF(under);
+    Py_XDECREF(row);
     return failed;
 }
 
@@ -436,25 +426,25 @@ static PyObject *recorder_finished(Recorder *self, PyObject *const *given, Py_ss
         Py_RETURN_NONE;
     PyObject *op = given[0];
     Line line;
+    int64_t left;
+    long long *numbers = line.numbers;
     int done = -1;
     PyObject *source = self->source_of == Py_None ? Py_NewRef(self->source) : PyObject_CallOneArg(self->source_of, op);
-    if (source == NULL || recorder_now(self, &line.left))
+    if (source == NULL || recorder_now(self, &left))
         ;
     else if (!PyObject_TypeCheck(op, core.purgatory->operation_type)
-             || !times_of((TimerEntry *)op, line.left, &line.created, &line.delay_ms))
-        done = recorder_other(self, source, given, line.left);
-    else if ((line.under = core.purgatory->under(op)) != NULL) {
-        line.source = Py_NewRef(source);
-        line.type = Py_NewRef(Py_TYPE(op));
-        line.outcome = Py_NewRef(core.purgatory->drained(op) ? core.drained : given[1]);
-        line.error = Py_NewRef(given[2]);
-        line.checks = core.purgatory->checks(op);
-        done = ledger_add(self->ledger, &line);
-        if (done == 0)
-            done = recorder_refuse(self, &line);
-        else if (done > 0)
-            line.source = NULL; /* the ledger owns the references now */
-        if (line.source != NULL)
+             || !times_of((TimerEntry *)op, left, &numbers[CREATED], &numbers[DELAY_MS]))
+        done = recorder_other(self, source, given, left);
+    else if ((line.fields[UNDER] = core.purgatory->under(op)) != NULL) {
+        line.fields[SOURCE] = Py_NewRef(source);
+        line.fields[TYPE] = Py_NewRef(Py_TYPE(op));
+        line.fields[OUTCOME] = Py_NewRef(core.purgatory->drained(op) ? core.drained : given[1]);
+        line.fields[RAISED] = Py_NewRef(given[2]);
+        numbers[LEFT] = left;
+        numbers[CHECKS] = core.purgatory->checks(op);
+        int added = ledger_add(self->ledger, &line); /* 1: the ledger owns the references now */
+        done = added == 0 ? recorder_refuse(self, &line) : added;
+        if (added < 1)
             drop_line(&line);
     }
     Py_XDECREF(source);
