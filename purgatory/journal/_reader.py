@@ -11,8 +11,17 @@ import attrs
 
 from purgatory.journal.records import SCHEMAS, Record, TraceRow
 from purgatory.journal.records import parquet as _parquet
-from purgatory.journal.records.errors import JournalDamaged, JournalFormat, JournalMissing
-from purgatory.journal.records.folder import Segment, batches, doubled, dropped, end, list_segments, tip
+from purgatory.journal.records.errors import JournalDamaged, JournalFormat
+from purgatory.journal.records.folder import (
+    Segment,
+    batches,
+    doubled,
+    dropped,
+    end,
+    existing_segments,
+    list_segments,
+    tip,
+)
 from purgatory.journal.records.frames import scan
 
 if TYPE_CHECKING:
@@ -38,9 +47,7 @@ def read(folder: str | Path, after: int = -1, *, allow_gaps: bool = False) -> It
     """
     folder = Path(folder)
     written = end(folder).next
-    segments = list_segments(folder)
-    if not segments:
-        raise JournalMissing(folder)
+    segments = existing_segments(folder)
     for first, last, one, other in () if allow_gaps else doubled(segments):
         names = f"{one.path.name} and {other.path.name}"
         raise JournalFormat(f"{folder}: rows {first} to {last} are in both {names}: move one of them to another folder")
@@ -141,9 +148,7 @@ def verify(folder: str | Path) -> Verdict:
     """
     folder = Path(folder)
     written = end(folder).next
-    segments = list_segments(folder)
-    if not segments:
-        raise JournalMissing(folder)
+    segments = existing_segments(folder)
     unreadable: list[str] = []
     rows = missing = doubled = damaged = torn = 0
     first = expected = -1

@@ -110,6 +110,18 @@ def list_segments(folder: Path) -> list[Segment]:
     return [next(same) for _, same in groupby(found, _rows_named)]
 
 
+def existing_segments(folder: Path) -> list[Segment]:
+    """The same.
+
+    Raises:
+        JournalMissing: there is none.
+    """
+    segments = list_segments(folder)
+    if not segments:
+        raise JournalMissing(folder)
+    return segments
+
+
 def _rows_named(segment: Segment) -> str:
     """The part of the name that both forms of a sealed segment have: the kind and the numbers."""
     return segment.path.stem.lstrip("_")
@@ -214,10 +226,7 @@ def check_kind(folder: Path, schema: Schema) -> None:
         JournalMissing: there is no segment in it.
         JournalFormat: it holds the other kind.
     """
-    segments = list_segments(folder)
-    if not segments:
-        raise JournalMissing(folder)
-    for found in _kinds(segments) - {schema.name}:
+    for found in _kinds(existing_segments(folder)) - {schema.name}:
         raise JournalFormat(f"{folder} holds a {found}, not a {schema.name}: give each its own folder")
 
 
@@ -232,9 +241,7 @@ def tip(folder: Path, *, there: bool = False) -> dict[str, int]:
     """
     while True:
         written = -1 if there else end(folder).next - 1
-        segments = list_segments(folder)
-        if not segments:
-            raise JournalMissing(folder)
+        segments = existing_segments(folder)
         try:
             return {"first": segments[0].first, "last": max(written, *map(_last_of, segments))}
         except FileNotFoundError:  # sealed since it was listed

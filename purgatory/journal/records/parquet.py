@@ -46,7 +46,6 @@ _CRC: Final = "purgatory.crc32"
 _MARK: Final = _CRC.encode() + b"\x18\x08"
 """The entry as it lies in a footer, up to its digits: its name, and what says that a text of eight bytes follows."""
 _DIGITS: Final = 8
-_CHUNK: Final = 1 << 20
 _GROUP: Final = 1 << 18
 _GROUP_BYTES: Final = 1 << 26
 """Rows and bytes of a group of rows in a sealed file. Arrow cannot read a group with more than 2 GB of keys."""
@@ -172,8 +171,7 @@ def write_groups(tables: Iterable[pa.Table], schema: pa.Schema, file: BinaryIO, 
     data = memoryview(sink.getvalue())
     place = _digits_in(data)
     assert place is not None
-    before, behind = data[:place], data[place + _DIGITS :]
-    file.writelines((before, b"%08x" % zlib.crc32(behind, zlib.crc32(before)), behind))
+    file.writelines((data[:place], _digits_of(data, place), data[place + _DIGITS :]))
 
 
 def _paths(schema: pa.Schema) -> Iterator[str]:
@@ -183,10 +181,15 @@ def _paths(schema: pa.Schema) -> Iterator[str]:
 
 
 def _digits_in(data: memoryview) -> int | None:
-    """Where the digits of a file's checksum are, in all of it or in its end, or None if it has none."""
+    """Where the digits of a file's checksum are, or None if it has none."""
     start = max(0, len(data) - AT_END)
     place = bytes(data[start:]).rfind(_MARK)
     return None if place < 0 else start + place + len(_MARK)
+
+
+def _digits_of(data: memoryview, place: int) -> bytes:
+    """The checksum of a file whose checksum is at a place."""
+    return b"%08x" % zlib.crc32(data[place + _DIGITS :], zlib.crc32(data[:place]))
 
 
 def _check_sum(path: Path) -> bool:
@@ -195,26 +198,11 @@ def _check_sum(path: Path) -> bool:
     Raises:
         JournalDamaged: they differ.
     """
-    with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        start = file.seek(max(0, size - AT_END))
-        place = _digits_in(memoryview(file.read()))
-        if place is None:
-            return False
-        file.seek(0)
-        crc = _crc_of(file, start + place, 0)
-        digits = file.read(_DIGITS)
-        crc = _crc_of(file, size - start - place - _DIGITS, crc)
-    if digits != b"%08x" % crc:
+    data = memoryview(path.read_bytes())
+    place = _digits_in(data)
+    if place is not None and data[place : place + _DIGITS] != _digits_of(data, place):
         raise JournalDamaged(path.name, "its checksum is another")
-    return True
-
-
-def _crc_of(file: BinaryIO, count: int, crc: int) -> int:
-    while count > 0 and (chunk := file.read(min(count, _CHUNK))):
-        crc = zlib.crc32(chunk, crc)
-        count -= len(chunk)
-    return crc
+    return place is not None
 
 
 @contextmanager
@@ -238,12 +226,10 @@ def opened(path: Path, *, check: bool = True) -> Iterator[pq.ParquetFile]:
                 if not is_checked:
                     _check_columns(path, file.schema_arrow)
             yield file
-    except JournalDamaged:
+    except (JournalDamaged, FileNotFoundError):
         raise
     except JournalError as error:
         raise JournalFormat(f"{path.name}: {error}") from error
-    except FileNotFoundError:
-        raise
     except (OSError, ValueError, KeyError, NotImplementedError, pa.ArrowException) as error:  # Arrow's, of a footer too
         raise JournalDamaged(path.name, str(error).partition("\n")[0].rstrip(".")) from error
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from purgatory.journal.records.errors import JournalMissing
-from purgatory.journal.records.folder import batches, list_segments
+from purgatory.journal.records.folder import batches, existing_segments, list_segments
 from purgatory.journal.records.parquet import BATCH, grouped, read_arrow, to_arrow
 
 if TYPE_CHECKING:
@@ -25,21 +24,20 @@ def read_range(folder: Path, schema: Schema, after: int, upto: int) -> Iterator[
         JournalMissing: there is no segment: on a cluster, this worker does not see the folder.
         JournalDamaged: a segment cannot be read.
     """
-    if not list_segments(folder):
-        raise JournalMissing(folder)
-    progress = True
-    while progress:  # again after a segment vanished under us: it was sealed (its rows are in a new file) or deleted
-        progress = False
-        for segment in list_segments(folder):
+    listed = existing_segments(folder)
+    while listed:
+        for segment in listed:
             if segment.first > upto or (segment.last is not None and segment.last <= after):
                 continue
             try:
-                for part in _segment_range(segment, schema, after, upto):
-                    after, kept = part
-                    yield kept
-            except FileNotFoundError:
-                progress = True
+                for seen, part in _segment_range(segment, schema, after, upto):
+                    after = seen
+                    yield part
+            except FileNotFoundError:  # it was sealed (its rows are in a new file) or deleted
+                listed = list_segments(folder)
                 break
+        else:
+            return
 
 
 def beside(segment: Segment, segments: Iterable[Segment], schema: Schema, upto: int) -> Iterator[pa.RecordBatch]:
