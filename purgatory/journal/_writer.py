@@ -77,7 +77,7 @@ class FolderWriter:
                 check_kind(folder, schema)
             self._next = recover(folder, unsealed)
         except BaseException:
-            self._lock.release()
+            self._lock.close()
             raise
         # Frames to write. With each: how many rows it has, and how many dropped rows it reports.
         self._held: deque[tuple[bytes, int, int]] = deque()
@@ -165,7 +165,7 @@ class FolderWriter:
         The parent writes the rows that wait. Rows of the child's operations are counted as dropped.
         """
         self._is_copy = self._closing = True
-        self._lock.release()  # the child's copy: the parent keeps its own
+        self._lock.close()  # the child's copy: the parent keeps its own
         self._buffer.after_fork()
 
     def stats(self) -> JournalStats:
@@ -194,7 +194,7 @@ class FolderWriter:
             while self._flushes:
                 self._flushes.popleft().set_result(False)
             self._sealer.shutdown()
-            self._lock.release()
+            self._lock.close()
 
     def _write_until_closed(self) -> None:
         pause = interval = self.options.interval_ms / 1000

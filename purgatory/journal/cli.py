@@ -67,25 +67,33 @@ def _parser() -> argparse.ArgumentParser:
 
     def command(name: str, text: str) -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
-        sub.add_argument("folder", type=Path, metavar="DIR", help="folder of a journal or trace")
         sub.set_defaults(run=globals()[f"_{name}"])
         return sub
 
-    _add_summary(commands)
-    command("verify", "check every checksum, and that no record is missing or doubled")
-    tail = command("tail", "print the last records as JSON lines")
+    def on_folder(name: str, text: str) -> argparse.ArgumentParser:
+        sub = command(name, text)
+        sub.add_argument("folder", type=Path, metavar="DIR", help="folder of a journal or trace")
+        return sub
+
+    look = command("summary", "summarize outcomes by type, waits, and the hottest keys")
+    what = "folder of one or several journals, one file, or JSON lines (- for stdin)"
+    look.add_argument("source", metavar="SOURCE", help=what)
+    add_normal(look)
+    look.add_argument("--top", type=whole, default=10, metavar="N", help="number of keys to show (default 10)")
+    look.add_argument("--json", action="store_true", help="print one line of JSON")
+    add_range(look, "summarize operations that left")
+    _allow_gaps(look)
+    on_folder("verify", "check every checksum, and that no record is missing or doubled")
+    tail = on_folder("tail", "print the last records as JSON lines")
     tail.add_argument("-n", type=int, default=10, metavar="N", help="number of records (default 10, -1 for all)")
     tail.add_argument("-f", "--follow", action="store_true", help="print new records as they are written")
     _allow_gaps(tail)
-    command(
-        "seal",
-        "seal the segments that a killed writer left open, as Parquet if pyarrow is installed",
-    )
-    keep = command("retain", "delete the oldest sealed segments, also while a writer runs")
+    on_folder("seal", "seal the segments that a killed writer left open, as Parquet if pyarrow is installed")
+    keep = on_folder("retain", "delete the oldest sealed segments, also while a writer runs")
     keep.add_argument("--bytes", type=_size, metavar="SIZE", help="largest total size to keep, such as 500M or 20G")
     keep.add_argument("--age", type=seconds, metavar="TIME", help="greatest age to keep, such as 12h or 7d")
     keep.add_argument("--dry-run", action="store_true", help="print the segments, delete nothing")
-    web = command("serve", "serve the journal over HTTP until interrupted")
+    web = on_folder("serve", "serve the journal over HTTP until interrupted")
     web.add_argument("--port", type=int, default=9097, help="port to listen on, 0 for a free one (default 9097)")
     web.add_argument("--addr", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     web.add_argument(
@@ -94,22 +102,6 @@ def _parser() -> argparse.ArgumentParser:
         help="token that readers must send, required unless on loopback (default PURGATORY_TOKEN of the environment)",
     )
     return parser
-
-
-def _add_summary(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    look = commands.add_parser(
-        "summary",
-        help="summarize outcomes, waits and the hottest keys",
-        description="Summarize outcomes by type, waits, and the hottest keys.",
-    )
-    what = "folder of one or several journals, one file, or JSON lines (- for stdin)"
-    look.add_argument("source", metavar="SOURCE", help=what)
-    add_normal(look)
-    look.add_argument("--top", type=whole, default=10, metavar="N", help="number of keys to show (default 10)")
-    look.add_argument("--json", action="store_true", help="print one line of JSON")
-    add_range(look, "summarize operations that left")
-    look.set_defaults(run=_summary)
-    _allow_gaps(look)
 
 
 def _allow_gaps(parser: argparse.ArgumentParser) -> None:
@@ -127,15 +119,13 @@ def _summary(options: argparse.Namespace) -> int:
     )
     if not summary.records and not summary.aside and (options.since, options.until) != (None, None):
         raise JournalError(f"{options.source} holds no record of an operation that left in this range of time")
-    text = as_json(summary) if options.json else as_text(summary, options.source)
-    sys.stdout.write(text)
+    sys.stdout.write(as_json(summary) if options.json else as_text(summary, options.source))
     return 0
 
 
 def _verify(options: argparse.Namespace) -> int:
-    folders = journals_in(options.folder)
     statuses = []
-    for folder in folders:
+    for folder in journals_in(options.folder):
         if folder != options.folder:
             _print(f"{folder}:")
         statuses.append(_verify_one(folder))
@@ -177,17 +167,13 @@ def _follow(folder: Path, after: int, *, allow_gaps: bool) -> Iterator[Record | 
 def _seal(options: argparse.Namespace) -> int:
     if not options.folder.is_dir():
         raise JournalError(f"{options.folder} is not a folder")
-    lock = FolderLock(options.folder)
-    try:
+    with FolderLock(options.folder):
         recover(options.folder)
-        if _parquet.available():
-            for segment in list_segments(options.folder):
-                if segment.path.suffix == ".frames":
-                    seal(segment.path)
+        for segment in list_segments(options.folder) if _parquet.available() else ():
+            if segment.path.suffix == ".frames":
+                seal(segment.path)
         for segment in list_segments(options.folder):
             _print(segment.path.name)
-    finally:
-        lock.release()
     return 0
 
 

@@ -13,19 +13,32 @@ import contextlib
 import fcntl
 import json
 import os
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
+from purgatory._support.closing import Closing
 from purgatory.journal.records import parquet as _parquet
 from purgatory.journal.records.errors import JournalFormat, JournalLocked
 from purgatory.journal.records.folder import END, end, list_segments, sealed_name
 from purgatory.journal.records.frames import decode, scan
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-
 FOLDER_MODE: Final = 0o750
 FILE_MODE: Final = 0o640
+
+
+@contextlib.contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A file aside, which takes the place of the target once it is written. If that fails, nothing is left."""
+    temporary = target.with_name(f".tmp-{target.name}")
+    try:
+        temporary.touch(FILE_MODE)
+        yield temporary
+        temporary.replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()  # on a full disk it would take the space of later rows
+        raise
 
 
 def sync_folder(folder: Path) -> None:
@@ -52,42 +65,26 @@ def seal(path: Path, *, parquet: bool | None = None) -> Path | None:
     first, last = frames[0].first, frames[-1].last
     schema = decode(data, frames[0]).schema
     target = path.with_name(sealed_name(schema, first, last, parquet=parquet))
-    if target == path or target.exists():
-        if target != path:
-            path.unlink(missing_ok=True)
+    if target == path:
         return target
-    temporary = path.with_name(f".tmp-{target.name}")
-    try:
-        temporary.touch(FILE_MODE)
-        if parquet:
-            _parquet.write(temporary, schema, (decode(data, frame) for frame in frames))
-        else:
-            with temporary.open("wb") as file:
-                for frame in frames:
-                    file.write(data[frame.start : frame.end])
-                file.flush()
-                os.fsync(file.fileno())
-        temporary.replace(target)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()  # on a full disk it would take the space of later rows
-        raise
-    sync_folder(target.parent)
+    if not target.exists():
+        with replacing(target) as temporary:
+            if parquet:
+                _parquet.write(temporary, schema, (decode(data, frame) for frame in frames))
+            else:
+                with temporary.open("wb") as file:
+                    file.writelines(data[frame.start : frame.end] for frame in frames)
+                    file.flush()
+                    os.fsync(file.fileno())
+        sync_folder(target.parent)
     path.unlink(missing_ok=True)
     return target
 
 
 def leave_end(folder: Path, following: int, dropped: int = 0) -> None:
     """Write `.end`: the folder has all rows below a number, and this many were dropped after the last row."""
-    temporary = folder / f".tmp-{END}"
-    try:
-        temporary.touch(FILE_MODE)
+    with replacing(folder / END) as temporary:
         temporary.write_text(json.dumps({"next": following, "dropped": dropped}), encoding="ascii")
-        temporary.replace(folder / END)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
 
 
 def recover(folder: Path, unsealed: list[Path] | None = None) -> int:
@@ -129,7 +126,7 @@ def _sealed(path: Path, unsealed: list[Path] | None) -> bool:
     return True
 
 
-class FolderLock:
+class FolderLock(Closing):
     """Allows one writer per folder. The kernel releases it when the process ends, in any way."""
 
     def __init__(self, folder: Path) -> None:
@@ -149,7 +146,7 @@ class FolderLock:
             self._file.write(str(os.getpid()))
             self._file.flush()
 
-    def release(self) -> None:
+    def close(self) -> None:
         """Release the lock for the next writer."""
         with contextlib.suppress(OSError):
             self._file.close()
