@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from purgatory.journal._options import JournalStats
 
-_COUNTERS: Final = (
+_FAMILIES: Final = (
     ("rows_written", "written", "Rows written to the journal."),
     (
         "rows_dropped",
@@ -28,6 +28,7 @@ _COUNTERS: Final = (
     ("segments_deleted", "segments_deleted", "Sealed segments deleted because of an age or size limit."),
     ("deleted_bytes", "bytes_deleted", "Bytes of deleted segments."),
     ("written_bytes", "bytes_written", "Bytes written to open segments."),
+    ("buffered_rows", "buffered", "Rows waiting to be written."),
 )
 
 
@@ -44,12 +45,9 @@ class JournalCollector:
     def collect(self) -> Iterator[Metric]:
         """The metric families now."""
         now = {name: journal.stats() for name, journal in self._journals.items()}
-        for suffix, attribute, text in _COUNTERS:
-            counter = CounterMetricFamily(f"purgatory_journal_{suffix}", text, labels=["journal"])
+        for suffix, attribute, text in _FAMILIES:
+            kind = GaugeMetricFamily if attribute == "buffered" else CounterMetricFamily
+            family = kind(f"purgatory_journal_{suffix}", text, labels=["journal"])
             for name, stats in now.items():
-                counter.add_metric([name], getattr(stats, attribute))
-            yield counter
-        gauge = GaugeMetricFamily("purgatory_journal_buffered_rows", "Rows waiting to be written.", labels=["journal"])
-        for name, stats in now.items():
-            gauge.add_metric([name], stats.buffered)
-        yield gauge
+                family.add_metric([name], getattr(stats, attribute))
+            yield family

@@ -42,27 +42,27 @@ def options_of(given: dict[str, Any]) -> Options:
     return Options(**given)
 
 
-def _whole(least: int) -> Callable[[Any, attrs.Attribute[int], object], None]:
-    def check(_: Any, field: attrs.Attribute[int], value: object) -> None:
-        if type(value) is not int or value < least:
-            raise JournalSetting(field.name, value, f"an int, {least} or more")
+def _must(be: Callable[[Any], bool], wanted: str) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
+    """A validator of an option."""
+
+    def check(_: Any, field: attrs.Attribute[Any], value: Any) -> None:
+        if not be(value):
+            raise JournalSetting(field.name, value, wanted)
 
     return check
 
 
-def _positive(_: Any, field: attrs.Attribute[Any], value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
-        raise JournalSetting(field.name, value, "a number above 0")
+def _whole(least: int) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
+    return _must(lambda value: type(value) is int and value >= least, f"an int, {least} or more")
 
 
-def _one_of(*words: str) -> Callable[[Any, attrs.Attribute[Any], object], None]:
-    def check(_: Any, field: attrs.Attribute[Any], value: object) -> None:
-        if value not in words:
-            raise JournalSetting(field.name, value, f"{', '.join(map(repr, words[:-1]))} or {words[-1]!r}")
-
-    return check
+def _one_of(*words: str) -> Callable[[Any, attrs.Attribute[Any], Any], None]:
+    return _must(lambda value: value in words, f"{', '.join(map(repr, words[:-1]))} or {words[-1]!r}")
 
 
+_positive = _must(
+    lambda value: isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0, "a number above 0"
+)
 _if_any = attrs.validators.optional(_positive)
 
 

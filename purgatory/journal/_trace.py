@@ -130,16 +130,7 @@ class Trace(Folder):
             "levels": packed([level for each in levels for level in each]),
         }
         texts = [
-            [
-                kind,
-                str(purgatory),
-                None if name is None else str(name),
-                _labels(ks),
-                type_,
-                None if watches is None else _labels(watches),
-                outcome,
-                ends,
-            ]
+            [kind, str(purgatory), name, _labels(ks), type_, watches and _labels(watches), outcome, ends]
             for kind, purgatory, name, ks, type_, watches, outcome, ends in groups
         ]
         return Batch(TRACE, first, self._epoch_ns, texts, index, numbers)

@@ -88,25 +88,21 @@ class Batch:
 
     def rows(self) -> Iterator[Record | TraceRow]:
         """The rows as values, in sequence."""
-        make = self.schema.row
-        columns: list[Sequence[Any]] = []
-        names = []
+        columns: dict[str, Sequence[Any]] = {}
         for position, field in enumerate(self.schema.texts):
             texts = [_text(group[position], field.kind) for group in self.groups]
-            columns.append([texts[i] for i in self.index])
-            names.append(field.name)
+            columns[field.name] = [texts[i] for i in self.index]
         for field in self.schema.numbers:
-            names.append(field.name)
             if field.name not in self.numbers:
-                columns.append([field.default] * len(self))
+                columns[field.name] = [field.default] * len(self)
             elif field.kind == "instant":
-                columns.append(self.instants(field.name))
+                columns[field.name] = self.instants(field.name)
             elif field.kind == "ints":
-                columns.append(list(self._lists(field.name)))
+                columns[field.name] = list(self._lists(field.name))
             else:
-                columns.append(self.numbers[field.name])
-        for seq, values in enumerate(zip(*columns, strict=True), self.first):
-            yield make(seq=seq, **dict(zip(names, values, strict=True)))
+                columns[field.name] = self.numbers[field.name]
+        for seq, values in enumerate(zip(*columns.values(), strict=True), self.first):
+            yield self.schema.row(seq=seq, **dict(zip(columns, values, strict=True)))
 
     def _lists(self, name: str) -> Iterator[tuple[int, ...]]:
         values, start = self.numbers[name], 0
@@ -133,10 +129,9 @@ def encode(batch: Batch, *, read: bool = False, dropped: int = 0) -> bytes:
     columns: dict[str, array[int]] = {"": batch.index, **batch.numbers}
     try:
         header = _header(batch, columns, batch.groups, dropped)
-        plain = read or _LIKE_HALF not in header
     except UnicodeEncodeError:
-        plain = False
-    if not plain:
+        header = b""
+    if not header or (_LIKE_HALF in header and not read):
         header = _header(batch, columns, [[_whole(value) for value in group] for group in batch.groups], dropped)
     parts = [_LENGTH.pack(len(header)), header]
     for column in columns.values():

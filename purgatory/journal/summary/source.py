@@ -68,19 +68,16 @@ def summarize_source(
 
 
 def _of_folder(folder: Path, missing: list[tuple[int, int]], *, allow_gaps: bool) -> Iterator[Record]:
+    """The records of a folder. Numbers that they skip are noted."""
     ends = tip(folder)
-    yield from _noted(_records(read(folder, allow_gaps=allow_gaps), folder), ends["first"], ends["last"], missing)
-
-
-def _noted(records: Iterable[Record], due: int, last: int, missing: list[tuple[int, int]]) -> Iterator[Record]:
-    """The same records. Numbers from `due` on that they skip are noted."""
-    for record in records:
+    due = ends["first"]
+    for record in _records(read(folder, allow_gaps=allow_gaps), folder):
         if record.seq > due:
             missing.append((due, record.seq - 1))
         due = record.seq + 1
         yield record
-    if due <= last:
-        missing.append((due, last))
+    if due <= ends["last"]:
+        missing.append((due, ends["last"]))
 
 
 def records_of(source: str | Path, *, allow_gaps: bool = False) -> Iterator[Record]:

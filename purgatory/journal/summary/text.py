@@ -26,33 +26,24 @@ def as_text(summary: Summary, source: str) -> str:
     if summary.first_us is None or summary.last_us is None:
         raise JournalError(f"{source} holds no record{' that can be true' if summary.aside else ''}")
     length = _length((summary.last_us - summary.first_us) / 1e6)
-    begin, end = (_instant(us) for us in (summary.first_us, summary.last_us))
-    lines = [f"{source}: {summary.records:,} records of {length}, {begin} to {end} UTC", ""]
-    lines[1:1] = _left_out(summary)
-    head = ["purgatory", "type", "records", *OUTCOMES, "errors", "checks"]
-    head += [f"p{percent} ms" if percent < 100 else "longest ms" for percent in PERCENTILES]  # noqa: PLR2004
-    head += ["shut down", "ended well"]
-    rows = [head]
+    begin, end = (
+        f"{datetime.fromtimestamp(us / 1e6, UTC):%Y-%m-%d %H:%M:%S}" for us in (summary.first_us, summary.last_us)
+    )
+    lines = [f"{source}: {summary.records:,} records of {length}, {begin} to {end} UTC", *_left_out(summary), ""]
+    waits = [f"p{percent} ms" if percent < 100 else "longest ms" for percent in PERCENTILES]  # noqa: PLR2004
+    rows = [["purgatory", "type", "records", *OUTCOMES, "errors", "checks", *waits, "shut down", "ended well"]]
     for kind in summary.kinds:
         ended = kind.records - kind.shut_down
-        outcomes = [_percent(kind.outcomes[outcome], ended) for outcome in OUTCOMES]
-        waits = [f"{kind.wait_us[p] / 1000:,.1f}" if kind.wait_us else "-" for p in PERCENTILES]
-        row = [
-            _cell(kind.purgatory),
-            _cell(kind.type),
-            f"{kind.records:,}",
-            *outcomes,
-            f"{kind.errors:,}",
-            f"{kind.checks:.1f}",
-        ]
-        well = "-" if kind.ended_well is None else f"{100 * kind.ended_well:.1f} %"
-        rows.append([*row, *waits, f"{kind.shut_down:,}", well])
-    lines += [*_table(rows, left=2), ""]
+        cells = [_cell(kind.purgatory), _cell(kind.type), f"{kind.records:,}"]
+        cells += [_percent(kind.outcomes[outcome] / ended) if ended else "-" for outcome in OUTCOMES]
+        cells += [f"{kind.errors:,}", f"{kind.checks:.1f}"]
+        cells += [f"{kind.wait_us[p] / 1000:,.1f}" if kind.wait_us else "-" for p in PERCENTILES]
+        cells += [f"{kind.shut_down:,}", "-" if kind.ended_well is None else _percent(kind.ended_well)]
+        rows.append(cells)
+    lines += [*_table(rows), ""]
     rows = [["purgatory", "key", "records" if summary.keys_exact else "records, at least", ""]]
-    rows += [
-        [_cell(each.purgatory), each.key, f"{each.records:,}", f"{100 * each.share:.1f} %"] for each in summary.keys
-    ]
-    return "\n".join([*lines, *_table(rows, left=2)]) + "\n"
+    rows += [[_cell(each.purgatory), each.key, f"{each.records:,}", _percent(each.share)] for each in summary.keys]
+    return "\n".join([*lines, *_table(rows)]) + "\n"
 
 
 def _left_out(summary: Summary) -> Iterator[str]:
@@ -88,23 +79,15 @@ def _cell(name: str) -> str:
     return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"
 
 
-def _table(rows: Sequence[Sequence[str]], left: int) -> list[str]:
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows under each other. The first two columns are names, the others figures."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if place < left else cell.rjust(width)
-            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    pads = [f"{{:<{width}}}" if place < 2 else f"{{:>{width}}}" for place, width in enumerate(widths)]  # noqa: PLR2004
+    return ["  ".join(pads).format(*row).rstrip() for row in rows]
 
 
-def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.1f} %" if whole else "-"
-
-
-def _instant(us: int) -> str:
-    return f"{datetime.fromtimestamp(us / 1e6, UTC):%Y-%m-%d %H:%M:%S}"
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
 
 
 def _length(seconds: float) -> str:
