@@ -18,8 +18,16 @@ another. A feed carries it there::
 A feed carries events, and keeps no state. A worker that starts gets its state from ``reload``. Without ``reload`` it
 applies only what is published after its start.
 
-Read in this order: ``engine`` (the interface to a system), ``_values``, ``_reading`` (the flow), ``_applying``,
-``_following`` (the block), ``_outbox`` (publishing), ``_threads``, and one of ``engines``.
+How it works, in the order in which to read it::
+
+    engine, _values            the interface to a system, and what it carries
+    _feed, _base               the class that a user holds
+    _outbox                    an event on its way to the server
+    _following.block           a worker follows: the ``async with`` block
+    _following.reading         from the server to this worker, through lost connections and gaps
+    _following.applying        state first, and then the keys
+    _following.threads         the same in a program without a loop
+    engines                    Redis, PostgreSQL, Kafka, and the memory of one process
 """
 
 from __future__ import annotations
@@ -42,8 +50,8 @@ from purgatory.feeds._errors import (
     UnsupportedServer,
 )
 from purgatory.feeds._feed import Feed
-from purgatory.feeds._following import Following
-from purgatory.feeds._threads import ThreadFollowing
+from purgatory.feeds._following.block import Following
+from purgatory.feeds._following.threads import ThreadFollowing
 from purgatory.feeds._values import Event, Position
 from purgatory.feeds.engines.memory import MemoryFeed
 

@@ -1,4 +1,4 @@
-"""The counters of a feed.
+"""The counters of a feed, which its statistics show.
 
 They are added to once per batch of publishes and once per slice of events, under a lock, because a feed may be used on
 several loops. So they are exact, and cost next to nothing per event. Any thread may read them.
@@ -7,7 +7,7 @@ several loops. So they are exact, and cost next to nothing per event. Any thread
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from timer._fork import new_lock
 
@@ -15,14 +15,17 @@ from timer._fork import new_lock
 BUCKETS: Final = 41
 
 
-class Counters:
-    """What happened in a feed since its start. The names are those of ``FeedStatistics``."""
+#: The counters that are one number. The names are those of ``FeedStatistics``.
+_NUMBERS: Final = (
+    *("applied", "skipped", "gaps", "reloads", "reload_errors", "reconnections"),
+    *("published", "rejected", "uncertain", "publish_sum_ns"),
+)
 
-    __slots__ = (
-        *("applied", "skipped", "gaps", "reloads", "reload_errors", "reconnections"),
-        *("published", "rejected", "uncertain", "publish_ns", "publish_sum_ns"),
-        "_lock",
-    )
+
+class Counters:
+    """What happened in a feed since its start."""
+
+    __slots__ = (*_NUMBERS, "_lock", "publish_ns")
 
     def __init__(self) -> None:
         self._lock = new_lock()
@@ -30,6 +33,10 @@ class Counters:
         self.published = self.rejected = self.uncertain = 0
         self.publish_ns = [0] * BUCKETS
         self.publish_sum_ns = 0
+
+    def figures(self) -> dict[str, Any]:
+        """All of them, as ``FeedStatistics`` takes them."""
+        return {name: getattr(self, name) for name in _NUMBERS} | {"publish_ns": tuple(self.publish_ns)}
 
     def add(self, name: str, count: int = 1) -> None:
         """Add to one counter."""

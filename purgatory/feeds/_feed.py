@@ -1,4 +1,4 @@
-"""The base class of all feeds: what a user holds.
+"""The class that all feeds share: publishing, following, and what happened.
 
 A feed object itself is settings and counters. It opens connections on the loop that uses it: one for publishing, which
 is closed with the last ``follow`` block of that loop or by :meth:`Feed.aclose`, and one per ``follow`` block. So a feed
@@ -7,38 +7,32 @@ may be made at the import of a module, before a loop runs and before a fork, and
 
 from __future__ import annotations
 
-import abc
 import asyncio
 import functools
 import time
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import attrs
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting
 from purgatory._events.feed_tracing import tracing
 from purgatory._events.feeds import FeedStatistics, register
-from purgatory._support.errors import checked_int
 from purgatory.aio import AsyncPurgatory
-from purgatory.feeds._connections import OPEN_S, opened
-from purgatory.feeds._counters import Counters
-from purgatory.feeds._errors import EventTooLarge, InvalidPosition
-from purgatory.feeds._following import Following
+from purgatory.feeds._base import FeedBase
+from purgatory.feeds._errors import EventTooLarge
+from purgatory.feeds._following.block import Following
+from purgatory.feeds._following.settings import Settings
 from purgatory.feeds._outbox import Outbox
-from purgatory.feeds._settings import Settings
-from purgatory.feeds._values import LogPosition, NewEvent, Position
+from purgatory.feeds._values import NewEvent
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from purgatory.feeds._settings import Apply, Reload
-    from purgatory.feeds.engine import Connection, Publisher, Reader
-
-ConnectionT = TypeVar("ConnectionT", bound="Connection")
+    from purgatory.feeds._following.settings import Apply, Reload
+    from purgatory.feeds._values import Position
 
 
-class Feed(abc.ABC):
+class Feed(FeedBase):
     """Events that reach every worker, in one order, with nothing missed.
 
     Use one of the subclasses. To connect another system, see :mod:`purgatory.feeds.engine`.
@@ -54,9 +48,6 @@ class Feed(abc.ABC):
         InvalidSetting: a setting that cannot work.
     """
 
-    #: The class of this feed's positions.
-    position_type: ClassVar[type[Position]] = LogPosition
-
     def __init__(
         self,
         name: str,
@@ -66,14 +57,7 @@ class Feed(abc.ABC):
         max_pending: int = 10_000,
         publish_timeout_ms: int = 5_000,
     ) -> None:
-        if not isinstance(name, str) or not name:
-            raise InvalidSetting("name", name, "a non-empty str")
-        self.name = name
-        self.where = where
-        self.max_bytes = checked_int("max_bytes", max_bytes, 1)
-        self.max_pending = checked_int("max_pending", max_pending, 1)
-        self.publish_timeout_ms = checked_int("publish_timeout_ms", publish_timeout_ms, 1)
-        self._counters = Counters()
+        super().__init__(name, where, max_bytes, max_pending, publish_timeout_ms)
         self._outboxes: dict[asyncio.AbstractEventLoop, Outbox] = {}
         self._followings: dict[Following, asyncio.AbstractEventLoop] = {}
         self._has_failed = False  # whether a following has ended with an error since one got its state
@@ -157,23 +141,11 @@ class Feed(abc.ABC):
             raise InvalidSetting("purgatory", purgatory, "an AsyncPurgatory or a DelayedOperationPurgatory")
         return Following(self, purgatory, settings)
 
-    def position(self, text: str) -> Position:
-        """The position with this text, as a client may have sent it.
-
-        Raises:
-            InvalidPosition: it is not the text of a position of this kind of feed.
-        """
-        found = LogPosition.parse(text) if isinstance(text, str) else None
-        if found is None:
-            raise InvalidPosition(self.name, text)
-        return found
-
     def statistics(self) -> FeedStatistics:
         """The feed as it is now. Any thread may call this."""
         followings = list(self._followings)
         slowest = max(followings, key=lambda following: following.lag_s, default=None)
         position = None if slowest is None else slowest.position
-        counters = self._counters
         return FeedStatistics(
             name=self.name,
             followings=len(followings),
@@ -182,17 +154,7 @@ class Feed(abc.ABC):
             position_events=None if position is None else position.event_count,
             lag_events=None if slowest is None else slowest.lag_events,
             lag_s=0.0 if slowest is None else slowest.lag_s,
-            applied=counters.applied,
-            skipped=counters.skipped,
-            gaps=counters.gaps,
-            reloads=counters.reloads,
-            reload_errors=counters.reload_errors,
-            reconnections=counters.reconnections,
-            published=counters.published,
-            rejected=counters.rejected,
-            uncertain=counters.uncertain,
-            publish_ns=tuple(counters.publish_ns),
-            publish_sum_ns=counters.publish_sum_ns,
+            **self._counters.figures(),
         )
 
     async def aclose(self) -> None:
@@ -207,29 +169,7 @@ class Feed(abc.ABC):
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r} at {self.where}>"
-
-    # -- for engines
-
-    @abc.abstractmethod
-    async def open_publisher(self) -> Publisher:
-        """A new connection for publishing. It may be cancelled.
-
-        Raises:
-            Disconnected: the server cannot be reached, or cannot serve now.
-            FeedError: the server, or what it has, can never serve as this feed.
-        """
-
-    @abc.abstractmethod
-    async def open_reader(self) -> Reader:
-        """A new connection for reading. As :meth:`open_publisher`."""
-
     # -- for this package
-
-    async def _opened(self, open_it: Callable[[], Awaitable[ConnectionT]], within_s: float = OPEN_S) -> ConnectionT:
-        """A new connection, in time, or ``FeedUnavailable``."""
-        return await opened(open_it, self.name, self.where, within_s)
 
     def _add_following(self, following: Following) -> None:
         """A following begins on the running loop."""

@@ -42,6 +42,11 @@ class Position(abc.ABC):
     @abc.abstractmethod
     def __str__(self) -> str: ...
 
+    @classmethod
+    def parse(cls, text: str) -> Self | None:
+        """The position with this text, or None if it is not the text of one."""
+        raise NotImplementedError
+
     @abc.abstractmethod
     def events_until(self, end: Position) -> int | None:
         """How many events come after this position, up to ``end``. None if that is not known."""

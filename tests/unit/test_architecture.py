@@ -319,9 +319,9 @@ CIRCLES = {
     ),
     "a timer knows its driver, and a driver its timer": ("timer", ("_base", "_reaper")),
     "a timer's tasks are dispatched by a part of it": ("timer", ("_dispatch", "_timer")),
-    "a feed has publishes and followings, which read its settings and counters": (
+    "a feed has followings, a following knows its feed, and both of its kinds know each other": (
         "purgatory.feeds",
-        ("_feed", "_following", "_outbox", "_reading", "_threads"),
+        ("_feed", "_following.block", "_following.threads"),
     ),
     "a group has heartbeats, and a heartbeat knows its group": (
         "examples.broker.groups",

@@ -29,7 +29,7 @@ LEFT = {
     "timer._reaper.Driver._sleep": "only the thread waits for it, which a child does not have",
     "purgatory._threads.watchdog.Watchdog._start.thread": "kept as _thread, which after_fork forgets",
     "purgatory._keys.shard.Shard.__init__": "kept as key_lock, which after_fork makes anew",
-    "purgatory.feeds._threads.ThreadFollowing._thread": "nothing is followed in a child, and calls there say so",
+    "purgatory.feeds._following.threads.ThreadFollowing._thread": "nothing is followed in a child; calls there say so",
     "purgatory.testing.feeds._tools.elsewhere.thread": "of one test",
     "purgatory.testing.feeds._blocks.Blocks.test_threads_follow_without_a_loop_of_their_own.Seen.done": "of one test",
     "purgatory.console._serve.serve.thread": "the parent's server; its hub looks again if somebody asks",

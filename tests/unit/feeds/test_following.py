@@ -13,7 +13,7 @@ import pytest
 from purgatory import DelayedOperation, DelayedOperationPurgatory, InvalidSetting, PurgatoryClosed, WrongLoop
 from purgatory.aio import AsyncPurgatory
 from purgatory.feeds import FeedGap, FollowingEnded, InvalidKeys, InvalidPosition, MemoryFeed, NotApplied
-from purgatory.feeds import _applying as applying
+from purgatory.feeds._following import applying
 from tests.support import PATIENCE_S, eventually, in_thread
 from tests.support.loops import until
 
@@ -516,7 +516,7 @@ async def test_cancelled_error_of_apply_is_skipped():
 
 async def test_reload_that_hangs_does_not_block_the_end(monkeypatch):
     """A ``reload`` that does not end when it is cancelled is left behind after a time."""
-    monkeypatch.setattr("purgatory.feeds._following._LEAVE_S", 0.1)
+    monkeypatch.setattr("purgatory.feeds._following.block._LEAVE_S", 0.1)
     feed, reloads, end = MemoryFeed(), [], asyncio.Event()
 
     async def reload():
@@ -705,7 +705,7 @@ def test_call_during_the_end_is_answered(no_threads_left):
 
 def test_call_that_the_loop_never_begins_is_answered(monkeypatch, no_threads_left):
     """A loop that is closed between a call and its first step leaves no thread waiting."""
-    monkeypatch.setattr("purgatory.feeds._threads._LOOK_S", 0.01)
+    monkeypatch.setattr("purgatory.feeds._following.threads._LOOK_S", 0.01)
     errors = []
     with DelayedOperationPurgatory("worker") as purgatory:
         with MemoryFeed().follow(purgatory, lambda event: []) as following:

@@ -7,7 +7,7 @@ import pytest
 from purgatory import DelayedOperation, UnhashableKey
 from purgatory.aio import AsyncPurgatory
 from purgatory.feeds import MemoryFeed, PublishUncertain
-from purgatory.feeds._applying import _add_keys
+from purgatory.feeds._following.applying import _add_keys
 
 
 class Poll(DelayedOperation):

@@ -8,7 +8,7 @@ import pytest
 from purgatory import WrongLoop
 from purgatory.aio import AsyncPurgatory
 from purgatory.feeds import FeedGap, FeedUnavailable, MemoryFeed
-from purgatory.feeds import _reading as reading
+from purgatory.feeds._following import reading
 from purgatory.feeds.engine import Disconnected, Gap
 from tests.support import PATIENCE_S
 from tests.support.loops import until

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from purgatory import InvalidSetting
 from purgatory._support.errors import checked_int
-from purgatory.feeds._errors import InvalidPosition
 from purgatory.feeds._feed import Feed
 from purgatory.feeds.engines.kafka._position import KafkaPosition
 from purgatory.feeds.engines.kafka._publisher import KafkaPublisher
@@ -87,17 +86,6 @@ class KafkaFeed(Feed):
         if client is not None and not isinstance(client, Mapping):
             raise InvalidSetting("client", client, "a dict of settings of aiokafka's clients")
         self.client: dict[str, Any] = {**(client or {}), "bootstrap_servers": addresses}
-
-    def position(self, text: str) -> Position:
-        """The position with this text, as a client may have sent it.
-
-        Raises:
-            InvalidPosition: it is not the text of a position of this kind of feed.
-        """
-        found = KafkaPosition.parse(text) if isinstance(text, str) else None
-        if found is None:
-            raise InvalidPosition(self.name, text)
-        return found
 
     async def open_publisher(self) -> KafkaPublisher:
         """A connection for publishing."""

@@ -14,16 +14,15 @@ Everything here belongs to the loop that enters the block, except that other thr
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any
 
 from purgatory import DelayedOperationPurgatory, WrongLoop
 from purgatory._events.log import log
 from purgatory._support.errors import checked_int
-from purgatory.feeds._applying import Stopped
 from purgatory.feeds._connections import is_cancelled
 from purgatory.feeds._errors import FollowingEnded, InvalidPosition, NotApplied
-from purgatory.feeds._reading import Reading
+from purgatory.feeds._following.applying import Stopped
+from purgatory.feeds._following.reading import Progress, Reading
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -31,15 +30,15 @@ if TYPE_CHECKING:
 
     from purgatory.aio import AsyncPurgatory
     from purgatory.feeds._feed import Feed
-    from purgatory.feeds._settings import Settings
-    from purgatory.feeds._threads import ThreadFollowing
+    from purgatory.feeds._following.settings import Settings
+    from purgatory.feeds._following.threads import ThreadFollowing
     from purgatory.feeds._values import Position
 
 #: How long leaving the block waits for a ``reload`` that does not end when it is cancelled.
 _LEAVE_S = 5.0
 
 
-class Following:
+class Following(Progress):
     """A worker that follows a feed. Returned by :meth:`Feed.follow <purgatory.feeds.Feed.follow>`.
 
     On a loop, ``async with`` connects, gets the state, and applies events until the block is left::
@@ -72,10 +71,10 @@ class Following:
         purgatory: AsyncPurgatory[Any] | DelayedOperationPurgatory[Any],
         settings: Settings,
     ) -> None:
+        super().__init__(Reading(feed, purgatory, settings, self._wake))
         self.feed = feed
         self._purgatory = purgatory
         self._settings = settings
-        self._reading = Reading(feed, purgatory, settings, self._wake)
         self._waiting: dict[asyncio.Future[None], Position] = {}
         self._loop: asyncio.AbstractEventLoop | None = None  # that of the block, from its entry on
         self._task: asyncio.Task[None] | None = None
@@ -134,27 +133,6 @@ class Following:
         await asyncio.wait([self._ended])
         self._raise_error()
 
-    @property
-    def position(self) -> Position | None:
-        """Up to which event this worker has applied the feed. None before it has its state."""
-        return self._reading.position
-
-    @property
-    def is_following(self) -> bool:
-        """Whether it is connected and has its state. False after a lost connection, until it has been made again."""
-        return self._reading.is_current
-
-    @property
-    def lag_events(self) -> int | None:
-        """How many events this worker still has to apply. None if it is not known, without a connection for example."""
-        return self._reading.lag_events
-
-    @property
-    def lag_s(self) -> float:
-        """For how many seconds this worker has not been up to date. 0.0 while it is."""
-        since_s = self._reading.behind_since_s
-        return 0.0 if since_s is None else max(0.0, time.monotonic() - since_s)
-
     # -- the block
 
     async def __aenter__(self) -> Self:
@@ -198,7 +176,7 @@ class Following:
             self._raise_error()
 
     def __enter__(self) -> ThreadFollowing:
-        from purgatory.feeds._threads import ThreadFollowing  # noqa: PLC0415  # it imports this module
+        from purgatory.feeds._following.threads import ThreadFollowing  # noqa: PLC0415  # it imports this module
 
         self._in_threads = ThreadFollowing(self, self._purgatory, self._settings)
         return self._in_threads.start()

@@ -26,15 +26,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from purgatory._events.log import log, throttle
-from purgatory.feeds._applying import Applying
 from purgatory.feeds._connections import OPEN_S, Rests, closed, is_cancelled
 from purgatory.feeds._errors import Disconnected, FeedGap, FeedUnavailable, Gap, InvalidPosition
+from purgatory.feeds._following.applying import Applying
 
 if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory
     from purgatory.aio import AsyncPurgatory
-    from purgatory.feeds._feed import Feed
-    from purgatory.feeds._settings import Settings
+    from purgatory.feeds._base import FeedBase
+    from purgatory.feeds._following.settings import Settings
     from purgatory.feeds._values import Event, Position
     from purgatory.feeds.engine import Reader
 
@@ -70,7 +70,7 @@ class Reading:
 
     def __init__(
         self,
-        feed: Feed,
+        feed: FeedBase,
         purgatory: AsyncPurgatory[Any] | DelayedOperationPurgatory[Any],
         settings: Settings,
         keys_checked: Callable[[], None],
@@ -287,6 +287,34 @@ class Reading:
         if self.behind_since_s is None:
             self.behind_since_s = self._read_s
         await self.close()
+
+
+class Progress:
+    """How far a worker has applied a feed. Any thread may read it."""
+
+    def __init__(self, reading: Reading) -> None:
+        self._reading = reading
+
+    @property
+    def position(self) -> Position | None:
+        """Up to which event this worker has applied the feed. None before it has its state."""
+        return self._reading.position
+
+    @property
+    def is_following(self) -> bool:
+        """Whether it is connected and has its state. False after a lost connection, until it has been made again."""
+        return self._reading.is_current
+
+    @property
+    def lag_events(self) -> int | None:
+        """How many events this worker still has to apply. None if it is not known, without a connection for example."""
+        return self._reading.lag_events
+
+    @property
+    def lag_s(self) -> float:
+        """For how many seconds this worker has not been up to date. 0.0 while it is."""
+        since_s = self._reading.behind_since_s
+        return 0.0 if since_s is None else max(0.0, time.monotonic() - since_s)
 
 
 def _within_s(most_s: float, give_up_s: float) -> float:

@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from purgatory import DelayedOperationPurgatory, InvalidSetting
 from purgatory._events.log import log
 from purgatory.feeds._errors import FollowingEnded
+from purgatory.feeds._following.reading import Progress
 from timer._base import is_alive
 
 if TYPE_CHECKING:
     from typing import Self
 
-    from purgatory.feeds._following import Following
-    from purgatory.feeds._settings import Settings
+    from purgatory.feeds._following.block import Following
+    from purgatory.feeds._following.settings import Settings
     from purgatory.feeds._values import Position
 
 AnswerT = TypeVar("AnswerT")
@@ -39,7 +40,7 @@ _JOIN_S: Final = 10.0
 _LOOK_S: Final = 1.0
 
 
-class ThreadFollowing:
+class ThreadFollowing(Progress):
     """A worker on threads that follows a feed: what ``with feed.follow(...)`` gives.
 
     ::
@@ -60,6 +61,7 @@ class ThreadFollowing:
         if inspect.iscoroutinefunction(settings.reload):
             hint = "read the state with a blocking client"
             raise InvalidSetting("reload", settings.reload, "a plain function under 'with'", hint)
+        super().__init__(following._reading)
         self._following = following
         self._name = following.feed.name
         self._thread = threading.Thread(target=self._work, name=f"follow {self._name}", daemon=True)
@@ -87,26 +89,6 @@ class ThreadFollowing:
             FeedError: as ``Following.applied``, and what has ended the following.
         """
         self._ask(self._following.applied, position, timeout_ms=timeout_ms)
-
-    @property
-    def position(self) -> Position | None:
-        """Up to which event this worker has applied the feed."""
-        return self._following.position
-
-    @property
-    def is_following(self) -> bool:
-        """Whether it is connected and has its state."""
-        return self._following.is_following
-
-    @property
-    def lag_events(self) -> int | None:
-        """How many events this worker still has to apply. None if it is not known."""
-        return self._following.lag_events
-
-    @property
-    def lag_s(self) -> float:
-        """For how many seconds this worker has not been up to date. 0.0 while it is."""
-        return self._following.lag_s
 
     # -- the block
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from purgatory.aio import AsyncPurgatory
     from purgatory.feeds._counters import Counters
-    from purgatory.feeds._settings import Settings
+    from purgatory.feeds._following.settings import Settings
     from purgatory.feeds._values import Event, Position
 
     #: Keys that are checked together, and the trace that their events carried.

@@ -1,0 +1,1 @@
+"""Following a feed: the block that is open while a worker follows, and what happens in it."""
