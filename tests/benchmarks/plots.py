@@ -43,13 +43,18 @@ def _line(axes: Axes, table: Table, column: str, label: str, colour: str, *, onl
     axes.plot(*zip(*points, strict=True), marker="o", label=label, color=colour)
 
 
+def _label(axes: Axes, title: str, across: str, up: str, *, scale: str = "log") -> None:
+    """Name a picture and its axes. The upright one begins at 0."""
+    axes.set(xscale=scale, xlabel=across, ylabel=up, title=title)
+    axes.set_ylim(bottom=0)
+
+
 def _outstanding(axes: Axes, tables: dict[str, Table]) -> None:
     for slug, style in (("timer-outstanding-one", "one delay"), ("timer-outstanding-varied", "delays drawn")):
         dim = slug.endswith("varied")
         _line(axes, tables[slug], "ns", f"timer, {style}", OURS if not dim else BASELINE, only="timer")
         _line(axes, tables[slug], "ns", f"asyncio, {style}", THEIRS if not dim else FOURTH, only="asyncio")
-    axes.set(xscale="log", xlabel="tasks outstanding", ylabel="ns per add + cancel", title="Timer")
-    axes.set_ylim(bottom=0)
+    _label(axes, "Timer", "tasks outstanding", "ns per add + cancel")
 
 
 def _parked(axes: Axes, tables: dict[str, Table]) -> None:
@@ -57,23 +62,20 @@ def _parked(axes: Axes, tables: dict[str, Table]) -> None:
     _line(axes, tables["scale-keys"], "ns", "1,000 operations per key", THEIRS)
     _line(axes, tables["scale-one-key"], "ns", "all under one key", FOURTH)
     _line(axes, tables["scale-parked"], "baseline", "baseline", BASELINE)
-    axes.set(xscale="log", xlabel="operations parked", ylabel="ns per cycle", title="Park and satisfy, by population")
-    axes.set_ylim(bottom=0)
+    _label(axes, "Park and satisfy, by population", "operations parked", "ns per cycle")
 
 
 def _keys(axes: Axes, tables: dict[str, Table]) -> None:
     points = [(float(case.split(" ")[0]), value) for case, value in tables["cycle-keys"].column("ns").items()]
     axes.plot(*zip(*points, strict=True), marker="o", color=OURS)
-    axes.set(xlabel="keys per operation", ylabel="ns per cycle", title="Park and satisfy, by keys")
-    axes.set_ylim(bottom=0)
+    _label(axes, "Park and satisfy, by keys", "keys per operation", "ns per cycle", scale="linear")
 
 
 def _hot(axes: Axes, tables: dict[str, Table]) -> None:
     _line(axes, tables["hot-join"], "ns", "park one more, complete it", OURS)
     _line(axes, tables["hot-look"], "ns", "check, one not ready", BASELINE)
     _line(axes, tables["hot-wake"], "ns", "check, one completed", THEIRS)
-    axes.set(xscale="log", xlabel="watchers of the key", ylabel="ns per operation", title="A hot key")
-    axes.set_ylim(bottom=0)
+    _label(axes, "A hot key", "watchers of the key", "ns per operation")
 
 
 def _lateness(axes: Axes, tables: dict[str, Table]) -> None:
@@ -99,8 +101,8 @@ def _load(axes: Axes, tables: dict[str, Table]) -> None:
     targets, actuals = ([value / 1000 for value in column.values()] for column in columns)
     axes.plot(targets, targets, color=BASELINE, linestyle=":", label="held")
     axes.plot(targets, actuals, marker="o", color=OURS, label="one process")
-    axes.set(xlabel="thousand requests per second, asked", ylabel="thousand requests per second, parked", title="Load")
-    axes.set_ylim(bottom=0)
+    unit = "thousand requests per second"
+    _label(axes, "Load", f"{unit}, asked", f"{unit}, parked", scale="linear")
 
 
 #: A picture's name, and what draws it. The tables that it needs are those it looks up.

@@ -26,6 +26,36 @@ SERVERS = {
 #: Far longer than any of these tests: an earlier answer did not come from the deadline.
 LONG_MS = 300_000
 
+WAITING_BY_WORKER = """
+import os
+
+from examples.webpoll.app import app, purgatory
+
+
+@app.get("/worker")
+async def worker() -> tuple[int, int]:
+    return os.getpid(), purgatory.waiting
+"""
+AT_MOST_TWO = """
+from examples.webpoll import app as example
+from purgatory.aio import AsyncPurgatory
+from purgatory.web import LongPolls
+
+example.purgatory = AsyncPurgatory("inbox", max_parked=2)
+example.polls = LongPolls(example.purgatory, retry_after_s=7)
+app = example.app
+"""
+STAMPED = """
+from examples.webpoll.app import app
+
+
+@app.middleware("http")
+async def stamp(request, call_next):
+    answer = await call_next(request)
+    answer.headers["stamp"] = "yes"
+    return answer
+"""
+
 
 @pytest.fixture(params=SERVERS)
 def server(request):
@@ -36,6 +66,14 @@ def server(request):
 @pytest.fixture
 def uvicorn():
     with served(*SERVERS["uvicorn"], ready="/metrics") as server:
+        yield server
+
+
+@contextlib.contextmanager
+def page(folder, source, *options, ready="/metrics"):
+    """A server of the app in a source."""
+    (folder / "page.py").write_text(source)
+    with served("uvicorn", "page:app", "--app-dir", str(folder), "--port", "{port}", *options, ready=ready) as server:
         yield server
 
 
@@ -114,13 +152,6 @@ def test_server_that_is_told_to_stop_answers_everybody_first(server):
 
 def test_every_worker_answers_when_the_server_is_told_to_stop(tmp_path):
     """With several workers, SIGTERM to their supervisor has each worker answer its waiting polls."""
-    (tmp_path / "telling.py").write_text(
-        "import os\n"
-        "from examples.webpoll.app import app, purgatory\n"
-        "@app.get('/worker')\n"
-        "async def worker() -> tuple[int, int]:\n"
-        "    return os.getpid(), purgatory.waiting\n"
-    )
 
     async def main(server):
         async with clients(server) as client:
@@ -134,8 +165,7 @@ def test_every_worker_answers_when_the_server_is_told_to_stop(tmp_path):
             server.tell()
             assert {503: 40} == tally(answer.status_code for answer in await asyncio.gather(*polls))
 
-    command = ("uvicorn", "telling:app", "--app-dir", str(tmp_path), "--port", "{port}", "--workers", "2")
-    with served(*command, ready="/worker") as server:
+    with page(tmp_path, WAITING_BY_WORKER, "--workers", "2", ready="/worker") as server:
         asyncio.run(main(server))
         server.end()
         assert "Traceback" not in server.output, server.output
@@ -157,15 +187,6 @@ def test_interrupt_answers_everybody_too(uvicorn):
 
 def test_poll_on_a_full_server_is_refused_at_once(tmp_path):
     """Beyond ``max_parked``, a poll that would have to wait is answered 503 with Retry-After. Those that wait go on."""
-    page = tmp_path / "small.py"
-    page.write_text(
-        "from examples.webpoll import app as example\n"
-        "from purgatory.aio import AsyncPurgatory\n"
-        "from purgatory.web import LongPolls\n"
-        "example.purgatory = AsyncPurgatory('inbox', max_parked=2)\n"
-        "example.polls = LongPolls(example.purgatory, retry_after_s=7)\n"
-        "app = example.app\n"
-    )
 
     async def main(server):
         async with clients(server) as client:
@@ -177,20 +198,12 @@ def test_poll_on_a_full_server_is_refused_at_once(tmp_path):
             for task in waiting:
                 task.cancel()
 
-    with served("uvicorn", "small:app", "--app-dir", str(tmp_path), "--port", "{port}", ready="/metrics") as server:
+    with page(tmp_path, AT_MOST_TWO) as server:
         asyncio.run(main(server))
 
 
 def test_middleware_between_is_no_hindrance(tmp_path):
     """Behind Starlette's own kind of middleware, hang-ups are noticed, and at SIGTERM every poll is answered."""
-    (tmp_path / "stamping.py").write_text(
-        "from examples.webpoll.app import app\n"
-        "@app.middleware('http')\n"
-        "async def stamp(request, call_next):\n"
-        "    answer = await call_next(request)\n"
-        "    answer.headers['stamp'] = 'yes'\n"
-        "    return answer\n"
-    )
 
     async def main(server):
         async with clients(server) as client:
@@ -202,7 +215,7 @@ def test_middleware_between_is_no_hindrance(tmp_path):
             answer = await staying
             assert (503, "yes") == (answer.status_code, answer.headers["stamp"])
 
-    with served("uvicorn", "stamping:app", "--app-dir", str(tmp_path), "--port", "{port}", ready="/metrics") as server:
+    with page(tmp_path, STAMPED) as server:
         asyncio.run(main(server))
 
 

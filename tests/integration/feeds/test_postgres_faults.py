@@ -16,7 +16,6 @@ from purgatory.aio import AsyncPurgatory
 from purgatory.feeds import FeedUnavailable, PostgresFeed, PublishRejected, PublishUncertain
 from tests.support.loops import until
 from tests.support.postgres import PostgresServer, postgres, require
-from tests.support.proxy import Proxy
 from tests.support.served import ROOT
 from tests.support.threads import in_thread
 
@@ -27,12 +26,6 @@ require()
 def server():
     with postgres() as started:
         yield started
-
-
-@pytest.fixture(scope="module")
-def proxy(server):
-    with Proxy(server.port) as proxy:
-        yield proxy
 
 
 @pytest.fixture

@@ -69,12 +69,6 @@ def server(tmp_path_factory):
         yield server
 
 
-@pytest.fixture(scope="module")
-def proxy(server):
-    with Proxy(server.port) as proxy:
-        yield proxy
-
-
 @pytest.fixture
 def stream():
     return f"stream {uuid.uuid4()}"
