@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
+import os
 import socket
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +23,7 @@ from purgatory._support.closing import Closing
 from purgatory._support.errors import AddressUnusable, InvalidSetting, checked_int
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Iterable
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
@@ -54,6 +56,12 @@ def check_token(addr: str, token: str | None, shows: str) -> None:
     if token is None and not is_loopback(addr):
         wanted = f"set for {addr}, because other machines can reach it and it shows {shows}"
         raise InvalidSetting("token", token, wanted, "pass token=..., or listen on 127.0.0.1")
+
+
+def add_token(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add `--token`, whose default is in the environment. ``what`` begins its help."""
+    default = os.environ.get("PURGATORY_TOKEN")
+    parser.add_argument("--token", default=default, help=f"{what} (default PURGATORY_TOKEN of the environment)")
 
 
 def same(given: str, wanted: str) -> bool:

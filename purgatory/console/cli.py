@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import sys
 import threading
@@ -18,6 +17,7 @@ from urllib.parse import urlsplit
 from rich.console import Console
 from rich.live import Live
 
+from purgatory._serving import add_token
 from purgatory.console._top import screen
 
 if TYPE_CHECKING:
@@ -130,11 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--once", action="store_true", help="print one screen and exit")
     parser.add_argument("--json", action="store_true", help="print the state as JSON and exit")
-    parser.add_argument(
-        "--token",
-        default=os.environ.get("PURGATORY_TOKEN"),
-        help="token of the console, if it needs one (default PURGATORY_TOKEN of the environment)",
-    )
+    add_token(parser, "token of the console, if it needs one")
     return parser
 
 

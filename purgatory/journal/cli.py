@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from purgatory import PurgatoryError
+from purgatory._serving import add_token
 from purgatory.journal._reader import read, verify
 from purgatory.journal._serve import serve
 from purgatory.journal.records import parquet as _parquet
@@ -96,11 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     web = on_folder("serve", "serve the journal over HTTP until interrupted")
     web.add_argument("--port", type=int, default=9097, help="port to listen on, 0 for a free one (default 9097)")
     web.add_argument("--addr", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
-    web.add_argument(
-        "--token",
-        default=os.environ.get("PURGATORY_TOKEN"),
-        help="token that readers must send, required unless on loopback (default PURGATORY_TOKEN of the environment)",
-    )
+    add_token(web, "token that readers must send, required unless on loopback")
     return parser
 
 
