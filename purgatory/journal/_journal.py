@@ -16,7 +16,7 @@ import time
 from array import array
 from operator import add
 from operator import index as whole
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
@@ -35,25 +35,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
     from pathlib import Path
 
+    from purgatory import DelayedOperation
     from purgatory.journal._ledger import Lines
 
 _MAX_ERROR: Final = 200
 _CLOCK_SET_NS: Final = 1_000_000_000
 """If the wall clock moves by more than this beside the monotonic clock, it was set."""
 LIMIT: Final = 2**63 - 1
-
-
-class Operation(Protocol):
-    """The attributes of an operation that a journal reads (`purgatory.DelayedOperation` has it)."""
-
-    @property
-    def keys(self) -> tuple[Hashable, ...]: ...
-    @property
-    def created_ns(self) -> int: ...
-    @property
-    def delay_ms(self) -> int: ...
-    @property
-    def checks(self) -> int: ...
 
 
 class Folder(Closing):
@@ -159,7 +147,7 @@ class Journal(Folder):
         return _JournalObserver(recorder)
 
     def _take_down(
-        self, source: _Source, operation: Operation, outcome: Any, error: BaseException | None, left: int
+        self, source: _Source, operation: DelayedOperation, outcome: Any, error: BaseException | None, left: int
     ) -> None:
         """Add the row of an operation that is not the core's, or has times beyond 64 bits, from its attributes."""
         try:

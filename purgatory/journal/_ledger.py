@@ -26,7 +26,7 @@ import time
 from array import array
 from itertools import repeat
 from operator import itemgetter, mul, sub
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from purgatory import Outcome
 from purgatory._support.edition import CORE as PURGATORY
@@ -49,16 +49,6 @@ DRAINED: Final = "drained"
 
 _WIDTH: Final = 10
 _FIRST: Final = itemgetter(0)
-
-
-class Buffer(Protocol):
-    """The buffer of rows. Any thread may put. The writer takes and drops. A `take` that raises removes no row."""
-
-    def __len__(self) -> int: ...
-    def put(self, row: Sequence[Any], /) -> bool: ...
-    def take(self, most: int, /) -> Any: ...
-    def drop(self, most: int, /) -> int: ...
-    def after_fork(self) -> None: ...
 
 
 class Rows:

@@ -6,14 +6,14 @@ REGISTRY.register(JournalCollector({"broker-1": journal}))
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from purgatory.journal._options import JournalStats
+    from purgatory.journal._journal import Folder
 
 _FAMILIES: Final = (
     ("rows_written", "written", "Rows written to the journal."),
@@ -32,14 +32,10 @@ _FAMILIES: Final = (
 )
 
 
-class _HasStats(Protocol):
-    def stats(self) -> JournalStats: ...
-
-
 class JournalCollector:
     """One collector over all journals of a process, each under the label `journal`."""
 
-    def __init__(self, journals: Mapping[str, _HasStats]) -> None:
+    def __init__(self, journals: Mapping[str, Folder]) -> None:
         self._journals = dict(journals)
 
     def collect(self) -> Iterator[Metric]:

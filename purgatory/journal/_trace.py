@@ -16,7 +16,7 @@ import attrs
 
 from purgatory import Observer
 from purgatory._support.label import label
-from purgatory.journal._journal import LIMIT, Folder, Operation, epoch_of, normal_ends, word
+from purgatory.journal._journal import LIMIT, Folder, epoch_of, normal_ends, word
 from purgatory.journal._ledger import Numbers, Rows
 from purgatory.journal._options import folder_of, options_of
 from purgatory.journal._writer import FolderWriter
@@ -27,6 +27,8 @@ from purgatory.journal.records.frames import Batch, packed
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
     from pathlib import Path
+
+    from purgatory import DelayedOperation
 
 _WIDTH: Final = 11
 _UNEXPLAINED: Final = frozenset(OUTCOMES[3:])  # cancelled, forced
@@ -151,7 +153,7 @@ class _TraceObserver(Observer):
     _shift: int
     _lose: Callable[[int], None]
 
-    def parked(self, operation: Operation) -> None:
+    def parked(self, operation: DelayedOperation) -> None:
         """Write what the operation needs."""
         try:
             needs = self._needs(operation)
@@ -176,7 +178,7 @@ class _TraceObserver(Observer):
             raise
         self._put(row)
 
-    def finished(self, operation: Operation, outcome: Any, error: BaseException | None) -> None:  # noqa: ARG002
+    def finished(self, operation: DelayedOperation, outcome: Any, error: BaseException | None) -> None:  # noqa: ARG002
         """Write an operation that was never parked, and one that was cancelled, forced or extended."""
         how = word(outcome)
         if how == OUTCOMES[0]:

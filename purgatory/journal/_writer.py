@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from purgatory.journal._ledger import Buffer
+    from purgatory.journal._ledger import Rows
     from purgatory.journal.records import Schema
 
 _log = Log("purgatory.journal")
@@ -58,7 +58,7 @@ class FolderWriter:
         self,
         folder: Path,
         schema: Schema,
-        buffer: Buffer,
+        buffer: Rows,
         to_batch: Callable[[Any, int], Batch],
         options: Options,
         *,
