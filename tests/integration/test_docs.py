@@ -4,12 +4,13 @@ import html
 import importlib.util
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import get_origin
 
 import pytest
+
+from tests.support.programs import ended
 
 ROOT = Path(__file__).resolve().parents[2]
 SATELLITES = sorted(path.parent for path in (ROOT / "purgatory").glob("*/__init__.py"))
@@ -30,9 +31,7 @@ def built(tmp_path_factory):
         pytest.skip(f"not installed: {', '.join(missing)}")
     folder = tmp_path_factory.mktemp("docs")
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q", "-d", folder / "trees"]
-    done = subprocess.run(
-        [*command, "docs", folder / "html"], cwd=ROOT, capture_output=True, text=True, check=False, timeout=500
-    )
+    done = ended(*command, "docs", folder / "html")
     assert 0 == done.returncode, done.stderr
     return folder / "html"
 

@@ -1,13 +1,8 @@
 """Under gevent, whose monkey-patched `threading` puts greenlets and locks of its own in the place of threads."""
 
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.support.programs import output_of
 
 PROGRAM = """
 from gevent import monkey
@@ -67,7 +62,4 @@ print("all answered")
 def test_greenlets_park_check_and_expire(pure, monkeypatch):
     """Operations of greenlets are satisfied and expire, none early. A lock of gevent is given back as it wants."""
     monkeypatch.setenv("PURGATORY_PURE", pure)
-    command = [sys.executable, "-c", textwrap.dedent(PROGRAM)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
-    assert 0 == done.returncode, done.stderr
-    assert "all answered" in done.stdout
+    assert "all answered" in output_of(PROGRAM, seconds=100)[0]

@@ -21,6 +21,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from purgatory import DelayedOperationPurgatory
 from purgatory.metrics import PurgatoryCollector, register, serve
 from tests.support import Waiting
+from tests.support.programs import ended
 from tests.support.served import free_port
 from timer import InlineExecutor, SystemTimer, SystemTimerReaper
 
@@ -231,9 +232,7 @@ def test_workers_are_targets_of_their_own(prometheus, registry):
 )
 def test_rules_are_sound(arguments):
     """``promtool`` finds nothing wrong with the alert rules, and each fires when its unit test says so."""
-    verdict = subprocess.run(
-        ["promtool", *arguments], cwd=DEPLOY / "prometheus", capture_output=True, text=True, check=False, timeout=60
-    )
+    verdict = ended("promtool", *arguments, cwd=DEPLOY / "prometheus", seconds=60)
 
     assert 0 == verdict.returncode, verdict.stdout + verdict.stderr
 
@@ -256,14 +255,8 @@ def test_page_is_sound(registry):
 
 def test_shipped_configuration_is_sound():
     """``promtool`` accepts the example configuration, rules included."""
-    verdict = subprocess.run(
-        ["promtool", "check", "config", "--syntax-only", "prometheus.yml"],
-        cwd=DEPLOY / "prometheus",
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
+    command = "promtool", "check", "config", "--syntax-only", "prometheus.yml"
+    verdict = ended(*command, cwd=DEPLOY / "prometheus", seconds=60)
 
     assert 0 == verdict.returncode, verdict.stdout + verdict.stderr
 

@@ -1,5 +1,6 @@
-"""Python programs that a test runs in a process of its own."""
+"""Programs that a test runs in a process of its own."""
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -8,9 +9,23 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 
+def ended(
+    *command: str | Path, cwd: Path = ROOT, seconds: float = 500, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, in a folder and with some more variables of the environment."""
+    return subprocess.run(  # noqa: S603
+        command,
+        cwd=cwd,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+    )
+
+
 def output_of(program: str, *options: str, seconds: float = 200, status: int = 0) -> tuple[str, str]:
-    """What a program writes to standard output and to standard error. It must end by itself, with this status."""
-    command = [sys.executable, *options, "-c", textwrap.dedent(program)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=seconds, check=False)  # noqa: S603
+    """What a Python program writes to standard output and to standard error. It must end with this status."""
+    done = ended(sys.executable, *options, "-c", textwrap.dedent(program), seconds=seconds)
     assert status == done.returncode, done.stderr
     return done.stdout, done.stderr

@@ -13,6 +13,7 @@ import pytest
 from examples.broker.controller.tree import layout
 from examples.broker.coordination.embedded import EmbeddedStore
 from examples.broker.coordination.store import Create
+from tests.support.programs import ended
 
 ROOT = Path(__file__).parents[3]
 
@@ -97,18 +98,11 @@ def test_a_machine_with_the_id_of_another_node_ends(tmp_path, free_ports):
     other.multi([Create(f"{layout.IDS}/1", registration, ephemeral=True), Create(offline, ephemeral=True)])
 
     ports = ",".join(map(str, free_ports(2)))
-    ended = subprocess.run(
-        command("--node-id", 1, "--ports", ports, "--data", tmp_path, "--log-level", "error"),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=90,
-        check=False,
-    )
+    done = ended(*command("--node-id", 1, "--ports", ports, "--data", tmp_path, "--log-level", "error"), seconds=90)
 
-    assert (1, "") == (ended.returncode, ended.stdout)
-    assert ended.stderr.startswith("error: node 1 is registered with another data folder: give each node its own id")
-    assert 1 == ended.stderr.count("\n")
+    assert (1, "") == (done.returncode, done.stdout)
+    assert done.stderr.startswith("error: node 1 is registered with another data folder: give each node its own id")
+    assert 1 == done.stderr.count("\n")
     assert registration == other.get(f"{layout.IDS}/1").data
     assert b"" == other.get(offline).data
     other.close()
@@ -170,7 +164,7 @@ def test_a_node_that_dies_is_started_again(cluster, kcat, eventually):
 
 
 def run_in_vain(*arguments):
-    done = subprocess.run(command(*arguments), cwd=ROOT, capture_output=True, text=True, timeout=90, check=False)
+    done = ended(*command(*arguments), seconds=90)
     assert "Traceback" not in done.stderr
     return done.returncode, done.stderr
 

@@ -3,11 +3,12 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.programs import ended
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = (
@@ -46,15 +47,8 @@ def test_mypy_agrees(project):
     modules = sorted(path.name for path in project.glob("*.py"))
     # Of a library that is installed mypy reports nothing. Ours is read as a source, and what it imports has no types.
     (project / "mypy.ini").write_text("[mypy]\n[mypy-pyarrow.*]\nignore_missing_imports = true\n", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--config-file=mypy.ini", "--no-error-summary", *modules],
-        cwd=project,
-        env={**os.environ, "MYPYPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=500,
-    )
+    options = "--strict", "--config-file=mypy.ini", "--no-error-summary"
+    done = ended(sys.executable, "-m", "mypy", *options, *modules, cwd=project, MYPYPATH=str(ROOT))
 
     assert ("", "") == (done.stdout, done.stderr)
 
@@ -67,8 +61,6 @@ def test_pyright_agrees(project):
     if pyright is None and os.environ.get("CI") != "true":
         pytest.skip("pyright is not installed")
     (project / "pyrightconfig.json").write_text(STRICT.format(root=str(ROOT)).replace("'", '"'), encoding="utf-8")
-    done = subprocess.run(
-        [pyright, "--pythonpath", sys.executable], cwd=project, capture_output=True, text=True, check=False, timeout=500
-    )
+    done = ended(pyright, "--pythonpath", sys.executable, cwd=project)
 
     assert 0 == done.returncode, done.stdout

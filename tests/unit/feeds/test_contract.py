@@ -1,11 +1,11 @@
 """The contract suite, as somebody else's engine runs it: outside of this project, without its plugins."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.programs import ended
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -39,16 +39,8 @@ class Mine(MemoryFeed):
 def run(folder, engine):
     """The last line of a run of the suite on an engine."""
     (folder / "test_mine.py").write_text(f"{TESTS}\n\n{engine}", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not backlog"],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    return done.stdout
+    command = sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "not backlog"
+    return ended(*command, cwd=folder, seconds=120, PYTHONPATH=str(ROOT)).stdout
 
 
 @pytest.mark.slow
