@@ -41,6 +41,7 @@ ARGUMENTS = {
     "NotApplied": ("inbox", LogPosition(7, 3, 1), 100),
     "NoRunningLoop": ("p", "await it on a loop"),
     "OutputTaken": ("var/out", "Parquet"),
+    "PlaceError": ("var/out", "is full"),
     "PlaceUnusable": ("s3://bucket", "no access"),
     "PublishRejected": ("inbox", "it is away"),
     "PublishUncertain": ("inbox", "the connection was lost"),

@@ -5,34 +5,35 @@ from __future__ import annotations
 from purgatory.journal.records.errors import reduced
 
 
-class PlaceUnusable(ValueError):
-    """A folder, or a place of a store, that cannot be read or written."""
+class PlaceError(ValueError):
+    """Base class of the errors about a ``place``: a folder, or an address in a store."""
 
     __reduce__ = reduced
+
+    def __init__(self, place: str, problem: str) -> None:
+        super().__init__(f"{place} {problem}")
+        self.place = place
+
+
+class PlaceUnusable(PlaceError):
+    """A place that cannot be read or written."""
 
     def __init__(self, place: str, why: str) -> None:
-        self.place = place
-        super().__init__(f"{place} cannot be used: {why}")
+        super().__init__(place, f"cannot be used: {why}")
 
 
-class PlaceMissing(ValueError):
-    """A folder that does not exist."""
-
-    __reduce__ = reduced
+class PlaceMissing(PlaceError):
+    """A place that does not exist."""
 
     def __init__(self, place: str) -> None:
-        self.place = place
-        super().__init__(f"{place} does not exist")
+        super().__init__(place, "does not exist")
 
 
-class OutputTaken(ValueError):
+class OutputTaken(PlaceError):
     """An output that another query has written."""
 
-    __reduce__ = reduced
-
-    def __init__(self, out: str, form: str) -> None:
-        self.out = out
-        super().__init__(f"{out} holds {form} files of another checkpoint or format: use a new output")
+    def __init__(self, place: str, form: str) -> None:
+        super().__init__(place, f"holds {form} files of another checkpoint or format: use a new output")
 
 
 class NoConnect(ValueError):
