@@ -352,25 +352,27 @@ static PyType_Spec ledger_spec = {"purgatory.journal._core.Ledger", sizeof(Ledge
 
 /* ---------------------------------------------------------------- the recorder */
 
+/* What it is made of beside its ledger. The first is the SOURCE of its lines. CLOCK and SOURCE_OF may be None. */
+enum { CLOCK = SOURCE + 1, SOURCE_OF, REFUSE, OTHER, PARTS };
 typedef struct {
     PyObject_HEAD
     Ledger *ledger;
-    PyObject *source, *clock, *source_of, *refuse, *other; /* owned; the clock and source_of may be None */
+    PyObject *parts[PARTS]; /* owned */
 } Recorder;
 
 /* The time of the clock. 0, or -1 with an error. */
 static int recorder_now(Recorder *self, int64_t *now_ns)
 {
-    if (self->clock == Py_None && read_system_clock(now_ns))
+    if (self->parts[CLOCK] == Py_None && read_system_clock(now_ns))
         return 0;
     PyObject *answer;
-    if (self->clock == Py_None) {
+    if (self->parts[CLOCK] == Py_None) {
         PyObject *module = PyImport_ImportModule("time");
         answer = module == NULL ? NULL : PyObject_CallMethod(module, "monotonic_ns", NULL);
         Py_XDECREF(module);
     }
     else
-        answer = PyObject_CallNoArgs(self->clock);
+        answer = PyObject_CallNoArgs(self->parts[CLOCK]);
     if (answer != NULL && PyFloat_Check(answer)) /* the observer rejects such a clock, but this one has changed */
         Py_SETREF(answer, PyNumber_Long(answer));
     int failed = answer == NULL || saturated(answer, now_ns) ? -1 : 0;
@@ -398,7 +400,8 @@ static int recorder_other(Recorder *self, PyObject *source, PyObject *const *giv
     PyObject *now = PyLong_FromLongLong(left);
     if (now == NULL)
         return -1;
-    int failed = done_call(PyObject_CallFunctionObjArgs(self->other, source, given[0], given[1], given[2], now, NULL));
+    PyObject *other = self->parts[OTHER];
+    int failed = done_call(PyObject_CallFunctionObjArgs(other, source, given[0], given[1], given[2], now, NULL));
     Py_DECREF(now);
     return failed;
 }
@@ -410,7 +413,7 @@ static int recorder_refuse(Recorder *self, const Line *line)
     PyObject *row = under == NULL ? NULL
                                   : Py_BuildValue("(OOOOOLLLL)", of[SOURCE], of[TYPE], under, of[OUTCOME], of[RAISED],
                                                   numbers[CREATED], numbers[DELAY_MS], numbers[LEFT], numbers[CHECKS]);
-    int failed = row == NULL ? -1 : done_call(PyObject_CallOneArg(self->refuse, row));
+    int failed = row == NULL ? -1 : done_call(PyObject_CallOneArg(self->parts[REFUSE], row));
     Py_XDECREF(under);
     Py_XDECREF(row);
     return failed;
@@ -422,14 +425,15 @@ static PyObject *recorder_finished(Recorder *self, PyObject *const *given, Py_ss
         PyErr_SetString(PyExc_TypeError, "finished() takes an operation, its outcome and an error or None");
         return NULL;
     }
-    if (self->ledger == NULL || self->other == NULL) /* without __init__, or cleared by the collector */
+    if (self->ledger == NULL || self->parts[OTHER] == NULL) /* without __init__, or cleared by the collector */
         Py_RETURN_NONE;
     PyObject *op = given[0];
     Line line;
     int64_t left;
     long long *numbers = line.numbers;
     int done = -1;
-    PyObject *source = self->source_of == Py_None ? Py_NewRef(self->source) : PyObject_CallOneArg(self->source_of, op);
+    PyObject *source_of = self->parts[SOURCE_OF];
+    PyObject *source = source_of == Py_None ? Py_NewRef(self->parts[SOURCE]) : PyObject_CallOneArg(source_of, op);
     if (source == NULL || recorder_now(self, &left))
         ;
     else if (!PyObject_TypeCheck(op, core.purgatory->operation_type)
@@ -456,16 +460,13 @@ static PyObject *recorder_finished(Recorder *self, PyObject *const *given, Py_ss
 static int recorder_init(Recorder *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"ledger", "source", "clock", "source_of", "refuse", "other", NULL};
-    PyObject *ledger, *source, *clock, *source_of, *refuse, *other;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOOOO:Recorder", names, core.ledger_type, &ledger, &source,
-                                     &clock, &source_of, &refuse, &other))
+    PyObject *ledger, *given[PARTS];
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!OOOOO:Recorder", names, core.ledger_type, &ledger, &given[SOURCE],
+                                     &given[CLOCK], &given[SOURCE_OF], &given[REFUSE], &given[OTHER]))
         return -1;
     Py_XSETREF(self->ledger, (Ledger *)Py_NewRef(ledger));
-    Py_XSETREF(self->source, Py_NewRef(source));
-    Py_XSETREF(self->clock, Py_NewRef(clock));
-    Py_XSETREF(self->source_of, Py_NewRef(source_of));
-    Py_XSETREF(self->refuse, Py_NewRef(refuse));
-    Py_XSETREF(self->other, Py_NewRef(other));
+    for (int part = 0; part < PARTS; part++)
+        Py_XSETREF(self->parts[part], Py_NewRef(given[part]));
     return 0;
 }
 
@@ -473,11 +474,8 @@ static int recorder_traverse(Recorder *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT((PyObject *)self->ledger);
-    Py_VISIT(self->source);
-    Py_VISIT(self->clock);
-    Py_VISIT(self->source_of);
-    Py_VISIT(self->refuse);
-    Py_VISIT(self->other);
+    for (int part = 0; part < PARTS; part++)
+        Py_VISIT(self->parts[part]);
     return 0;
 }
 
@@ -485,11 +483,8 @@ static int recorder_traverse(Recorder *self, visitproc visit, void *arg)
 static int recorder_clear(Recorder *self)
 {
     Py_CLEAR(self->ledger);
-    Py_CLEAR(self->source);
-    Py_CLEAR(self->clock);
-    Py_CLEAR(self->source_of);
-    Py_CLEAR(self->refuse);
-    Py_CLEAR(self->other);
+    for (int part = 0; part < PARTS; part++)
+        Py_CLEAR(self->parts[part]);
     return 0;
 }
 
