@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from array import array
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -68,16 +69,12 @@ def from_rows(schema: Schema, rows: list[Record | TraceRow]) -> Batch:
 
 
 class JournalServer(WsgiServer):
-    """Serves one folder until closed. A context manager that closes on leaving.
+    """A running server of one folder, which `serve` returns. A context manager that closes on leaving.
 
     Attributes:
         port: the port, also if 0 was asked for.
         url: where the journal is.
     """
-
-    def __init__(self, folder: str | Path, port: int = 0, addr: str = "127.0.0.1", *, token: str | None = None) -> None:
-        check_token(addr, token, "the journal's keys")
-        super().__init__(_App(Path(folder)), port, addr, path="/journal", thread="journal-http", token=token)
 
 
 def serve(folder: str | Path, port: int, addr: str = "127.0.0.1", *, token: str | None = None) -> JournalServer:
@@ -93,37 +90,35 @@ def serve(folder: str | Path, port: int, addr: str = "127.0.0.1", *, token: str 
         InvalidSetting: other machines can reach the address and there is no token, or the port is not a port.
         AddressUnusable: the port is taken, or the address is not one of this machine.
     """
-    return JournalServer(folder, port, addr, token=token)
+    check_token(addr, token, "the journal's keys")
+    app = partial(_app, Path(folder))
+    return JournalServer(app, port, addr, path="/journal", thread="journal-http", token=token)
 
 
-class _App:
-    """Answers with frames, or with where the journal ends."""
+def _app(folder: Path, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+    status, kind, body = _answer(folder, environ.get("PATH_INFO", ""), environ.get("QUERY_STRING", ""))
+    start_response(f"{status.value} {status.phrase}", [("Content-Type", kind), ("Content-Length", str(len(body)))])
+    return [body]
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
 
-    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
-        status, kind, body = self._answer(environ.get("PATH_INFO", ""), environ.get("QUERY_STRING", ""))
-        start_response(f"{status.value} {status.phrase}", [("Content-Type", kind), ("Content-Length", str(len(body)))])
-        return [body]
-
-    def _answer(self, path: str, query: str) -> tuple[HTTPStatus, str, bytes]:
-        asked = parse_qs(query)
-        try:
-            if path == "/journal/tip":
-                return HTTPStatus.OK, "application/json", json.dumps(tip(self._folder)).encode()
-            if path == "/journal":
-                after = int(asked.get("after", ["-1"])[0])
-                limit = int(asked.get("limit", [str(MOST_ROWS)])[0])
-                body = b"".join(frames_after(self._folder, after, max(1, min(limit, MOST_ROWS))))
-                return HTTPStatus.OK, "application/vnd.purgatory.frames", body
-        except JournalFormat as error:
-            return _text(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
-        except ValueError:
-            return _text(HTTPStatus.BAD_REQUEST, "after and limit must be integers")
-        except FileNotFoundError as error:
-            return _text(HTTPStatus.NOT_FOUND, str(error))
-        return _text(HTTPStatus.NOT_FOUND, "try /journal or /journal/tip")
+def _answer(folder: Path, path: str, query: str) -> tuple[HTTPStatus, str, bytes]:
+    """Frames, or where the journal ends."""
+    asked = parse_qs(query)
+    try:
+        if path == "/journal/tip":
+            return HTTPStatus.OK, "application/json", json.dumps(tip(folder)).encode()
+        if path == "/journal":
+            after = int(asked.get("after", ["-1"])[0])
+            limit = int(asked.get("limit", [str(MOST_ROWS)])[0])
+            body = b"".join(frames_after(folder, after, max(1, min(limit, MOST_ROWS))))
+            return HTTPStatus.OK, "application/vnd.purgatory.frames", body
+    except JournalFormat as error:
+        return _text(HTTPStatus.INTERNAL_SERVER_ERROR, str(error))
+    except ValueError:
+        return _text(HTTPStatus.BAD_REQUEST, "after and limit must be integers")
+    except FileNotFoundError as error:
+        return _text(HTTPStatus.NOT_FOUND, str(error))
+    return _text(HTTPStatus.NOT_FOUND, "try /journal or /journal/tip")
 
 
 def _text(status: HTTPStatus, line: str) -> tuple[HTTPStatus, str, bytes]:
