@@ -7,9 +7,9 @@ checksum, which every reading verifies. The file's metadata has the version, and
 
 It covers all bytes of the file but those eight digits. Parquet has no checksum for what says how the pages are to be
 read (their headers, and the footer). A flipped bit there gives another column, another count, or a crash inside Arrow.
-So nothing of a file is interpreted before its checksum is right. Files of earlier versions, and files that another tool
-rewrote, have none, and are read without. A separate checksum file was rejected: sealing, copying and deleting would
-have to keep two files together, while other tools skip an unknown entry of the metadata.
+So nothing of a file is interpreted before its checksum is right. Files that another tool rewrote have none, and are
+read without. A separate checksum file was rejected: sealing, copying and deleting would have to keep two files
+together, while other tools skip an unknown entry of the metadata.
 
 pyarrow is imported inside the functions, because the core install does not have it.
 """
@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from purgatory.journal.records import ADDED, SCHEMAS, VERSION, Field, Record, Schema, TraceRow
+from purgatory.journal.records import VERSION, Field, Record, Schema, TraceRow
 from purgatory.journal.records.errors import JournalDamaged, JournalError, JournalFormat
 from purgatory.journal.records.folder import AT_END, DROPPED
 from purgatory.journal.records.frames import check_version
@@ -192,17 +192,18 @@ def _digits_of(data: memoryview, place: int) -> bytes:
     return b"%08x" % zlib.crc32(data[place + _DIGITS :], zlib.crc32(data[:place]))
 
 
-def _check_sum(path: Path) -> bool:
-    """Compare a file with its checksum. Return whether it has one.
+def _check_sum(path: Path) -> None:
+    """Compare a file with its checksum, if it has one.
 
     Raises:
         JournalDamaged: they differ.
     """
-    data = memoryview(path.read_bytes())
+    import pyarrow as pa  # noqa: PLC0415
+
+    data = memoryview(pa.memory_map(str(path)).read_buffer())  # a file without one may be larger than the memory
     place = _digits_in(data)
     if place is not None and data[place : place + _DIGITS] != _digits_of(data, place):
         raise JournalDamaged(path.name, "its checksum is another")
-    return place is not None
 
 
 @contextmanager
@@ -210,21 +211,20 @@ def opened(path: Path, *, check: bool = True) -> Iterator[pq.ParquetFile]:
     """A sealed file. To `check` it, all of it is read first.
 
     Raises:
-        JournalDamaged: it can't be read, its checksum or a page's is wrong, or columns of its version are missing.
+        JournalDamaged: it can't be read, or its checksum or a page's is wrong.
         JournalFormat: it is of a version that this reader doesn't know.
     """
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     try:
-        is_checked = not check or _check_sum(path)
+        if check:
+            _check_sum(path)
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             # Every writer of ours says its version; a file without one was rewritten by another tool: it counts as new.
             said = (file.schema_arrow.metadata or {}).get(b"purgatory.version")
             if said is not None:
                 check_version(int(said))
-                if not is_checked:
-                    _check_columns(path, file.schema_arrow)
             yield file
     except (JournalDamaged, FileNotFoundError):
         raise
@@ -232,26 +232,6 @@ def opened(path: Path, *, check: bool = True) -> Iterator[pq.ParquetFile]:
         raise JournalFormat(f"{path.name}: {error}") from error
     except (OSError, ValueError, KeyError, NotImplementedError, pa.ArrowException) as error:  # Arrow's, of a footer too
         raise JournalDamaged(path.name, str(error).partition("\n")[0].rstrip(".")) from error
-
-
-def _check_columns(path: Path, found: pa.Schema) -> None:
-    """Reject a file of this version, without a checksum, whose columns are not those of this version.
-
-    A missing column would be given its default, and so would one whose name has a flipped bit.
-
-    Raises:
-        JournalDamaged: a column is missing, or of another type.
-    """
-    schema = SCHEMAS.get(path.name.partition("-")[0])
-    if schema is None:
-        return
-    for field in arrow_schema(schema):
-        if field.name not in found.names:
-            if field.name in ADDED:
-                continue
-            raise JournalDamaged(path.name, f"it has no column {field.name!r}, as every file of version {VERSION} has")
-        if not found.field(field.name).type.equals(field.type):
-            raise JournalDamaged(path.name, f"its column {field.name!r} is of type {found.field(field.name).type}")
 
 
 def read(path: Path, schema: Schema, after: int = -1) -> Iterator[Record | TraceRow]:
