@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from purgatory import InvalidSetting
 from purgatory._support.errors import checked_int
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from purgatory.feeds.engine import Position
 
 __all__ = ["KafkaFeed", "KafkaPosition"]
+
+ConnectionT = TypeVar("ConnectionT", KafkaPublisher, KafkaReader)
 
 #: What the servers accept as the name of a topic.
 _TOPIC: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -89,23 +91,21 @@ class KafkaFeed(Feed):
 
     async def open_publisher(self) -> KafkaPublisher:
         """A connection for publishing."""
-        publisher = KafkaPublisher(self)
-        try:
-            await publisher.open()
-        except BaseException:
-            await publisher.close()
-            raise
-        return publisher
+        return await _open(KafkaPublisher(self))
 
     async def open_reader(self) -> KafkaReader:
         """A connection for reading."""
-        reader = KafkaReader(self)
-        try:
-            await reader.open()
-        except BaseException:
-            await reader.close()
-            raise
-        return reader
+        return await _open(KafkaReader(self))
+
+
+async def _open(connection: ConnectionT) -> ConnectionT:
+    """Open a connection and return it. If it cannot be opened, close it."""
+    try:
+        await connection.open()
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
 
 
 def _addresses(servers: object) -> list[str]:
