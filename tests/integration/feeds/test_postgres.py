@@ -12,17 +12,14 @@ from purgatory import InvalidSetting
 from purgatory.aio import AsyncPurgatory
 from purgatory.feeds import FeedUnavailable, ForeignStream, PostgresFeed, PublishRejected, UnsupportedServer
 from purgatory.feeds.engines.postgres import _publisher, _reader
-from purgatory.testing.feeds import Faults, FeedContract
+from purgatory.testing.feeds import FeedContract
+from tests.integration.feeds.conftest import ServerFaults
 from tests.support.loops import until
 from tests.support.postgres import postgres, require
 
 require()
 
-
-@pytest.fixture(scope="module")
-def server():
-    with postgres() as started:
-        yield started
+SERVER = postgres
 
 
 @pytest.fixture
@@ -41,31 +38,25 @@ def make_feed(server, table):
     return lambda **settings: PostgresFeed(server.dsn, **{"table": table, **settings})
 
 
-class PostgresFaults(Faults):
+class PostgresFaults(ServerFaults):
     def __init__(self, server, table, head):
-        self._server = server
+        super().__init__(server)
         self._events = table
         self._head = head
 
     def cut(self):
-        self._server.cut_connections()
-
-    def stop(self):
-        self._server.kill()
-
-    def start(self):
-        self._server.start()
+        self.server.cut_connections()
 
     def trim(self, keep):
-        last = self._server.execute(f"SELECT last FROM {self._head}")[0][0]
-        self._server.execute(f"DELETE FROM {self._events} WHERE position <= {last - keep}")
+        last = self.server.execute(f"SELECT last FROM {self._head}")[0][0]
+        self.server.execute(f"DELETE FROM {self._events} WHERE position <= {last - keep}")
 
     def lose_last(self, count):
-        self._server.execute(f"UPDATE {self._head} SET last = last - {count}")
-        self._server.execute(f"DELETE FROM {self._events} WHERE position > (SELECT last FROM {self._head})")
+        self.server.execute(f"UPDATE {self._head} SET last = last - {count}")
+        self.server.execute(f"DELETE FROM {self._events} WHERE position > (SELECT last FROM {self._head})")
 
     def empty(self):
-        self._server.execute(f"TRUNCATE {self._events}, {self._head}")
+        self.server.execute(f"TRUNCATE {self._events}, {self._head}")
 
 
 class TestPostgresFeed(FeedContract):

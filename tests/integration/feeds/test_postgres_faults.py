@@ -21,11 +21,7 @@ from tests.support.threads import in_thread
 
 require()
 
-
-@pytest.fixture(scope="module")
-def server():
-    with postgres() as started:
-        yield started
+SERVER = postgres
 
 
 @pytest.fixture

@@ -21,7 +21,8 @@ from purgatory.feeds import (
     RedisFeed,
     UnsupportedServer,
 )
-from purgatory.testing.feeds import Faults, FeedContract
+from purgatory.testing.feeds import FeedContract
+from tests.integration.feeds.conftest import ServerFaults
 from tests.support.loops import until
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer, need_redis
@@ -33,22 +34,16 @@ ROOT = Path(__file__).resolve().parents[3]
 LONG_MS = 60_000
 
 
-class RedisFaults(Faults):
+class RedisFaults(ServerFaults):
     """The connections of the feed go through a proxy. The commands here do not."""
 
     def __init__(self, server, proxy, stream):
-        self.server = server
+        super().__init__(server)
         self.proxy = proxy
         self.stream = stream
 
     def cut(self):
         self.proxy.cut()
-
-    def stop(self):
-        self.server.kill()
-
-    def start(self):
-        self.server.start()
 
     def trim(self, keep):
         self.server.ask("XTRIM", self.stream, "MAXLEN", keep)
