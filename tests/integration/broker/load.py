@@ -8,7 +8,7 @@ import time
 
 import confluent_kafka
 from confluent_kafka import KafkaError, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic
 
 from examples.broker.controller.tree import layout
 from examples.broker.coordination.store import Create, NoNode
@@ -28,6 +28,12 @@ def create(cluster, topic, partitions=1, replicas=3, **config):
         while len(patiently(address, topic).topics[topic].partitions) < partitions:
             assert time.monotonic() < deadline, address
             time.sleep(0.02)
+
+
+def set_config(admin, topic, name, value):
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    wanted = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([wanted])[wanted].result(60)
 
 
 def move(tree, wanted):

@@ -7,14 +7,7 @@ import time
 import confluent_kafka
 import pytest
 from confluent_kafka import TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewPartitions,
-    NewTopic,
-)
+from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, NewTopic
 
 from examples.broker.controller.tree import layout
 from examples.broker.coordination.embedded import EmbeddedStore
@@ -23,7 +16,7 @@ from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages import controller as cm
 from examples.broker.replication.peers.link import Link
 from examples.broker.replication.peers.node_key import NodeKey
-from tests.integration.broker.load import Load, Reader, admin_of, all_kept_once, create
+from tests.integration.broker.load import Load, Reader, admin_of, all_kept_once, create, set_config
 
 SESSION_MS = 2_000
 
@@ -235,10 +228,7 @@ def test_topics_by_admin(cluster, topic, eventually):
 def test_settings_hold_everywhere(cluster, topic, eventually):
     """A setting that is changed at one node is shown by every node, and heeded by the leader."""
     create(cluster, topic, 1)
-    admin = admin_of(cluster)
-    entry = ConfigEntry("min.insync.replicas", "3", incremental_operation=AlterConfigOpType.SET)
-    wanted = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
-    admin.incremental_alter_configs([wanted])[wanted].result(60)
+    set_config(admin_of(cluster), topic, "min.insync.replicas", "3")
 
     def shown(port):
         one = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
@@ -255,14 +245,9 @@ def test_settings_changed_one_by_one_are_all_kept(cluster, topic):
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     admins = [AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"}) for port in cluster.ports]
 
-    def change(admin, name, value):
-        entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-        wanted = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
-        admin.incremental_alter_configs([wanted])[wanted].result(60)
-
     for size, (one, other) in enumerate([(0, 0), (0, 1), (2, 1)] * 3, 10_000):
-        change(admins[one], "max.message.bytes", str(size))
-        change(admins[other], "segment.bytes", str(size))
+        set_config(admins[one], topic, "max.message.bytes", str(size))
+        set_config(admins[other], topic, "segment.bytes", str(size))
         shown = admins[other].describe_configs([resource])[resource].result(60)
         assert (str(size), str(size)) == (shown["max.message.bytes"].value, shown["segment.bytes"].value)
 
