@@ -19,7 +19,18 @@ from purgatory import (
     ReservedName,
 )
 from purgatory._operations.subclasses import RESERVED
-from tests.support import Waiting, eventually, in_thread, park_all, park_one, run_threads, satisfy
+from tests.support import (
+    Waiting,
+    eventually,
+    in_thread,
+    park,
+    park_all,
+    park_many,
+    park_one,
+    raising,
+    run_threads,
+    satisfy,
+)
 from timer import DelayTypeError, InlineExecutor, MockTimer, SystemTimer, TaskHeld, Timer, TimerTask
 
 
@@ -39,13 +50,8 @@ def test_operation_is_abstract():
 
 def test_outcome_says_whether_the_condition_held():
     """In a condition, an operation that expired or was cancelled is false, as the waits of the standard library are."""
-    assert {
-        Outcome.IMMEDIATE: True,
-        Outcome.SATISFIED: True,
-        Outcome.EXPIRED: False,
-        Outcome.CANCELLED: False,
-        Outcome.FORCED: True,
-    } == {outcome: bool(outcome) for outcome in Outcome}
+    assert [True, True, False, False, True] == [bool(outcome) for outcome in Outcome]
+    assert ["IMMEDIATE", "SATISFIED", "EXPIRED", "CANCELLED", "FORCED"] == [outcome.name for outcome in Outcome]
 
 
 class NotCalled:
@@ -65,14 +71,8 @@ def test_new_operation_is_open():
     """Before anything happened, an operation has no outcome, no keys and no checks."""
     operation = Waiting(17)
 
-    assert (17, None, False, (), 0, 0) == (
-        operation.delay_ms,
-        operation.outcome,
-        operation.is_completed,
-        operation.keys,
-        operation.checks,
-        operation.created_ns,
-    )
+    assert (None, False, ()) == (operation.outcome, operation.is_completed, operation.keys)
+    assert (17, 0, 0) == (operation.delay_ms, operation.checks, operation.created_ns)
 
 
 @pytest.mark.guarantee("exactly once")
@@ -82,38 +82,37 @@ def test_force_complete_gives_true_once():
 
     assert [True, False, False] == [operation.force_complete() for _ in range(3)]
     assert ["complete"] == operation.history
-    assert Outcome.FORCED is operation.outcome
-    assert operation.is_completed
+    assert (Outcome.FORCED, True) == (operation.outcome, operation.is_completed)
 
 
-def test_forcing_while_parking_is_immediate(purgatory):
-    """A thread that forces an operation while it is being parked completes it, and it was never parked."""
+@pytest.mark.parametrize("check", [1, 2])
+def test_forcing_while_parking_is_immediate(purgatory, check):
+    """A thread that forces an operation while it is being parked completes it, and the parking call did not."""
     forced = []
-    operation = Waiting(look=lambda operation: forced.append(in_thread(operation.force_complete)))
+
+    def look(operation):
+        if operation.checks == check:
+            forced.append(in_thread(operation.force_complete))
+
+    operation = Waiting(look=look)
 
     assert not purgatory.try_complete_else_watch(operation, ["a"])
-    assert ([True], Outcome.IMMEDIATE) == (forced, operation.outcome)
-    assert (0, 0, 1) == (purgatory.parked, purgatory.totals().forced, purgatory.totals().immediate)
-    assert ["complete"] == operation.history
+    assert ([True], Outcome.IMMEDIATE, ["complete"]) == (forced, operation.outcome, operation.history)
+    assert (0, 0) == (purgatory.parked, purgatory.num_delayed)
+    assert (0, 1) == (purgatory.totals().forced, purgatory.totals().immediate)
 
 
 @pytest.mark.guarantee("exactly once", "nothing is left behind")
 def test_force_complete_takes_the_operation_out(purgatory, mock_timer):
-    """Completing a parked operation directly leaves the timer at once, and no list holds on to it."""
-    operation = park_one(purgatory, Waiting(), "a", "b")
+    """Completing a parked operation directly leaves the timer at once, and no list holds on to it.
+
+    It is not cancelled any more, and does not expire.
+    """
+    operation = park(purgatory, "a", "b", delay_ms=10)
 
     assert [True, False] == [operation.force_complete(), operation.force_complete()]
     assert (0, 0, 0) == (purgatory.num_delayed, mock_timer.size, purgatory.parked)
-    assert [] == purgatory.operations_for_key("a")
-    assert 0 == purgatory.check_and_complete("a")
-    assert ["complete"] == operation.history
-
-
-def test_completion_beats_expiry_and_cancellation(purgatory, mock_timer):
-    """An operation that completed is not cancelled and does not expire."""
-    operation = park_one(purgatory, Waiting(10))
-    operation.force_complete()
-
+    assert ([], 0) == (purgatory.operations_for_key("a"), purgatory.check_and_complete("a"))
     assert not operation.cancel()
     mock_timer.advance_clock(20)
     operation.run()
@@ -122,26 +121,24 @@ def test_completion_beats_expiry_and_cancellation(purgatory, mock_timer):
 
 def test_cancel_takes_the_operation_out_uncompleted(purgatory, mock_timer):
     """A cancelled operation is in no list and no timer. No hook runs, and nothing completes it any more."""
-    operation = park_one(purgatory, Waiting(10), "a", "b")
+    operation = park(purgatory, "a", "b", delay_ms=10)
 
     assert [True, False] == [operation.cancel(), operation.cancel()]
-    assert Outcome.CANCELLED is operation.outcome
-    assert not operation.is_completed
+    assert (Outcome.CANCELLED, False) == (operation.outcome, operation.is_completed)
     assert (0, 0) == (mock_timer.size, purgatory.parked)
     operation.ready = True
-    assert not operation.force_complete()
-    assert not operation.maybe_try_complete()
+    assert [False, False] == [operation.force_complete(), operation.maybe_try_complete()]
     assert 0 == purgatory.check_and_complete("a")
     assert not mock_timer.advance_clock(20)
     assert [] == operation.history
 
 
 @pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_operation_cannot_be_copied(purgatory, how):
-    """An operation is neither copied nor pickled: two would share its keys, its deadline and its one outcome."""
-    operation = park_one(purgatory, Waiting())
-    with pytest.raises(TypeError, match="cannot copy or pickle a Waiting"):
-        how(operation)
+def test_operation_and_purgatory_cannot_be_copied(purgatory, how):
+    """Two operations would share keys, deadline and outcome. Two purgatories would count what waits twice."""
+    for original in (park(purgatory), purgatory):
+        with pytest.raises(TypeError, match=f"cannot copy or pickle .*{type(original).__name__}"):
+            how(original)
 
 
 # -- maybe_try_complete
@@ -169,11 +166,10 @@ def test_check_does_not_wait_for_another(purgatory):
         elif operation.checks == 4:
             operation.ready = True
 
-    operation = park_one(purgatory, Waiting(look=look))
+    operation = park(purgatory, look=look)
 
     assert 1 == purgatory.check_and_complete("k")
-    assert [0] == answers
-    assert 4 == operation.checks
+    assert ([0], 4) == (answers, operation.checks)
     assert ["complete"] == operation.history
 
 
@@ -187,8 +183,7 @@ def test_flag_is_cleared_before_the_check():
         seen.append(operation._op_recheck)
         operation._op_recheck = operation.checks < 3
 
-    operation = Waiting(look=look)
-    operation.maybe_try_complete()
+    Waiting(look=look).maybe_try_complete()
 
     assert [False, False, False] == seen
 
@@ -205,18 +200,25 @@ def test_checks_of_one_operation_never_overlap(purgatory):
         time.sleep(0.0002)
         inside.pop()
 
-    park_one(purgatory, Waiting(look=look))
+    park(purgatory, look=look)
     run_threads(*[lambda: [purgatory.check_and_complete("k") for _ in range(50)]] * 4)
 
     assert [] == overlaps
 
 
-def test_check_of_itself_inside_a_check_ends():
-    """A ``try_complete`` that checks its own operation, under a re-entrant lock, does not run forever."""
-    operation = Waiting(lock=threading.RLock())
-    operation._doing = None, None, lambda operation: operation.checks < 5 and operation.maybe_try_complete()
+@pytest.mark.parametrize("lock", [None, threading.RLock()], ids=["no lock", "lock"])
+def test_check_of_itself_inside_a_check_ends(purgatory, lock):
+    """A ``try_complete`` that checks its own operation or key, also under a re-entrant lock, does not run forever."""
 
+    def look(operation):
+        if operation.checks < 5:
+            operation.maybe_try_complete()
+            purgatory.check_and_complete("k")
+
+    operation = Waiting(lock=lock, look=look)
     assert not in_thread(operation.maybe_try_complete)
+    assert not in_thread(purgatory.try_complete_else_watch, operation, ["k"])
+    assert 1 == in_thread(satisfy, purgatory, "k", operation)
     assert operation.checks < 20
 
 
@@ -228,7 +230,7 @@ def test_check_of_itself_inside_a_check_ends():
 def test_check_missed_on_a_shared_lock_is_made_up(threaded, kind):
     """A check that finds the lock held by the user's own code is not dropped: it is made once the lock is free."""
     lock = kind()
-    operation = park_one(threaded, Waiting(lock=lock))
+    operation = park(threaded, lock=lock)
     with lock:
         assert 0 == in_thread(satisfy, threaded, "k", operation)
         assert not operation.is_completed
@@ -240,43 +242,26 @@ def test_check_missed_on_a_shared_lock_is_made_up(threaded, kind):
 def test_shared_lock_of_the_checker_is_no_hindrance(purgatory):
     """Code that holds a re-entrant shared lock itself checks the operation there and then."""
     lock = threading.RLock()
-    operation = park_one(purgatory, Waiting(lock=lock))
+    operation = park(purgatory, lock=lock)
     with lock:
         assert 1 == satisfy(purgatory, "k", operation)
 
 
 @pytest.mark.guarantee("no check waits")
-def test_lock_held_for_long_delays_its_own_operation_only(threaded):
-    """An operation whose lock the user holds does not expire. All others do, in the meantime."""
-    lock = threading.Lock()
-    held, others = Waiting(5, lock=lock), [Waiting(5) for _ in range(20)]
-    threaded.try_complete_else_watch(held, ["k"])
-    lock.acquire()
-    for operation in others:
-        threaded.try_complete_else_watch(operation, ["k"])
-
-    try:
-        assert eventually(lambda: all(operation.is_completed for operation in others))
-        time.sleep(0.02)
-        held_before = list(held.history)
-    finally:
-        lock.release()
-    assert held_before in ([], ["complete", "expire"])
-    assert eventually(lambda: held.history == ["complete", "expire"])
-    assert Outcome.EXPIRED is held.outcome
-
-
-@pytest.mark.guarantee("no check waits")
 def test_expiry_missed_on_a_shared_lock_is_made_up(purgatory, mock_timer):
-    """An expiry that finds the lock held leaves the executor's thread free, and happens once the lock is free."""
+    """An expiry that finds the lock held leaves the executor's thread free, and happens once the lock is free.
+
+    All other operations expire in the meantime.
+    """
     lock = threading.Lock()
-    operation, other = park_all(purgatory, [Waiting(5, lock=lock), Waiting(5)])
+    operation, *others = park_all(purgatory, [Waiting(5, lock=lock), Waiting(5), Waiting(5)])
     with lock:
         in_thread(mock_timer.advance_clock, 5)
         assert [] == operation.history
-        assert ["complete", "expire"] == other.history
+        assert [["complete", "expire"]] * 2 == [other.history for other in others]
 
     assert eventually(lambda: operation.history == ["complete", "expire"])
+    assert Outcome.EXPIRED is operation.outcome
 
 
 # -- expiry
@@ -285,16 +270,14 @@ def test_expiry_missed_on_a_shared_lock_is_made_up(purgatory, mock_timer):
 @pytest.mark.guarantee("never early")
 def test_expiry_completes_then_expires(purgatory, mock_timer):
     """When its time is up an operation completes, then ``on_expiration`` runs. Not a millisecond before."""
-    operation = park_one(purgatory, Waiting(100), "a", "b")
+    operation = park(purgatory, "a", "b", delay_ms=100)
     mock_timer.advance_clock(99)
     assert [] == operation.history
     mock_timer.advance_clock(1)
 
     assert ["complete", "expire"] == operation.history
-    assert Outcome.EXPIRED is operation.outcome
-    assert operation.is_completed
-    assert (0, 0) == (purgatory.parked, purgatory.num_delayed)
-    assert 0 == purgatory.check_and_complete("a")
+    assert (Outcome.EXPIRED, True) == (operation.outcome, operation.is_completed)
+    assert (0, 0, 0) == (purgatory.parked, purgatory.num_delayed, purgatory.check_and_complete("a"))
 
 
 @pytest.mark.parametrize("delay_ms", [0, -1, -(10**15)])
@@ -302,21 +285,23 @@ def test_delay_of_zero_or_less_means_expired(purgatory, mock_timer, delay_ms):
     """An operation without patience is checked, parked, and expires at the next look of the timer."""
     ready, late = Waiting(delay_ms, ready=True), Waiting(delay_ms)
 
-    assert purgatory.try_complete_else_watch(ready, ["k"])
-    assert not purgatory.try_complete_else_watch(late, ["k"])
+    assert [True, False] == [purgatory.try_complete_else_watch(operation, ["k"]) for operation in (ready, late)]
     mock_timer.advance_clock(0)
     assert Outcome.IMMEDIATE is ready.outcome
     assert ["complete", "expire"] == late.history
 
 
-def test_expiry_does_not_look_once_more(purgatory, mock_timer):
-    """When the time is up it is up: ``try_complete`` is not asked again."""
-    operation = park_one(purgatory, Waiting(5))
+@pytest.mark.parametrize(
+    "expire", [lambda operation, timer: timer.advance_clock(5), lambda operation, _: operation.run()]
+)
+def test_expiry_does_not_look_once_more(purgatory, mock_timer, expire):
+    """When the time is up it is up: ``try_complete`` is not asked again. ``run`` may also be called by hand."""
+    operation = park(purgatory, delay_ms=5)
     operation.ready = True
-    mock_timer.advance_clock(5)
+    expire(operation, mock_timer)
 
-    assert 2 == operation.checks
-    assert Outcome.EXPIRED is operation.outcome
+    assert (2, Outcome.EXPIRED, 0) == (operation.checks, operation.outcome, mock_timer.size)
+    assert ["complete", "expire"] == operation.history
 
 
 @pytest.mark.parametrize(
@@ -333,11 +318,10 @@ def test_expiry_never_overlaps_a_check(purgatory, mock_timer, succeeds, history)
             seen.append(list(operation.history))
             operation.ready = succeeds
 
-    operation = park_one(purgatory, Waiting(10, look=look))
+    operation = park(purgatory, delay_ms=10, look=look)
 
     assert succeeds == purgatory.check_and_complete("k")
-    assert [[]] == seen
-    assert (history, 3) == (operation.history, operation.checks)
+    assert ([[]], history, 3) == (seen, operation.history, operation.checks)
 
 
 def test_user_lock_is_held_in_both_hooks_of_an_expiry(purgatory, mock_timer):
@@ -347,7 +331,7 @@ def test_user_lock_is_held_in_both_hooks_of_an_expiry(purgatory, mock_timer):
     def note(_):
         held.append(lock.locked())
 
-    operation = park_one(purgatory, Waiting(5, lock=lock, complete=note, expire=note))
+    operation = park(purgatory, delay_ms=5, lock=lock, complete=note, expire=note)
     mock_timer.advance_clock(5)
 
     assert (["complete", "expire"], [True, True], False) == (operation.history, held, lock.locked())
@@ -356,68 +340,62 @@ def test_user_lock_is_held_in_both_hooks_of_an_expiry(purgatory, mock_timer):
 # -- hooks that raise
 
 
-def fail(_):
-    raise OSError("no disk")
+fail = raising(OSError("no disk"))
 
 
 @pytest.mark.guarantee("hooks that raise")
 def test_on_complete_that_raises_has_completed(purgatory, logs):
     """What ``on_complete`` raises is contained: the operation has completed, and the next in line is checked."""
-    operations = park_all(purgatory, [Waiting(complete=fail), Waiting()])
+    operations = park_all(purgatory, [Waiting(), Waiting(complete=fail), Waiting()])
 
-    assert 2 == satisfy(purgatory, "k", *operations)
-    assert [["complete"], ["complete"]] == [operation.history for operation in operations]
-    assert Outcome.SATISFIED is operations[0].outcome
+    assert 3 == satisfy(purgatory, "k", *operations)
+    assert [["complete"]] * 3 == [operation.history for operation in operations]
+    assert {Outcome.SATISFIED} == {operation.outcome for operation in operations}
     assert {"on_complete": 1} == purgatory.snapshot().callback_errors
 
 
 def test_on_complete_that_raises_does_not_prevent_on_expiration(purgatory, mock_timer):
     """At expiry ``on_expiration`` runs although ``on_complete`` raised, and the others expire too."""
-    operations = park_all(purgatory, [Waiting(5, complete=fail, expire=fail), Waiting(5)])
+    operations = park_all(purgatory, [Waiting(5), Waiting(5, complete=fail, expire=fail), Waiting(5)])
     mock_timer.advance_clock(5)
 
-    assert [["complete", "expire"]] * 2 == [operation.history for operation in operations]
+    assert [["complete", "expire"]] * 3 == [operation.history for operation in operations]
+    assert 0 == purgatory.parked
     assert {"on_complete": 1, "on_expiration": 1} == purgatory.snapshot().callback_errors
+
+
+def failure(logs):
+    """The purgatory, keys and hook of the one failure that was logged, and the whole entry."""
+    (entry,) = (entry for entry in logs if entry["event"] == "callback_failed")
+    return (entry["purgatory"], entry["keys"], entry["hook"]), entry
 
 
 @pytest.mark.guarantee("hooks that raise")
 def test_error_is_logged_with_type_and_keys(purgatory, logs):
     """The log names the purgatory, the operation's type and keys, the hook, and the error."""
+    fussy = type("Fussy", (Waiting,), {})
+    park_one(purgatory, fussy(complete=fail), "a", ("b", 2)).force_complete()
+    said, entry = failure(logs)
 
-    class Fussy(Waiting):
-        pass
-
-    operation = park_one(purgatory, Fussy(complete=fail), "a", ("b", 2))
-    operation.force_complete()
-    event = next(entry for entry in logs if entry["event"] == "callback_failed")
-
-    assert "error" == event["log_level"]
-    assert ("test", ("a", ("b", 2)), "on_complete") == (event["purgatory"], event["keys"], event["hook"])
-    assert "Fussy" in event["operation"]
-    assert "no disk" in event["error"]
+    assert ("test", ("a", ("b", 2)), "on_complete") == said
+    assert "error" == entry["log_level"]
+    assert "Fussy" in entry["operation"]
+    assert "no disk" in entry["error"]
 
 
 @pytest.mark.parametrize("keys", [["a"], ["a", ("b", 2)]])
 def test_error_of_the_first_check_is_logged_with_the_keys(purgatory, logs, keys):
     """What ``try_complete`` raises before the operation is watched is logged with the keys that it is parked under."""
-
     broken = type(f"Broken{len(keys)}", (Waiting,), {})  # each type is let through once a second
     assert not purgatory.try_complete_else_watch(broken(look=fail), keys)
-    event = next(entry for entry in logs if entry["event"] == "callback_failed")
 
-    assert (tuple(keys), "try_complete") == (event["keys"], event["hook"])
+    assert ("test", tuple(keys), "try_complete") == failure(logs)[0]
 
 
 def test_error_without_a_purgatory_is_contained_too(logs):
     """The hooks of an operation that was never parked are contained all the same."""
-
-    class Homeless(Waiting):
-        pass
-
-    operation = Homeless(complete=fail)
-
-    assert operation.force_complete()
-    assert ["callback_failed"] == [entry["event"] for entry in logs]
+    assert type("Homeless", (Waiting,), {})(complete=fail).force_complete()
+    assert "on_complete" == failure(logs)[1]["hook"]
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
@@ -429,28 +407,13 @@ def test_interrupt_in_a_check_is_the_callers(purgatory, error):
         if operation.checks == 3:
             raise error
 
-    operation = park_one(purgatory, Waiting(look=look))
+    operation = park(purgatory, look=look)
     with pytest.raises(error):
         purgatory.check_and_complete("k")
 
     assert operation.outcome is None
     operation.ready = True
     assert eventually(lambda: purgatory.check_and_complete("k") or operation.is_completed)
-
-
-def test_interrupt_in_on_complete_is_the_callers(purgatory):
-    """Ctrl-C in ``on_complete`` goes through. The operation has completed, and nothing refers to it."""
-
-    def interrupt(_):
-        raise KeyboardInterrupt
-
-    operation = park_one(purgatory, Waiting(complete=interrupt), "a", "b")
-    operation.ready = True
-    with pytest.raises(KeyboardInterrupt):
-        purgatory.check_and_complete("a")
-
-    assert operation.is_completed
-    assert eventually(lambda: purgatory.purge() >= 0 and purgatory.watched == 0)
 
 
 @pytest.mark.guarantee("no check is lost")
@@ -462,7 +425,7 @@ def test_missed_check_of_an_interrupted_checker_is_made_up(purgatory):
             in_thread(satisfy, purgatory, "k", operation)
             raise KeyboardInterrupt
 
-    operation = park_one(purgatory, Waiting(look=look))
+    operation = park(purgatory, look=look)
     with pytest.raises(KeyboardInterrupt):
         operation.maybe_try_complete()
 
@@ -472,47 +435,52 @@ def test_missed_check_of_an_interrupted_checker_is_made_up(purgatory):
 # -- hooks that use the purgatory
 
 
-def test_hooks_may_park_and_check(purgatory):
-    """``on_complete`` may park other operations and check other keys."""
-    second, third = Waiting(), Waiting()
+@pytest.mark.parametrize("key", ["k", "other"])
+@pytest.mark.guarantee("no hook runs with a lock of the library held")
+def test_hooks_may_use_the_purgatory(purgatory, key):
+    """``on_complete`` may park and check, under its own key and another, cancel, force, purge and look in."""
+    cancelled, forced, taken, successor = [*park_many(purgatory, 3), Waiting()]
+    seen = []
 
-    def complete(_):
-        purgatory.try_complete_else_watch(third, ["c"])
-        second.ready = True
-        satisfy(purgatory, "b", third)
+    def use(_):
+        cancelled.cancel()
+        forced.force_complete()
+        seen.append(purgatory.cancel_for_key("k"))
+        purgatory.purge()
+        park_one(purgatory, successor, key)
+        seen.append((purgatory.check_and_complete(key), purgatory.snapshot().parked))
 
-    first = park_one(purgatory, Waiting(complete=complete), "a")
-    purgatory.try_complete_else_watch(second, ["b"])
-
-    assert 1 == in_thread(satisfy, purgatory, "a", first)
-    assert second.is_completed
-    assert 1 == purgatory.check_and_complete("c")
+    first = park(purgatory, "first", complete=use)
+    assert 1 == in_thread(satisfy, purgatory, "first", first)
+    assert [[taken], (0, 1)] == seen
+    assert (Outcome.CANCELLED, Outcome.FORCED) == (cancelled.outcome, forced.outcome)
+    assert 1 == satisfy(purgatory, key, successor)
+    assert ["complete"] == successor.history
 
 
 @pytest.mark.guarantee("no hook runs with a lock of the library held")
-def test_no_hook_runs_with_a_lock_of_the_purgatory_held(mock_timer):
+def test_no_hook_runs_with_a_lock_of_the_purgatory_held(make, mock_timer):
     """While any hook runs, another thread may use the purgatory in every way, the same key and shard included."""
-    with DelayedOperationPurgatory("test", timer=mock_timer, shards=1) as purgatory:
-        done = []
+    purgatory, done = make(shards=1), []
 
-        def use(operation):
-            def everything():
-                other = park_one(purgatory, Waiting(), "k", "j")
-                purgatory.check_and_complete("j")
-                other.cancel()
-                purgatory.purge()
-                purgatory.snapshot()
-                mock_timer.pending()
-                return purgatory.totals()
+    def use(_):
+        done.append(in_thread(everything))
 
-            done.append(in_thread(everything))
+    def everything():
+        other = park(purgatory, "k", "j")
+        purgatory.check_and_complete("j")
+        other.cancel()
+        purgatory.purge()
+        purgatory.snapshot()
+        mock_timer.pending()
+        return purgatory.totals()
 
-        for delay_ms in (5, 1_000):
-            operation = park_one(purgatory, Waiting(delay_ms, complete=use, expire=use, look=use))
-        satisfy(purgatory, "k", operation)
-        mock_timer.advance_clock(5)
+    for delay_ms in (5, 1_000):
+        operation = park(purgatory, delay_ms=delay_ms, complete=use, expire=use, look=use)
+    satisfy(purgatory, "k", operation)
+    mock_timer.advance_clock(5)
 
-        assert {} == purgatory.snapshot().callback_errors
+    assert {} == purgatory.snapshot().callback_errors
     assert 6 <= len(done)
 
 
@@ -522,27 +490,11 @@ def test_no_hook_runs_with_a_lock_of_the_purgatory_held(mock_timer):
 @pytest.mark.parametrize("name", RESERVED)
 def test_name_of_the_librarys_cannot_be_assigned(name):
     """An operation that sets a reserved attribute gets an error with the reserved names."""
-
-    class Fetch(Waiting):
-        def __init__(self):
-            super().__init__()
-            setattr(self, name, ["a"])
-
-    with pytest.raises(
-        ReservedName, match=rf"Fetch.{name} is a reserved name; choose another .*added_ns, checks, .*keys"
-    ) as caught:
-        Fetch()
-    assert (Fetch, name) == (caught.value.kind, caught.value.name)
-
-
-def test_run_expires_an_operation(purgatory, mock_timer):
-    """``run``, which the timer calls, can also be called by hand, and expires the operation."""
-    operation = park_one(purgatory, Waiting())
-    operation.run()
-
-    assert Outcome.EXPIRED == operation.outcome
-    assert ["complete", "expire"] == operation.history
-    assert 0 == mock_timer.size
+    operation = Waiting()
+    said = rf"Waiting.{name} is a reserved name; choose another .*added_ns, checks, .*keys"
+    with pytest.raises(ReservedName, match=said) as caught:
+        setattr(operation, name, ["a"])
+    assert (Waiting, name) == (caught.value.kind, caught.value.name)
 
 
 @pytest.mark.parametrize(
@@ -568,8 +520,7 @@ def test_reserved_name_of_a_mixin_is_rejected(name):
             type("Mine", bases, {})
         assert mixin is caught.value.kind
 
-    mine = type("Mine", (Waiting, mixin), {})
-    assert mine().outcome is None
+    assert type("Mine", (Waiting, mixin), {})().outcome is None
 
 
 @pytest.mark.parametrize(
@@ -581,35 +532,28 @@ def test_reserved_name_of_a_mixin_is_rejected(name):
 )
 def test_subclass_may_use_any_other_private_name(purgatory, name):
     """An attribute of a subclass with a plain private name does not disturb the library."""
+    operation = Waiting()
+    setattr(operation, name, "a request")
 
-    class Handled(Waiting):
-        def __init__(self):
-            super().__init__()
-            setattr(self, name, "a request")
-
-    operation = park_one(purgatory, Handled())
-
-    assert 1 == satisfy(purgatory, "k", operation)
+    assert 1 == satisfy(purgatory, "k", park_one(purgatory, operation))
     assert "a request" == getattr(operation, name)
 
 
 def test_reserved_names_are_those_that_cannot_be_assigned():
-    """Every public property of an operation is reserved, and so is ``run``, in both implementations."""
+    """Every public property of an operation is reserved, and so is ``run``, in both implementations.
+
+    The guide lists them, and the reserved prefixes.
+    """
     properties = {
         name
         for kind in DelayedOperation.__mro__
         for name, value in vars(kind).items()
         if not name.startswith("_") and inspect.isdatadescriptor(value)
     }
-
     assert properties == set(RESERVED)
 
-
-def test_guide_lists_the_names_that_are_reserved():
-    """The guide lists every reserved name and the reserved prefix."""
-    text = (Path(__file__).resolve().parents[3] / "docs/guide.md").read_text(encoding="utf-8")
-    section = text.partition("## Reserved names")[2].partition("\n## ")[0]
-
+    guide = (Path(__file__).resolve().parents[3] / "docs/guide.md").read_text(encoding="utf-8")
+    section = guide.partition("## Reserved names")[2].partition("\n## ")[0]
     assert [*RESERVED, "_op_", "_task_"] == [name for name in re.findall(r"`(\w+)`", section) if name != "ReservedName"]
 
 
@@ -617,7 +561,7 @@ def test_repr_tells_type_state_keys_and_time(purgatory, mock_timer):
     """The ``repr`` of an operation has its type, its state, its first keys and the seconds left."""
     operation = Waiting(1_500)
     assert "<Waiting new>" == repr(operation)
-    purgatory.try_complete_else_watch(operation, ["a", ("b", 2), "c", "d", "e"])
+    park_one(purgatory, operation, "a", ("b", 2), "c", "d", "e")
     mock_timer.advance_clock(250)
     assert "<Waiting parked under a, (b, 2), c and 2 more, 1.250 s left>" == repr(operation)
     satisfy(purgatory, "d", operation)
@@ -637,7 +581,14 @@ def test_operation_without_the_librarys_init_is_refused(purgatory):
     with pytest.raises(
         InvalidOperation, match=r"Forgetful cannot be parked: its __init__ does not call super\(\).__init__"
     ):
-        purgatory.try_complete_else_watch(Forgetful(), ["k"])
+        park_one(purgatory, Forgetful())
+
+
+@pytest.mark.parametrize("call", ["force_complete", "maybe_try_complete", "cancel"])
+def test_operation_without_the_librarys_init_says_so(call):
+    """Every call of an operation whose ``__init__`` forgot ``super().__init__`` names that, in both editions."""
+    with pytest.raises(AttributeError, match=r"Forgetful was not initialized; call super\(\).__init__\(delay_ms\)"):
+        getattr(Forgetful(), call)()
 
 
 def test_operation_with_a_wrong_lock_is_not_initialized(purgatory):
@@ -646,17 +597,10 @@ def test_operation_with_a_wrong_lock_is_not_initialized(purgatory):
     with pytest.raises(InvalidSetting):
         DelayedOperation.__init__(operation, 1000, lock=5)
     with pytest.raises(InvalidOperation, match="its __init__ does not call"):
-        purgatory.try_complete_else_watch(operation, ["k"])
+        park_one(purgatory, operation)
     DelayedOperation.__init__(operation, 1000)
 
     assert 1000 == operation.delay_ms
-
-
-@pytest.mark.parametrize("call", ["force_complete", "maybe_try_complete", "cancel"])
-def test_operation_without_the_librarys_init_says_so(call):
-    """Every call of an operation whose ``__init__`` forgot ``super().__init__`` names that, in both editions."""
-    with pytest.raises(AttributeError, match=r"Forgetful was not initialized; call super\(\).__init__\(delay_ms\)"):
-        getattr(Forgetful(), call)()
 
 
 @pytest.mark.guarantee("exactly once")
@@ -667,10 +611,8 @@ def test_true_without_completing_is_warned_of_once(purgatory, logs):
         def try_complete(self):
             return True
 
-    for _ in range(3):
-        assert not purgatory.try_complete_else_watch(Hasty(1000), ["k"])
-    assert 0 == purgatory.check_and_complete("k")
-    assert 3 == purgatory.parked
+    assert [False] * 3 == [purgatory.try_complete_else_watch(Hasty(1000), ["k"]) for _ in range(3)]
+    assert (0, 3) == (purgatory.check_and_complete("k"), purgatory.parked)
     (warning,) = [entry for entry in logs if entry["log_level"] == "warning"]
     assert ("operation_still_open", "test", ("k",)) == (warning["event"], warning["purgatory"], warning["keys"])
     assert "force_complete" in warning["advice"]
@@ -687,11 +629,9 @@ def test_check_that_returns_a_coroutine_has_failed(purgatory):
         async def try_complete(self):
             return self.force_complete()
 
-    operation = Hidden(1000)
-    assert not purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park_one(purgatory, Hidden(1000))
     assert not operation.maybe_try_complete()
-    assert {"try_complete": 3} == purgatory.callback_errors
-    assert 1 == purgatory.parked
+    assert ({"try_complete": 3}, 1) == (purgatory.callback_errors, purgatory.parked)
 
 
 # -- putting off
@@ -701,7 +641,7 @@ def test_check_that_returns_a_coroutine_has_failed(purgatory):
 @pytest.mark.guarantee("a moved deadline counts")
 def test_extend_puts_the_deadline_off(purgatory, mock_timer, delay_ms):
     """An extended operation expires when the new delay has passed since, and not before. It may be a shorter one."""
-    operation = park_one(purgatory, Waiting(100))
+    operation = park(purgatory, delay_ms=100)
     mock_timer.advance_clock(60)
 
     assert operation.extend(delay_ms)
@@ -714,15 +654,14 @@ def test_extend_puts_the_deadline_off(purgatory, mock_timer, delay_ms):
 
 def test_extend_keeps_the_age(purgatory, mock_timer):
     """The time that an operation has waited counts from when it was parked, however often its deadline was extended."""
-    operation = park_one(purgatory, Waiting(100))
+    operation = park(purgatory, delay_ms=100)
     created_ns = operation.created_ns
     for _ in range(3):
         mock_timer.advance_clock(50)
         operation.extend(100)
 
-    assert created_ns == operation.created_ns
+    assert (created_ns, 100) == (operation.created_ns, operation.delay_ms)
     assert 150 == purgatory.snapshot().oldest_age_ms
-    assert 100 == operation.delay_ms
 
 
 @pytest.mark.guarantee("a moved deadline counts")
@@ -730,19 +669,17 @@ def test_extend_of_one_that_does_not_wait_is_false(purgatory, mock_timer):
     """Before it is parked, after it has left and where nothing expires, an operation has no deadline to move."""
     operation = Waiting(100)
     assert not operation.extend(50)
-    purgatory.try_complete_else_watch(operation, ["k"])
-    operation.force_complete()
+    park_one(purgatory, operation).force_complete()
 
     assert not operation.extend(50)
-    assert 0 == mock_timer.size
-    assert 0 == purgatory.totals().extended
+    assert (0, 0) == (mock_timer.size, purgatory.totals().extended)
     with DelayedOperationPurgatory("untimed", timer_enabled=False) as untimed:
-        assert not park_one(untimed, Waiting(100)).extend(50)
+        assert not park(untimed).extend(50)
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.guarantee("a moved deadline counts")
-def test_extend_while_it_is_being_parked_counts(when):
+def test_extend_while_it_is_being_parked_counts(make, when):
     """A deadline that is moved while the operation is being parked counts once it is parked."""
     answers = []
 
@@ -755,20 +692,20 @@ def test_extend_while_it_is_being_parked_counts(when):
                 answers.append(in_thread(operation.extend, 5_000))
 
     timer, operation = Racing(), Waiting(delay_ms=10)
-    with DelayedOperationPurgatory("racing", timer=timer) as purgatory:
-        purgatory.try_complete_else_watch(operation, ["k"])
-        assert [True] == answers
-        timer.advance_clock(4_999)
-        assert operation.outcome is None
-        timer.advance_clock(1)
-        assert operation.outcome is Outcome.EXPIRED
-        assert 1 == purgatory.totals().extended
+    purgatory = make(timer=timer)
+    park_one(purgatory, operation)
+    assert [True] == answers
+    timer.advance_clock(4_999)
+    assert operation.outcome is None
+    timer.advance_clock(1)
+    assert operation.outcome is Outcome.EXPIRED
+    assert 1 == purgatory.totals().extended
 
 
 @pytest.mark.parametrize("check", [1, 2, 3])
 def test_extend_inside_its_own_check_counts(purgatory, mock_timer, check):
     """An operation that extends itself in a check, also in one before it is parked, waits until the new deadline."""
-    operation = park_one(purgatory, Waiting(10, look=lambda own: own.checks == check and own.extend(500)))
+    operation = park(purgatory, delay_ms=10, look=lambda own: own.checks == check and own.extend(500))
     purgatory.check_and_complete("k")
     mock_timer.advance_clock(499)
 
@@ -777,14 +714,11 @@ def test_extend_inside_its_own_check_counts(purgatory, mock_timer, check):
     assert Outcome.EXPIRED is operation.outcome
 
 
-def test_extend_of_one_that_is_due_when_it_comes_into_the_timer_is_not_counted():
+def test_extend_of_one_that_is_due_when_it_comes_into_the_timer_is_not_counted(make):
     """An operation without a delay expires as soon as it is in the timer, also if it extends itself before."""
-    with (
-        SystemTimer("timer", executor=InlineExecutor()) as timer,
-        DelayedOperationPurgatory("due", timer=timer, reaper_enabled=False) as purgatory,
-    ):
-        operation = Waiting(delay_ms=0, look=lambda operation: operation.checks == 1 and operation.extend(500))
-        purgatory.try_complete_else_watch(operation, ["k"])
+    with SystemTimer("timer", executor=InlineExecutor()) as timer:
+        purgatory = make(timer=timer, reaper_enabled=False)
+        operation = park(purgatory, delay_ms=0, look=lambda operation: operation.checks == 1 and operation.extend(500))
 
         assert Outcome.EXPIRED is operation.outcome
         assert (0, 1) == (purgatory.totals().extended, purgatory.totals().expired)
@@ -793,10 +727,10 @@ def test_extend_of_one_that_is_due_when_it_comes_into_the_timer_is_not_counted()
 @pytest.mark.parametrize("delay_ms", [True, "5", None])
 def test_extend_by_what_is_no_delay_is_refused(purgatory, delay_ms):
     """A delay that is no number is an error, whatever state the operation is in, and changes nothing."""
-    operation = park_one(purgatory, Waiting(100))
+    operation = park(purgatory)
     deadline_ns = operation.deadline_ns
     with DelayedOperationPurgatory("untimed", timer_enabled=False) as untimed:
-        for each in (operation, Waiting(), park_one(untimed, Waiting())):
+        for each in (operation, Waiting(), park(untimed)):
             with pytest.raises(DelayTypeError, match="delay_ms must be a number of milliseconds"):
                 each.extend(delay_ms)
 
@@ -805,14 +739,14 @@ def test_extend_by_what_is_no_delay_is_refused(purgatory, delay_ms):
 
 def test_adding_a_parked_operation_to_a_timer_is_refused(purgatory, mock_timer):
     """Adding an operation to the timer to extend it raises an error that names ``extend``, and nothing is lost."""
-    operation = park_one(purgatory, Waiting(100))
+    operation = park(purgatory)
     with pytest.raises(TaskHeld, match="extend"):
         mock_timer.add(operation)
 
     assert (1, 1, [operation]) == (mock_timer.size, purgatory.parked, purgatory.operations_for_key("k"))
 
 
-def test_extend_leaves_nothing_in_a_timer_that_adds_it_again():
+def test_extend_leaves_nothing_in_a_timer_that_adds_it_again(make):
     """The operation leaves while a timer with the default ``put_off`` has removed it and adds it again."""
 
     class Slow(MockTimer):
@@ -824,11 +758,11 @@ def test_extend_leaves_nothing_in_a_timer_that_adds_it_again():
             super().add(task)
 
     timer = Slow()
-    with DelayedOperationPurgatory("slow", timer=timer) as purgatory:
-        operation = park_one(purgatory, Waiting(100))
+    purgatory = make(timer=timer)
+    operation = park(purgatory)
 
-        assert not operation.extend(200)
-        assert (Outcome.FORCED, 0) == (operation.outcome, timer.size)
+    assert not operation.extend(200)
+    assert (Outcome.FORCED, 0) == (operation.outcome, timer.size)
 
 
 @pytest.mark.guarantee("a moved deadline counts")
@@ -837,8 +771,7 @@ def test_extending_races_expiry():
     lost, raced = [], 0
     with DelayedOperationPurgatory("race") as purgatory:
         for _ in range(5):
-            operations = park_all(purgatory, [Waiting(3) for _ in range(60)])
-            lives_on = operations
+            lives_on = park_all(purgatory, [Waiting(3) for _ in range(60)])
             for _ in range(40):
                 lives_on = [operation for operation in lives_on if operation.extend(3)]
                 raced += len(lives_on)
