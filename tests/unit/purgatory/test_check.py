@@ -319,8 +319,9 @@ def test_keys_of_a_check_must_be_an_iterable_of_hashables(purgatory, keys, error
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
 @pytest.mark.parametrize("hook", ["look", "complete"])
+@pytest.mark.parametrize("limit", [None, 10])
 @pytest.mark.guarantee("an interrupted check is repeated")
-def test_interrupted_check_is_made_up_for_the_others(purgatory, hook, error):
+def test_interrupted_check_is_made_up_for_the_others(purgatory, limit, hook, error):
     """Those under the key that an interrupted check had not come to yet get their check all the same."""
 
     def stop(operation):
@@ -329,7 +330,7 @@ def test_interrupted_check_is_made_up_for_the_others(purgatory, hook, error):
 
     operations = [park(purgatory, "k", "j", **{hook: stop}), *park_many(purgatory, 3, "k")]
     with pytest.raises(error):
-        satisfy(purgatory, "k", *operations)
+        satisfy(purgatory, "k", *operations, limit=limit)
 
     assert eventually(lambda: [["complete"]] * 4 == [operation.history for operation in operations])
     assert eventually(lambda: (0, []) == (purgatory.watched, purgatory.operations()))

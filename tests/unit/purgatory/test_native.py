@@ -4,7 +4,6 @@ import gc
 import inspect
 import random
 import statistics
-import subprocess
 import sys
 import threading
 import weakref
@@ -23,7 +22,7 @@ from purgatory import (
 )
 from purgatory._operations.operation import Operation
 from purgatory._support.edition import CORE
-from tests.support import Waiting, park_all, park_one, satisfy
+from tests.support import Waiting, in_thread, output_of, park, park_all, park_one, raising, satisfy
 from tests.support.chains import chain
 from tests.support.leaks import growth
 from timer import MockTimer
@@ -37,14 +36,11 @@ def quick_collections():
     gc.freeze()
 
 
-class Forgetful(DelayedOperation):
+class Forgetful(Waiting):
     """Forgets its base class."""
 
     def __init__(self):
         """Nothing."""
-
-    def try_complete(self):
-        return False
 
 
 class Small(DelayedOperation):
@@ -62,14 +58,9 @@ class Small(DelayedOperation):
 
 def test_pretender_is_refused(purgatory):
     """A class that was registered as an operation, and is none, can't be parked."""
-
-    class Pretender:
-        def try_complete(self):
-            return False
-
-    DelayedOperation.register(Pretender)
+    pretender = DelayedOperation.register(type("Pretender", (), {"try_complete": lambda self: False}))
     with pytest.raises((InvalidOperation, AttributeError)):
-        purgatory.try_complete_else_watch(Pretender(), ["key"])
+        park_one(purgatory, pretender())
     assert 0 == purgatory.parked
 
 
@@ -83,10 +74,9 @@ def test_forgotten_init_is_said(call):
 def test_purgatory_without_init_is_said():
     """A purgatory whose __init__ forgot its base class says so."""
     made = DelayedOperationPurgatory.__new__(DelayedOperationPurgatory)
-    with pytest.raises(AttributeError, match=r"super\(\).__init__"):
-        made.try_complete_else_watch(Waiting(), ["key"])
-    with pytest.raises(AttributeError, match=r"super\(\).__init__"):
-        made.check_and_complete("key")
+    for call in (lambda: park(made), lambda: made.check_and_complete("k")):
+        with pytest.raises(AttributeError, match=r"super\(\).__init__"):
+            call()
 
 
 def test_lock_stays(purgatory):
@@ -119,18 +109,6 @@ def test_methods_say_what_they_take(name):
     assert inspect.getdoc(method)
 
 
-def test_stopped_check_of_some_is_made_up_for(purgatory):
-    """A check with a limit that is stopped by an interrupt raises that, as one without."""
-
-    def stop(_):
-        if purgatory.parked:
-            raise KeyboardInterrupt
-
-    purgatory.try_complete_else_watch(Waiting(look=stop), ["key"])
-    with pytest.raises(KeyboardInterrupt):
-        purgatory.check_and_complete("key", 1)
-
-
 def test_long_chain_is_freed():
     """A chain of a hundred thousand operations, each the only one to know the next, is freed without a deep stack."""
     first = None
@@ -152,13 +130,13 @@ def test_abandoned_purgatory_is_collected():
             operations = [Small() for _ in range(20)]
             for number, operation in enumerate(operations):
                 operation.ready = []
-                purgatory.try_complete_else_watch(operation, [number, number + 1, (operation, number)])
+                park_one(purgatory, operation, number, number + 1, (operation, number))
                 operation.ready.append(purgatory)
             return [weakref.ref(operation) for operation in operations]
 
     left = abandon()
     gc.collect()
-    assert [None] * 20 == [reference() for reference in left]
+    assert [None] * 20 == [gone() for gone in left]
 
 
 def use(purgatory, timer, random_):
@@ -215,7 +193,7 @@ def test_rounds_leave_no_references():
             purgatory = DelayedOperationPurgatory("used", timer=timer, purge_interval=10, max_parked=150)
             use(purgatory, timer, random.Random(3))
             for number in range(20):
-                purgatory.try_complete_else_watch(Small(), [number, "key"])
+                park_one(purgatory, Small(), number, "key")
             purgatory.shutdown(drain)
         gc.collect()
         counts.append(in_use())
@@ -229,22 +207,10 @@ def test_rounds_leave_no_references():
 def test_nothing_leaks_where_something_raises(purgatory, logs):
     """Refusals and hooks that raise leave no memory behind either."""
 
-    class Failing(Small):
-        def try_complete(self):
-            raise OSError
-
-        def on_complete(self):
-            raise ValueError
-
-    class Stopped(Small):
-        def on_complete(self):
-            raise KeyboardInterrupt
-
     def refuse():
-        failing, stopped = Failing(), Stopped()
-        purgatory.try_complete_else_watch(failing, ["key", "other"])
+        failing = park(purgatory, "key", "other", look=raising(OSError), complete=raising(ValueError))
         failing.force_complete()
-        purgatory.try_complete_else_watch(stopped, ["key"])
+        stopped = park(purgatory, complete=raising(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             stopped.run()
         for arguments in ((failing, ["key"]), (Small(), [1, []]), (Small(), [[]]), (5, [1]), (Forgetful(), [1])):
@@ -271,17 +237,15 @@ def test_future_whose_done_parks_the_operation_that_asks_is_rejected(purgatory):
 
     class Parks(Future):
         def done(self):
-            try:
-                purgatory.try_complete_else_watch(operation, ["key"])
-            except InvalidOperation as error:
-                errors.append(str(error))
+            with pytest.raises(InvalidOperation, match="wait for itself") as caught:
+                park_one(purgatory, operation)
+            errors.append(caught.value)
             return False
 
     operation = DelayedFuture(60_000, [Parks()], lambda _: None)
     for _ in range(2):  # the second check calls the look in C directly
         assert not operation.maybe_try_complete()
     assert 2 == len(errors)
-    assert "wait for itself" in errors[0]
     assert not purgatory.try_complete_else_watch(DelayedFuture(60_000, [Future()], print), ["key"])
 
 
@@ -293,21 +257,16 @@ def test_overridden_check_counts_when_two_threads_bring_the_first_of_a_type(purg
         def __getattribute__(cls, name):
             if name == "maybe_try_complete" and len(parked) == 1:
                 parked.append(cls(60_000))
-                other = threading.Thread(target=purgatory.try_complete_else_watch, args=(parked[1], ["key"]))
-                other.start()
-                other.join()
+                in_thread(park_one, purgatory, parked[1], "key")
             return super().__getattribute__(name)
 
-    class Own(DelayedOperation, metaclass=Meta):
-        def try_complete(self):
-            return False
-
+    class Own(Waiting, metaclass=Meta):
         def maybe_try_complete(self):
             called.append(self)
             return False
 
     parked.append(Own(60_000))
-    purgatory.try_complete_else_watch(parked[0], ["key"])
+    park_one(purgatory, parked[0], "key")
     purgatory.check_and_complete("key")
     purgatory.shutdown("cancel")  # they would never expire
     assert {*parked} == {*called}
@@ -342,15 +301,17 @@ class HalfMade(list):
         return CORE.Shard.__new__(CORE.Shard)
 
 
+def parking(shards):
+    return CORE.Parking("name", shards, None, CORE.ObserverMethods(), None)
+
+
 @pytest.mark.parametrize(
     "call",
     [
         lambda: CORE.Shard.__new__(CORE.Shard).find("x"),
         lambda: CORE.IdleKeys.__new__(CORE.IdleKeys),
-        lambda: CORE.Parking("name", [], None, CORE.ObserverMethods(), None),
-        lambda: CORE.Parking("name", HalfMade(), None, CORE.ObserverMethods(), None).try_complete_else_watch(
-            Small(), ["key"]
-        ),
+        lambda: parking([]),
+        lambda: park(parking(HalfMade())),
     ],
 )
 def test_half_made_object_of_a_private_type_raises(call):
@@ -415,5 +376,4 @@ with DelayedOperationPurgatory("seen", timer_enabled=False) as purgatory:
     del DelayedFuture.try_complete
     print(first, asked.count("another's"))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
-    assert "0 1" == done.stdout.strip().splitlines()[-1]
+    assert "0 1" == output_of(program)[0].splitlines()[-1]
