@@ -4,6 +4,7 @@ import gc
 import threading
 import weakref
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -214,12 +215,8 @@ def test_executor_that_is_given_calls_back(mock_timer, called):
 
 def test_executor_that_fails_costs_no_check(mock_timer, called):
     """If the executor raises, whatever it is, the future is checked on the thread that completes it."""
-
-    class Full:
-        def submit(self, fn, /, *args):
-            raise BlockingIOError("the queue is full")
-
-    with DelayedFuturePurgatory("votes", timer=mock_timer, executor=Full()) as votes:
+    full = SimpleNamespace(submit=raising(BlockingIOError("the queue is full")))
+    with DelayedFuturePurgatory("votes", timer=mock_timer, executor=full) as votes:
         answer = Future()
         vote = votes.try_complete_else_watch(60_000, [answer], called)
         answer.set_result("yes")

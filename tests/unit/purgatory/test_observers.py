@@ -17,11 +17,6 @@ def watched(make, notes):
     return make(observers=[notes], max_parked=2)
 
 
-def test_outcomes_are_words():
-    """The outcomes have the names that logs, metrics and journals use."""
-    assert ["immediate", "satisfied", "expired", "cancelled", "forced"] == [outcome.value for outcome in Outcome]
-
-
 def test_immediate_is_finished_but_not_parked(watched, notes):
     """An operation that completes at once never was parked."""
     operation = park(watched, ready=True)

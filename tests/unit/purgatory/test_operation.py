@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,16 +52,13 @@ def test_operation_is_abstract():
 def test_outcome_says_whether_the_condition_held():
     """In a condition, an operation that expired or was cancelled is false, as the waits of the standard library are."""
     assert [True, True, False, False, True] == [bool(outcome) for outcome in Outcome]
-    assert ["IMMEDIATE", "SATISFIED", "EXPIRED", "CANCELLED", "FORCED"] == [outcome.name for outcome in Outcome]
+    names = ["immediate", "satisfied", "expired", "cancelled", "forced"]  # those of logs, metrics and journals
+    assert names == [outcome.value for outcome in Outcome] == [outcome.name.lower() for outcome in Outcome]
 
 
-class NotCalled:
-    """Has the names of a lock's methods, and no methods."""
-
-    acquire = release = 1
-
-
-@pytest.mark.parametrize("lock", [5, "lock", object(), type("Half", (), {"acquire": print})(), NotCalled()])
+@pytest.mark.parametrize(
+    "lock", [5, "lock", object(), SimpleNamespace(acquire=print), SimpleNamespace(acquire=1, release=1)]
+)
 def test_what_is_no_lock_is_refused(lock):
     """An object that is not a lock is found when the operation is made."""
     with pytest.raises(InvalidSetting, match="acquire"):
@@ -606,12 +604,8 @@ def test_operation_with_a_wrong_lock_is_not_initialized(purgatory):
 @pytest.mark.guarantee("exactly once")
 def test_true_without_completing_is_warned_of_once(purgatory, logs):
     """``try_complete`` that returns True and completes nothing is warned of, once a type. The operation waits on."""
-
-    class Hasty(DelayedOperation):
-        def try_complete(self):
-            return True
-
-    assert [False] * 3 == [purgatory.try_complete_else_watch(Hasty(1000), ["k"]) for _ in range(3)]
+    hasty = type("Hasty", (Waiting,), {"try_complete": lambda self: True})
+    assert [False] * 3 == [purgatory.try_complete_else_watch(hasty(), ["k"]) for _ in range(3)]
     assert (0, 3) == (purgatory.check_and_complete("k"), purgatory.parked)
     (warning,) = [entry for entry in logs if entry["log_level"] == "warning"]
     assert ("operation_still_open", "test", ("k",)) == (warning["event"], warning["purgatory"], warning["keys"])
@@ -619,17 +613,12 @@ def test_true_without_completing_is_warned_of_once(purgatory, logs):
 
 
 def test_check_that_returns_a_coroutine_has_failed(purgatory):
-    """Nothing would await it. Its function hides behind a decorator, so it is found when it is called."""
+    """Nothing would await it. The coroutine's function hides behind another, so it is found when it is called."""
 
-    def hide(function):
-        return lambda operation: function(operation)
+    async def complete(operation):
+        return operation.force_complete()
 
-    class Hidden(DelayedOperation):
-        @hide
-        async def try_complete(self):
-            return self.force_complete()
-
-    operation = park_one(purgatory, Hidden(1000))
+    operation = park_one(purgatory, type("Hidden", (Waiting,), {"try_complete": lambda self: complete(self)})())
     assert not operation.maybe_try_complete()
     assert ({"try_complete": 3}, 1) == (purgatory.callback_errors, purgatory.parked)
 
