@@ -12,7 +12,21 @@ import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, InvalidSetting, Observer
 from purgatory._threads.watchdog import Watchdog, slow_callback_ms
-from tests.support import HAS_GLOBAL_LOCK, PATIENCE_S, Ping, Waiting, beside, eventually, in_thread, park_one, satisfy
+from tests.support import (
+    HAS_GLOBAL_LOCK,
+    PATIENCE_S,
+    Hang,
+    Ping,
+    Waiting,
+    added,
+    beside,
+    eventually,
+    in_thread,
+    park,
+    park_one,
+    raising,
+    satisfy,
+)
 
 
 @pytest.fixture
@@ -21,27 +35,28 @@ def watchdog():
     return Watchdog(threshold_ms=40)
 
 
+@contextlib.contextmanager
+def watched(watchdog, name="p", *, reaper_enabled=False):
+    """A purgatory that this watchdog watches."""
+    with DelayedOperationPurgatory(name, reaper_enabled=reaper_enabled) as purgatory:
+        watchdog.watch(purgatory)
+        yield purgatory
+        watchdog.unwatch(purgatory)
+
+
 @pytest.fixture
 def purgatory(watchdog):
-    with DelayedOperationPurgatory("p") as made:
-        watchdog.watch(made)
+    with watched(watchdog, reaper_enabled=True) as made:
         yield made
-        watchdog.unwatch(made)
-
-
-def purgatory_unwatched(name):
-    """A purgatory that the process's own watchdog doesn't know."""
-    return DelayedOperationPurgatory(name, reaper_enabled=False)
 
 
 def slow(logs):
     return [entry for entry in logs if entry["event"] == "callback_slow"]
 
 
-def expire(purgatory, operation, *keys):
-    """Park an operation, and let the timer's thread expire it at once. With a short delay this thread might do so."""
-    purgatory.try_complete_else_watch(operation, keys)
-    operation.extend(1)
+def fields(logs, *names):
+    """These fields of each line on a slow hook."""
+    return [tuple(entry[name] for name in names) for entry in slow(logs)]
 
 
 def looks_of(watchdog):
@@ -51,81 +66,82 @@ def looks_of(watchdog):
     return looks
 
 
+def look_on(watchdog):
+    """Let the watchdog look several times more."""
+    looks = looks_of(watchdog)
+    assert eventually(lambda: len(looks) >= 5)
+
+
+def expire(purgatory, *keys, **settings):
+    """Park an operation, and let the timer's thread expire it at once. With a short delay this thread might do so."""
+    park(purgatory, *keys, **settings).extend(1)
+
+
 @contextlib.contextmanager
-def hanging(go):
-    """Let what waits for the event go on at the end of the block."""
+def hanging(hang):
+    """Let the hook that hangs end at the end of the block."""
+    assert hang.has_begun()
     try:
         yield
     finally:
-        go.set()
+        hang.release()
 
 
 @contextlib.contextmanager
-def running(go, function, *args):
-    """Run what waits for the event on a thread of its own. It ends at the end of the block."""
-    thread = threading.Thread(target=function, args=args)
-    thread.start()
-    with contextlib.ExitStack() as stack:
-        stack.callback(thread.join)
-        stack.enter_context(hanging(go))
+def running(hang, function, *args):
+    """Run what calls the hook that hangs on a thread of its own. It ends at the end of the block."""
+    with beside(lambda: function(*args)), hanging(hang):
         yield
 
 
 def sample_twice(watchdog):
     """Let the watchdog see a call that runs, and find it slow."""
-    assert eventually(lambda: (watchdog.sample(0), watchdog._seen)[1])
+    watchdog.sample(0)
     watchdog.sample(1)
 
 
 @pytest.mark.parametrize(("hook", "kind"), [("complete", "on_complete"), ("expire", "on_expiration")])
-def test_hook_that_hangs_is_logged_while_it_does(purgatory, watchdog, logs, hook, kind):
+def test_hook_that_hangs_is_logged_while_it_does(purgatory, watchdog, logs, hang, hook, kind):
     """While a hook hangs in expiry, the log names purgatory, type, keys, hook and thread, and where it hangs. Once."""
-    go = threading.Event()
-    expire(purgatory, Waiting(**{hook: lambda _: go.wait(20)}), "a", "b")
-    with hanging(go):
+    expire(purgatory, "a", "b", **{hook: hang})
+    with hanging(hang):
         assert eventually(lambda: slow(logs))
-        looks = looks_of(watchdog)
-        assert eventually(lambda: len(looks) >= 5)
+        look_on(watchdog)
 
-    (entry,) = slow(logs)
-    assert ("p", "Waiting", ("a", "b"), kind) == tuple(entry[f] for f in ("purgatory", "operation", "keys", "hook"))
-    assert 40 <= entry["elapsed_ms"] < 20_000
-    assert entry["thread"].startswith("p-executor")
-    assert ("go.wait(20)" in entry["stack"]) is HAS_GLOBAL_LOCK
+    assert [("p", "Waiting", ("a", "b"), kind)] == fields(logs, "purgatory", "operation", "keys", "hook")
+    ((elapsed_ms, thread, stack),) = fields(logs, "elapsed_ms", "thread", "stack")
+    assert 40 <= elapsed_ms < 1_000 * PATIENCE_S
+    assert thread.startswith("p-executor")
+    assert ("self._released.wait(" in stack) is HAS_GLOBAL_LOCK
     assert {("p", kind): 1} == watchdog.counts()
 
 
-def test_slow_check_is_logged(purgatory, watchdog, logs):
+def test_slow_check_is_logged(purgatory, logs, hang):
     """A ``try_complete`` that hangs on the caller's own thread is seen too."""
-    go = threading.Event()
-    operation = Waiting(look=lambda _: go.wait(20))
-    with running(go, purgatory.try_complete_else_watch, operation, ["k"]):
+    with running(hang, park_one, purgatory, Waiting(look=hang)):
         assert eventually(lambda: slow(logs))
 
-    assert "try_complete" == slow(logs)[0]["hook"]
+    assert [("try_complete",)] == fields(logs, "hook")[:1]
 
 
-def test_innermost_is_to_blame(purgatory, watchdog, logs):
+def test_innermost_is_to_blame(purgatory, watchdog, logs, hang):
     """Of a hook that waits for another hook inside it, the inner one is logged."""
-    go = threading.Event()
-    inner = park_one(purgatory, Waiting(complete=lambda _: go.wait(60)), "inner")
-    expire(purgatory, Waiting(complete=lambda _: inner.force_complete()), "outer")
-    with hanging(go):
+    inner = park(purgatory, "inner", complete=hang)
+    expire(purgatory, "outer", complete=lambda _: inner.force_complete())
+    with hanging(hang):
         assert eventually(lambda: slow(logs))
-        looks = looks_of(watchdog)
-        assert eventually(lambda: len(looks) >= 5)
+        look_on(watchdog)
 
-    assert [("inner",)] == [entry["keys"] for entry in slow(logs)]
+    assert [(("inner",),)] == fields(logs, "keys")
 
 
-def test_task_of_no_purgatory_is_seen(purgatory, watchdog, logs):
+def test_task_of_no_purgatory_is_seen(purgatory, logs, hang):
     """A plain task of a shared timer that runs long is logged too, without keys."""
-    go = threading.Event()
-    purgatory.timer.add(Ping(1, do=lambda: go.wait(60)))
-    with hanging(go):
+    added(purgatory.timer, Ping(1, do=hang))
+    with hanging(hang):
         assert eventually(lambda: slow(logs))
 
-    assert (None, (), "run") == tuple(slow(logs)[0][field] for field in ("purgatory", "keys", "hook"))
+    assert [(None, (), "run")] == fields(logs, "purgatory", "keys", "hook")
 
 
 def test_quick_hooks_are_not_logged(purgatory, watchdog, logs):
@@ -135,8 +151,7 @@ def test_quick_hooks_are_not_logged(purgatory, watchdog, logs):
 
     def go_on():
         for _ in range(1000):
-            operation = park_one(purgatory, Waiting())
-            satisfy(purgatory, "k", operation)
+            satisfy(purgatory, "k", park(purgatory))
         return len(looks) >= 6
 
     assert eventually(go_on)
@@ -146,16 +161,15 @@ def test_quick_hooks_are_not_logged(purgatory, watchdog, logs):
 
 def test_thread_ends_with_the_last_purgatory(watchdog, no_threads_left):
     """The watchdog's thread lives as long as there is a purgatory to watch."""
-    with DelayedOperationPurgatory("a") as one, DelayedOperationPurgatory("b") as other:
-        watchdog.watch(one)
-        watchdog.watch(other)
-        watchdog.unwatch(one)
+    with watched(watchdog, "b") as other:
+        with watched(watchdog, "a"):
+            pass
         assert watchdog._thread.is_alive()
         watchdog.unwatch(other)
         watchdog.unwatch(other)
         assert watchdog._thread is None
-        watchdog.watch(one)
-        watchdog.unwatch(one)
+        watchdog.watch(other)
+        assert watchdog._thread.is_alive()
 
 
 def test_forgotten_purgatory_doesnt_keep_the_thread(watchdog, no_threads_left):
@@ -166,35 +180,26 @@ def test_forgotten_purgatory_doesnt_keep_the_thread(watchdog, no_threads_left):
     assert eventually(lambda: watchdog._thread is None)
 
 
-def test_watch_can_be_ended_and_begun_again(watchdog, no_threads_left):
-    """Without a threshold there is no thread. With one again, there is."""
-    with DelayedOperationPurgatory("p") as purgatory:
-        watchdog.watch(purgatory)
+@pytest.mark.parametrize("is_on", [True, False])
+def test_watch_can_be_ended_and_begun_again(is_on, no_threads_left):
+    """Without a threshold there is no thread, from the start or since it was taken away. With one again, there is."""
+    watchdog = Watchdog(threshold_ms=40 if is_on else None)
+    with watched(watchdog):
+        assert is_on == (watchdog._thread is not None)
         watchdog.set_threshold(None)
         assert watchdog._thread is None
         watchdog.set_threshold(40)
         assert watchdog._thread.is_alive()
-        watchdog.unwatch(purgatory)
 
 
-def test_nobody_is_watched_without_a_threshold(no_threads_left):
-    """A purgatory made while the watch is off starts no thread."""
-    watchdog = Watchdog(threshold_ms=None)
-    with DelayedOperationPurgatory("p") as purgatory:
-        watchdog.watch(purgatory)
-        assert watchdog._thread is None
-        watchdog.unwatch(purgatory)
-
-
-def test_without_a_global_lock_no_frame_is_read(monkeypatch, logs, watchdog):
+def test_without_a_global_lock_no_frame_is_read(monkeypatch, logs, watchdog, hang):
     """On a free-threaded interpreter a slow hook is logged without its stack, which could end while it is read."""
     monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
     monkeypatch.setattr(sys, "_current_frames", lambda: pytest.fail("frames were read"))
-    go = threading.Event()
-    with running(go, Waiting(complete=lambda _: go.wait(PATIENCE_S)).force_complete):
+    with running(hang, Waiting(complete=hang).force_complete):
         sample_twice(watchdog)
 
-    assert [""] == [entry["stack"] for entry in slow(logs)]
+    assert [("",)] == fields(logs, "stack")
 
 
 @pytest.mark.parametrize("threshold", [0, -1, 9, True, "1", float("nan"), float("inf")])
@@ -214,9 +219,9 @@ def test_log_handler_on_the_watchdogs_thread_may_stop_it(purgatory, watchdog, mo
             stopped.set()
 
     monkeypatch.setattr("purgatory._threads.watchdog.log", SimpleNamespace(warning=stop, error=stop))
-    expire(purgatory, Waiting(complete=lambda _: stopped.wait(20)), "k")
+    expire(purgatory, complete=lambda _: stopped.wait(PATIENCE_S))
 
-    assert stopped.wait(20)
+    assert stopped.wait(PATIENCE_S)
     assert watchdog._thread is None
 
 
@@ -227,27 +232,22 @@ def test_watchdog_logs_without_its_lock(monkeypatch, watchdog):
     def back(event, **fields):
         logged.append((event, watchdog.counts()))
 
-    def fail(thread):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr(threading.Thread, "start", fail)
+    monkeypatch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
     monkeypatch.setattr("purgatory._threads.watchdog.log", SimpleNamespace(warning=back, error=back))
-    with purgatory_unwatched("p") as purgatory:
-        watchdog.watch(purgatory)
-        watchdog.unwatch(purgatory)
+    with watched(watchdog):
+        pass
 
     assert [("watchdog_not_started", {})] == logged
 
 
-def test_round_of_the_retrier_is_no_hook(purgatory, watchdog, logs):
+def test_round_of_the_retrier_is_no_hook(purgatory, watchdog, logs, hang):
     """A round of the retrier that lasts, because a lock's own ``acquire`` does, is not reported as a slow hook."""
     lock = SimpleNamespace(acquire=lambda *_: True, release=lambda: None)
-    park_one(purgatory, Waiting(lock=lock))
-    go = threading.Event()
+    park(purgatory, lock=lock)
     lock.acquire = lambda *_: False
     purgatory.check_and_complete("k")
-    lock.acquire = lambda *_: go.wait(20)
-    with hanging(go):
+    lock.acquire = lambda *_: [hang()]
+    with hanging(hang):
         for now in (0, 1, 2):
             watchdog.sample(now)
         assert [] == slow(logs)
@@ -256,29 +256,19 @@ def test_round_of_the_retrier_is_no_hook(purgatory, watchdog, logs):
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_thread_that_ended_is_started_again(purgatory, watchdog, monkeypatch):
     """If an exception ends the watchdog's thread, the next purgatory starts another."""
-
-    def ends(_):
-        raise SystemExit
-
     with monkeypatch.context() as patch:
-        patch.setattr(watchdog, "sample", ends)
+        patch.setattr(watchdog, "sample", raising(SystemExit))
         assert eventually(lambda: (Waiting().force_complete(), not watchdog._thread.is_alive())[1])  # a call wakes it
-    with DelayedOperationPurgatory("q") as second:
-        watchdog.watch(second)
+    with watched(watchdog, "q"):
         assert watchdog._thread.is_alive()
-        watchdog.unwatch(second)
 
 
-def test_lower_threshold_counts_soon(watchdog, logs):
+def test_lower_threshold_counts_soon(watchdog, logs, hang):
     """A threshold that is lowered counts within a quarter of a second, however high it was."""
     watchdog.set_threshold(3_600_000)
-    go = threading.Event()
-    with purgatory_unwatched("p") as purgatory:
-        watchdog.watch(purgatory)
-        with running(go, Waiting(complete=lambda _: go.wait(PATIENCE_S)).force_complete):
-            watchdog.set_threshold(10)
-            assert eventually(lambda: slow(logs))
-        watchdog.unwatch(purgatory)
+    with watched(watchdog), running(hang, Waiting(complete=hang).force_complete):
+        watchdog.set_threshold(10)
+        assert eventually(lambda: slow(logs))
 
 
 def test_interrupt_while_the_watch_ends(watchdog, no_threads_left):
@@ -291,8 +281,7 @@ def test_interrupt_while_the_watch_ends(watchdog, no_threads_left):
             return interrupt
         return None
 
-    with purgatory_unwatched("p") as purgatory:
-        watchdog.watch(purgatory)
+    with watched(watchdog) as purgatory:
         before = sys.gettrace()
         sys.settrace(interrupt)
         try:
@@ -304,13 +293,11 @@ def test_interrupt_while_the_watch_ends(watchdog, no_threads_left):
         in_thread(lambda: watchdog.unwatch(purgatory))
 
 
-def test_frames_are_read_only_of_a_call_that_was_found_slow(watchdog, monkeypatch, logs):
+def test_frames_are_read_only_of_a_call_that_was_found_slow(watchdog, monkeypatch, logs, hang):
     """A sample reads records. The stack is read once, after a call was found to be slow."""
     reads, read = [], sys._current_frames
     monkeypatch.setattr(sys, "_current_frames", lambda: (reads.append(1), read())[1])
-    go, begun = threading.Event(), threading.Event()
-    with running(go, Waiting(complete=lambda _: [begun.set(), go.wait(PATIENCE_S)]).force_complete):
-        assert begun.wait(PATIENCE_S)
+    with running(hang, Waiting(complete=hang).force_complete):
         watchdog.sample(0)
         assert [] == reads
         for now in (1, 2, 3):
@@ -325,18 +312,11 @@ def test_collector_is_left_as_it_is(watchdog, is_on, logs):
     was_on = gc.isenabled()
     (gc.enable if is_on else gc.disable)()
     try:
-
-        def hook(_):
-            watchdog.sample(0)
-            watchdog.sample(1)
-            seen.append(gc.isenabled())
-
-        Waiting(complete=hook).force_complete()
+        Waiting(complete=lambda _: [sample_twice(watchdog), seen.append(gc.isenabled())]).force_complete()
     finally:
         (gc.enable if was_on else gc.disable)()
 
-    assert [is_on] == seen
-    assert 1 == len(slow(logs))
+    assert ([is_on], 1) == (seen, len(slow(logs)))
 
 
 def test_process_in_which_nothing_runs_is_left_alone(watchdog, monkeypatch):
@@ -346,37 +326,30 @@ def test_process_in_which_nothing_runs_is_left_alone(watchdog, monkeypatch):
     goes_on = watchdog._goes_on
     monkeypatch.setattr(watchdog, "_goes_on", lambda rest: [sleeps.append(time.monotonic()), goes_on(rest)][1])
     looks = looks_of(watchdog)
-    with purgatory_unwatched("idle") as purgatory:
-        watchdog.watch(purgatory)
+    with watched(watchdog):
         assert eventually(lambda: len(sleeps) >= 4)
-        watchdog.unwatch(purgatory)
 
     assert [] == looks
     assert all(0.04 <= later - earlier for earlier, later in zip(sleeps, sleeps[1:-1], strict=False))
 
 
-def test_call_wakes_a_watchdog_that_sleeps(purgatory, watchdog, monkeypatch, logs):
+def test_call_wakes_a_watchdog_that_sleeps(purgatory, watchdog, monkeypatch, logs, hang):
     """A hook that begins while the watchdog sleeps is found as soon as one that begins while it samples."""
     monkeypatch.setattr("purgatory._threads.watchdog._IDLE_SLEEP_S", PATIENCE_S)
     watchdog.set_threshold(40)  # wakes it once, and the next sleep is long
-    go = threading.Event()
-    expire(purgatory, Waiting(complete=lambda _: go.wait(60)), "k")
-    with hanging(go):
+    expire(purgatory, complete=hang)
+    with hanging(hang):
         assert eventually(lambda: slow(logs))
 
 
-def decorated(hook):
-    return functools.wraps(hook)(lambda self: hook(self))
-
-
 def under_another_name(self):
-    self.go.wait(PATIENCE_S)
+    self.hang()
 
 
 HOOKS = {
-    "lambda": lambda self: self.go.wait(PATIENCE_S),
+    "lambda": lambda self: self.hang(),
     "another name": under_another_name,
-    "decorated": decorated(under_another_name),
+    "decorated": functools.wraps(under_another_name)(lambda self: under_another_name(self)),
     "partial": functools.partialmethod(under_another_name),
 }
 
@@ -386,27 +359,21 @@ HOOKS = {
 def test_hook_is_found_whatever_its_function_is_called(watchdog, logs, name, hook):
     """A hook is found by its record, so a lambda, another name and a decorator make no difference."""
     hooks = {"try_complete": lambda self: self.force_complete(), "on_complete": lambda _: None, name: HOOKS[hook]}
-    kind = type("Hanging", (DelayedOperation,), {**hooks, "go": threading.Event()})
-    with running(kind.go, kind(60_000).maybe_try_complete):
+    kind = type("Hanging", (DelayedOperation,), {**hooks, "hang": Hang()})
+    with running(kind.hang, kind(60_000).maybe_try_complete):
         sample_twice(watchdog)
 
-    assert [name] == [entry["hook"] for entry in slow(logs)]
+    assert [(name,)] == fields(logs, "hook")
 
 
-def test_slow_observer_is_logged(watchdog, logs):
+def test_slow_observer_is_logged(make, watchdog, logs, hang):
     """An observer that holds up the thread that completes an operation is logged under its method's name."""
-    go = threading.Event()
+    observer = type("Hanging", (Observer,), {"finished": hang})()
+    operation = park(make(name="p", observers=[observer]))
+    with running(hang, operation.force_complete):
+        sample_twice(watchdog)
 
-    class Hanging(Observer):
-        def finished(self, operation, outcome, error, /):
-            go.wait(PATIENCE_S)
-
-    with DelayedOperationPurgatory("p", reaper_enabled=False, observers=[Hanging()]) as purgatory:
-        operation = park_one(purgatory, Waiting())
-        with running(go, operation.force_complete):
-            sample_twice(watchdog)
-
-    assert [("p", "finished")] == [(entry["purgatory"], entry["hook"]) for entry in slow(logs)]
+    assert [("p", "finished")] == fields(logs, "purgatory", "hook")
 
 
 def test_threads_that_run_no_hook_cost_a_sample_nothing(watchdog):
