@@ -7,21 +7,28 @@ import itertools
 import math
 import pickle
 import signal
-import subprocess
 import sys
 import time
 
 import pytest
 
-from purgatory import COMPILED, DelayedOperation, DelayedOperationPurgatory, PurgatoryFull
+from purgatory import COMPILED, PurgatoryFull
 from purgatory._operations.operation import UNPARKED
-from tests.support import PATIENCE_S, Waiting, cpython_only, eventually, in_thread, park_one
+from tests.support import (
+    PATIENCE_S,
+    Interrupted,
+    Notes,
+    Waiting,
+    cpython_only,
+    eventually,
+    in_thread,
+    output_of,
+    park,
+    park_one,
+    raising,
+)
 from tests.support.chains import chain
 from timer import MockTimer, TimerError
-
-
-class Interrupted(BaseException):
-    """The exception of a signal handler."""
 
 
 class Key:
@@ -50,24 +57,11 @@ class Key:
             cls.refuses = False
 
 
-class Told:
-    """Notes the reports to an observer."""
-
-    def __init__(self):
-        self.log = []
-
-    def parked(self, operation):
-        self.log.append("parked")
-
-    def finished(self, operation, outcome, error):
-        self.log.append(outcome.value)
-
-
 def test_immediate_operation_may_be_checked_again(purgatory):
     """A check of an operation that completed before it was ever watched does nothing."""
-    operation = Waiting(ready=True, complete=lambda operation: operation.maybe_try_complete())
-    assert purgatory.try_complete_else_watch(operation, ["k"])
+    operation = park(purgatory, ready=True, complete=lambda operation: operation.maybe_try_complete())
 
+    assert operation.is_completed
     assert not operation.maybe_try_complete()
     assert {} == purgatory.snapshot().callback_errors
 
@@ -77,37 +71,34 @@ def test_lock_that_raises_costs_no_room(blocking, small):
     """If the operation's lock raises, at once or while it is waited for, the place that was taken is given back."""
 
     class Broken:
+        release = raising(AssertionError("it was never taken"))
+
         def acquire(self, blocks=True, timeout=-1):
             if blocks or not blocking:
                 raise Interrupted
             return False
 
-        def release(self):
-            raise AssertionError("it was never taken")
-
     with pytest.raises(Interrupted):
-        small.try_complete_else_watch(Waiting(lock=Broken()), ["k"])
+        park(small, lock=Broken())
 
-    assert not small.try_complete_else_watch(Waiting(), ["k"])
+    park(small)
     with pytest.raises(PurgatoryFull):
-        small.try_complete_else_watch(Waiting(), ["k"])
+        park(small)
 
 
 @pytest.mark.guarantee("an interrupt loses no operation")
 def test_cancelled_and_interrupted_while_it_is_parked(purgatory):
     """An operation that is cancelled in its second check, which is then interrupted, leaves no entry and no count."""
 
-    class Cancelled(DelayedOperation):
-        def try_complete(self):
-            if self.checks == 2:
-                self.cancel()
-                raise Interrupted
-            return False
+    def look(operation):
+        if operation.checks == 2:
+            operation.cancel()
+            raise Interrupted
 
-    purgatory.try_complete_else_watch(Waiting(), ["other"])
+    park(purgatory, "other")
     for _ in range(3):
         with pytest.raises(Interrupted):
-            purgatory.try_complete_else_watch(Cancelled(1000), ["k"])
+            park(purgatory, look=look)
     purgatory.purge()
 
     assert (1, 1, 4) == (purgatory.watched, purgatory.parked, purgatory.totals().parked)
@@ -116,59 +107,51 @@ def test_cancelled_and_interrupted_while_it_is_parked(purgatory):
 def test_interrupted_answer_of_the_second_check(purgatory):
     """An operation that completes in its second check, and is interrupted in its answer, leaves no entry."""
 
-    class Stopped(DelayedOperation):
-        def try_complete(self):
-            return self.checks == 2 and self.force_complete()
-
-        def on_complete(self):
-            raise Interrupted
+    def look(operation):
+        operation.ready = operation.checks == 2
 
     with pytest.raises(Interrupted):
-        purgatory.try_complete_else_watch(Stopped(1000), ["k", "l"])
+        park(purgatory, "k", "l", look=look, complete=raising(Interrupted))
     purgatory.purge()
 
     assert (0, 0, 1) == (purgatory.watched, purgatory.parked, purgatory.totals().immediate)
 
 
-def test_removed_key_stays_removed(mock_timer):
+def test_removed_key_stays_removed(make):
     """A key that was removed isn't opened again when a late purge can't compare it: a newcomer there would be lost."""
-    with DelayedOperationPurgatory("hostile", timer=mock_timer, shards=1) as purgatory:
-        key = Key(1)
-        purgatory.try_complete_else_watch(Waiting(), [Key(2)])
-        operation = park_one(purgatory, Waiting(), key)
-        removed = purgatory._shards.find(key)
-        operation.cancel()
-        purgatory.purge()
-        assert removed.closed
-        operation.maybe_try_complete()
-        Key.purge_refused(purgatory)
+    purgatory, key = make(shards=1), Key(1)
+    park(purgatory, Key(2))
+    operation = park(purgatory, key)
+    removed = purgatory._shards.find(key)
+    operation.cancel()
+    purgatory.purge()
+    assert removed.closed
+    operation.maybe_try_complete()
+    Key.purge_refused(purgatory)
 
-        assert removed.closed
+    assert removed.closed
 
 
-def test_key_that_could_not_be_compared_is_forgotten_later(mock_timer):
+def test_key_that_could_not_be_compared_is_forgotten_later(make):
     """A key whose own code raises while it is being forgotten is forgotten by a later purge."""
-    with DelayedOperationPurgatory("hostile", timer=mock_timer, shards=1) as purgatory:
-        first, second = Waiting(), Waiting()
-        purgatory.try_complete_else_watch(first, [Key(1)])
-        purgatory.try_complete_else_watch(second, [Key(2)])
-        second.cancel()  # its key is looked at first, and compared with the other
-        first.cancel()
-        Key.purge_refused(purgatory)
-        purgatory.purge()
+    purgatory = make(shards=1)
+    first, second = park(purgatory, Key(1)), park(purgatory, Key(2))
+    second.cancel()  # its key is looked at first, and compared with the other
+    first.cancel()
+    Key.purge_refused(purgatory)
+    purgatory.purge()
 
-        assert 0 == purgatory.known_keys
+    assert 0 == purgatory.known_keys
 
 
-def test_cancelled_in_its_first_check_is_told_of(mock_timer):
+def test_cancelled_in_its_first_check_is_told_of(make):
     """An operation that counts as parked is reported as parked, though it was gone before it was watched."""
-    told = Told()
-    with DelayedOperationPurgatory("told", timer=mock_timer, observers=[told]) as purgatory:
-        operation = Waiting(look=lambda operation: operation.cancel())
-        assert not purgatory.try_complete_else_watch(operation, ["k"])
+    notes = Notes()
+    purgatory = make(observers=[notes])
+    operation = park(purgatory, look=lambda operation: operation.cancel())
 
-        assert ["cancelled", "parked"] == told.log
-        assert 1 == purgatory.totals().parked
+    assert [operation.outcome, "parked"] == [note[0] for note in notes.seen]
+    assert ("cancelled", 1) == (operation.outcome.value, purgatory.totals().parked)
 
 
 def can_be_had(lock):
@@ -194,69 +177,87 @@ def is_entering(frame):
     return sys.version_info[:2] == (3, 14) and dis.opname[code[frame.f_lasti - 2]] == "LOAD_SPECIAL"
 
 
-@cpython_only
-@pytest.mark.guarantee("an interrupt leaves no lock held")
-def test_interrupts_leave_no_lock_held():
-    """A signal's exception, wherever it strikes the thread that parks and checks, leaves no lock taken."""
-    strikes = unseen = 0
-    armed = False
+class Alarm:
+    """Raises ``Interrupted`` once in a thread that works, when the timer of the process strikes."""
 
-    def strike(_, frame):
-        nonlocal armed
+    is_armed = False
+
+    def __call__(self, _, frame):
         # On a busy machine the moment may be over in this handler itself, which is then still in that with statement.
-        if armed and (frame.f_code is strike.__code__ or is_entering(frame)):
+        if self.is_armed and (frame.f_code is Alarm.__call__.__code__ or is_entering(frame)):
             signal.setitimer(signal.ITIMER_REAL, 2e-5)  # strike a moment later
-        elif armed:
-            armed = False
+        elif self.is_armed:
+            self.is_armed = False
             raise Interrupted
 
-    before = signal.signal(signal.SIGALRM, strike)
-    watch = signal.getitimer(signal.ITIMER_REAL)  # the test runner's own
-    gc.disable()  # what is raised in a finalizer goes nowhere
-    try:
-        give_up = time.monotonic() + 60
-        for turn in itertools.count():
-            if strikes == 600 or time.monotonic() > give_up:
-                break
-            timer = MockTimer()
-            purgatory = DelayedOperationPurgatory("struck", timer=timer, reaper_enabled=False, shards=1)
-            operations = []
-            armed = True
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 0.0001 + turn % 600 * 1.5e-6)
-                # The kernel gives a signal to any thread, and the main one may not get it until it has waited.
-                patience = time.monotonic() + 0.02
-                for number in itertools.count():
-                    if not armed or time.monotonic() > patience:
-                        break
-                    operation = Waiting()
-                    operations.append(operation)
-                    purgatory.try_complete_else_watch(operation, ["k", "l"] if number % 2 else ["k"])
-                    operation.ready = number % 3 == 0
-                    purgatory.check_and_complete("k")
-                unseen += armed
-                armed = False
-            except Interrupted:
-                strikes += 1
+    def strikes(self, work, after_s):
+        """Repeat the work until the alarm strikes. Whether it did."""
+        self.is_armed = True
+        try:
+            signal.setitimer(signal.ITIMER_REAL, after_s)
+            # The kernel gives a signal to any thread, and the main one may not get it until it has waited.
+            patience = time.monotonic() + 0.02
+            for number in itertools.count():
+                if not self.is_armed or time.monotonic() > patience:
+                    break
+                work(number)
+            self.is_armed = False
+        except Interrupted:
+            return True
+        finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            armed = False
+        return False
 
-            for shard in purgatory._shards:  # none, if the strike came before the first key
-                assert in_thread(can_be_had, shard.key_lock), "a lock is held by a thread that has gone on"
-            # The retrier may be repeating the interrupted check, and takes the lock for a moment.
-            assert COMPILED or eventually(lambda shards=purgatory._shards: not any(s.lock.locked() for s in shards))
-            at_home = [operation for operation in operations if operation._op_home_shard is not UNPARKED]
-            # The retrier may be making up the check that was struck, and hold its operation.
-            assert eventually(lambda held=at_home: all(is_free(operation) for operation in held))
-            assert () == purgatory.shutdown("cancel").stuck
-            assert 0 == purgatory._shards.completing()  # no operation has an outcome and no answer
-            assert 0 == purgatory.watched
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-        signal.setitimer(signal.ITIMER_REAL, *watch)
-        gc.enable()
-    assert strikes > 100, f"{unseen} never came, the others went nowhere"
+
+@pytest.fixture
+def alarm():
+    """An alarm that has the process's timer, without the garbage collector: what a finalizer raises goes nowhere."""
+    made = Alarm()
+    before = signal.signal(signal.SIGALRM, made)
+    watch = signal.getitimer(signal.ITIMER_REAL)  # the test runner's own
+    gc.disable()
+    yield made
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+    signal.setitimer(signal.ITIMER_REAL, *watch)
+    gc.enable()
+
+
+def assert_nothing_is_held(purgatory, operations):
+    """No thread that was interrupted has a lock, the turn of an operation, or an answer that it owes."""
+    for shard in purgatory._shards:  # none, if the strike came before the first key
+        assert in_thread(can_be_had, shard.key_lock), "a lock is held by a thread that has gone on"
+    # The retrier may be repeating the interrupted check, and takes the lock for a moment.
+    assert COMPILED or eventually(lambda: not any(shard.lock.locked() for shard in purgatory._shards))
+    at_home = [operation for operation in operations if operation._op_home_shard is not UNPARKED]
+    # The retrier may be making up the check that was struck, and hold its operation.
+    assert eventually(lambda: all(map(is_free, at_home)))
+    assert () == purgatory.shutdown("cancel").stuck
+    assert (0, 0) == (purgatory._shards.completing(), purgatory.watched)  # none has an outcome and no answer
+
+
+@cpython_only
+@pytest.mark.guarantee("an interrupt leaves no lock held")
+def test_interrupts_leave_no_lock_held(make, alarm):
+    """A signal's exception, wherever it strikes the thread that parks and checks, leaves no lock taken."""
+    strikes, give_up = 0, time.monotonic() + 60
+    for turn in itertools.count():
+        if strikes == 600 or time.monotonic() > give_up:
+            break
+        with MockTimer() as timer:
+            purgatory, operations = make(timer=timer, reaper_enabled=False, shards=1), []
+
+            def work(number, purgatory=purgatory, operations=operations):
+                operation = Waiting()
+                operations.append(operation)
+                purgatory.try_complete_else_watch(operation, ["k", "l"] if number % 2 else ["k"])
+                operation.ready = number % 3 == 0
+                purgatory.check_and_complete("k")
+
+            strikes += alarm.strikes(work, 0.0001 + turn % 600 * 1.5e-6)
+            assert_nothing_is_held(purgatory, operations)
+
+    assert strikes > 100, f"{turn - strikes} never came, the others went nowhere"
 
 
 @pytest.mark.guarantee("stack exhaustion")
@@ -267,8 +268,9 @@ def test_chain_of_hooks_deeper_than_any_stack():
     assert parked == 20_000 - answered
 
 
-def test_own_put_off_of_a_timer_is_asked():
-    """A timer that defines its own ``put_off``, and no ``add``, is asked when a deadline is extended."""
+@pytest.mark.parametrize("bad", ["soon", True, math.nan])
+def test_own_put_off_of_a_timer_is_asked(make, bad):
+    """A timer's own ``put_off``, without an ``add``, moves deadlines. It gets whole milliseconds, never a bad delay."""
     asked = []
 
     class Own(MockTimer):
@@ -276,61 +278,31 @@ def test_own_put_off_of_a_timer_is_asked():
             asked.append(delay_ms)
             return super().put_off(task, delay_ms)
 
-    with (
-        Own() as timer,
-        DelayedOperationPurgatory("own", timer=timer, reaper_enabled=False) as purgatory,
-    ):
-        operation = park_one(purgatory, Waiting(5))
-        assert operation.extend(50)
-        assert [50] == asked
+    with Own() as timer:
+        operation = park(make(timer=timer, reaper_enabled=False), delay_ms=5)
+        with pytest.raises(TimerError, match="delay_ms must be"):
+            operation.extend(bad)
+        assert [True, True] == [operation.extend(delay_ms) for delay_ms in (50, 1.5)]
+        assert [50, 2] == asked
 
 
 @pytest.mark.parametrize("name", ["add", "put_off"])
-def test_method_that_is_assigned_to_a_timer_is_called(monkeypatch, mock_timer, name):
+def test_method_that_is_assigned_to_a_timer_is_called(make, monkeypatch, mock_timer, name):
     """A purgatory calls the ``add`` and the ``put_off`` of its timer, also if the timer itself has another one."""
     called, own = [], getattr(mock_timer, name)
     monkeypatch.setattr(mock_timer, name, lambda *given: [called.append(given[0]), own(*given)][1])
-    with DelayedOperationPurgatory("patched", timer=mock_timer, reaper_enabled=False) as purgatory:
-        operation = Waiting(5)
-        purgatory.try_complete_else_watch(operation, ["k"])
-        assert operation.extend(50)
+    operation = park(make(reaper_enabled=False), delay_ms=5)
 
+    assert operation.extend(50)
     assert [operation] == called
-
-
-@pytest.mark.parametrize("delay_ms", ["soon", True, math.nan])
-def test_bad_delay_does_not_reach_the_own_put_off_of_a_timer(delay_ms):
-    """A timer that defines its own ``put_off`` gets whole milliseconds, and never what is no delay."""
-    asked = []
-
-    class Own(MockTimer):
-        def put_off(self, task, delay_ms):
-            asked.append(delay_ms)
-            return True
-
-    with (
-        Own() as timer,
-        DelayedOperationPurgatory("own", timer=timer, reaper_enabled=False) as purgatory,
-    ):
-        operation = Waiting(5)
-        purgatory.try_complete_else_watch(operation, ["k"])
-        with pytest.raises(TimerError, match="delay_ms must be"):
-            operation.extend(delay_ms)
-        assert operation.extend(1.5)
-
-    assert [2] == asked
 
 
 @pytest.mark.parametrize("limit", [None, 3])
 @pytest.mark.parametrize(("answer", "counted"), [(5, 1), (None, 0), ("yes", 1), ("", 0)])
 def test_check_of_ones_own_counts_by_its_truth(purgatory, answer, counted, limit):
     """Whatever a ``maybe_try_complete`` of one's own returns, a check counts it once, if it is true."""
+    operation = park_one(purgatory, type("Own", (Waiting,), {"maybe_try_complete": lambda _: answer})())
 
-    class Own(Waiting):
-        def maybe_try_complete(self):
-            return answer
-
-    operation = park_one(purgatory, Own())
     assert counted == purgatory.check_and_complete("k", limit)
     operation.cancel()  # it would never expire
 
@@ -344,27 +316,28 @@ def test_purgatory_is_not_copied(purgatory, copied):
 
 def test_interrupt_while_a_greenlet_is_named_reaches_the_caller():
     """Ctrl-C in the function that gevent puts in the place of ``threading.get_ident`` is raised, and not dropped."""
-    program = """
-import signal, threading
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
-threads, armed = threading.get_ident, []
-def get_ident():
-    if armed:
-        armed.clear()
-        signal.raise_signal(signal.SIGINT)
-    return threads()
-threading.get_ident = get_ident
-from purgatory import DelayedOperation, DelayedOperationPurgatory
-class Waits(DelayedOperation):
-    def try_complete(self):
-        return False
-purgatory = DelayedOperationPurgatory("greenlets", timer_enabled=False, reaper_enabled=False)
-purgatory.try_complete_else_watch(Waits(5), ["k"])
-armed.append(True)
-try:
-    purgatory.check_and_complete("k")
-except KeyboardInterrupt:
-    print("interrupted", armed)
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)  # noqa: S603
-    assert "interrupted []" == done.stdout.strip()
+    out, _ = output_of(
+        """
+        import signal, threading
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
+        threads, armed = threading.get_ident, []
+        def get_ident():
+            if armed:
+                armed.clear()
+                signal.raise_signal(signal.SIGINT)
+            return threads()
+        threading.get_ident = get_ident
+        from purgatory import DelayedOperation, DelayedOperationPurgatory
+        class Waits(DelayedOperation):
+            def try_complete(self):
+                return False
+        purgatory = DelayedOperationPurgatory("greenlets", timer_enabled=False, reaper_enabled=False)
+        purgatory.try_complete_else_watch(Waits(5), ["k"])
+        armed.append(True)
+        try:
+            purgatory.check_and_complete("k")
+        except KeyboardInterrupt:
+            print("interrupted", armed)
+        """
+    )
+    assert "interrupted []" == out.strip()

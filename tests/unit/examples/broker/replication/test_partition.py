@@ -379,7 +379,7 @@ def test_a_log_start_that_waits_is_forgotten_under_another_leader(internal):
 def test_who_was_known_stays_as_known():
     """Followers may come and go. The state of those that remain is kept."""
     followers = Followers()
-    followers.set_followers([2, 3])
+    followers.set_followers([2, 3], now=0.0)
     followers.fetched(2, 20, 0, FetchClock(1.0), 20)
     followers.set_followers([2, 4], now=5.0)
     assert (20, -1) == (followers.end_of(2), followers.end_of(4))
