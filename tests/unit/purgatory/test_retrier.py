@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.support import PATIENCE_S, Waiting, eventually, in_thread, park_all, park_one, satisfy
+from tests.support import PATIENCE_S, eventually, in_thread, park, raising, satisfy
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -17,12 +17,11 @@ def retriers():
 
 def test_retrier_is_made_when_a_try_was_missed(threaded):
     """A purgatory whose locks are its own never has the thread. It bears the purgatory's name."""
-    operation = park_one(threaded, Waiting())
-    satisfy(threaded, "k", operation)
+    satisfy(threaded, "k", park(threaded))
     assert [] == retriers()
 
     lock = threading.Lock()
-    park_one(threaded, Waiting(lock=lock))
+    park(threaded, lock=lock)
     with lock:
         threaded.check_and_complete("k")
 
@@ -32,12 +31,10 @@ def test_retrier_is_made_when_a_try_was_missed(threaded):
 def test_one_lock_held_delays_no_other(threaded):
     """Of several missed operations, those whose locks are free complete while another's is still held."""
     locks = [threading.Lock() for _ in range(3)]
-    operations = park_all(threaded, [Waiting(lock=lock) for lock in locks])
+    operations = [park(threaded, lock=lock) for lock in locks]
     for lock in locks:
         lock.acquire()
-    for operation in operations:
-        operation.ready = True
-    in_thread(threaded.check_and_complete, "k")
+    in_thread(satisfy, threaded, "k", *operations)
     locks[1].release()
     locks[2].release()
 
@@ -50,11 +47,8 @@ def test_one_lock_held_delays_no_other(threaded):
 def test_retrier_survives_what_it_tries(threaded):
     """A hook that raises on the retrier's thread, SystemExit included, leaves it at work."""
 
-    def leave(_):
-        raise SystemExit
-
     locks = [threading.Lock(), threading.Lock()]
-    broken, good = park_all(threaded, [Waiting(lock=locks[0], complete=leave), Waiting(lock=locks[1])])
+    broken, good = park(threaded, lock=locks[0], complete=raising(SystemExit)), park(threaded, lock=locks[1])
     for lock in locks:
         lock.acquire()
     in_thread(satisfy, threaded, "k", broken, good)
@@ -67,13 +61,10 @@ def test_retrier_survives_what_it_tries(threaded):
 
 def test_retrier_survives_a_log_handler_that_raises(threaded, monkeypatch):
     """An operation whose check raises is logged. If that raises, too, the other operations are still checked."""
-
-    def fail(*_, **fields):
-        raise SystemExit
-
+    fail = raising(SystemExit)
     monkeypatch.setattr("purgatory._events.observers.log", SimpleNamespace(error=fail))
     lock = threading.Lock()
-    broken, good = park_all(threaded, [Waiting(lock=lock), Waiting(lock=lock)])
+    broken, good = (park(threaded, lock=lock) for _ in range(2))
     with lock:
         in_thread(threaded.check_and_complete, "k")
         broken._doing = None, None, fail
@@ -86,7 +77,7 @@ def test_retrier_survives_a_log_handler_that_raises(threaded, monkeypatch):
 def test_shutdown_ends_the_retrier(threaded):
     """When a shutdown returns, the thread is gone, though it would have waited for more to do."""
     lock = threading.Lock()
-    threaded.try_complete_else_watch(Waiting(lock=lock), ["k"])
+    park(threaded, lock=lock)
     with lock:
         threaded.check_and_complete("k")
     threaded.shutdown("cancel")
@@ -104,7 +95,7 @@ def test_interrupt_at_a_missed_check_leaves_the_retriers_lock_free(threaded):
         return strike
 
     lock = threading.Lock()
-    threaded.try_complete_else_watch(Waiting(lock=lock), ["k"])
+    park(threaded, lock=lock)
     before = sys.gettrace()
     with lock:
         sys.settrace(strike)

@@ -3,7 +3,7 @@
 import attrs
 import pytest
 
-from purgatory import DelayedOperationPurgatory, InvalidSetting, PurgatorySnapshot, Totals
+from purgatory import InvalidSetting, Outcome, PurgatorySnapshot, Totals
 from purgatory._purgatory import shards as _shards
 from tests.support import park
 from timer import ManualClock, MockTimer, SystemTimer, SystemTimerReaper
@@ -15,17 +15,9 @@ def test_empty_purgatory(purgatory):
     park(purgatory, "k")
 
     assert isinstance(snapshot, PurgatorySnapshot)
-    assert ("test", 0, 0, 0, 0, 0, None, False) == (
-        snapshot.name,
-        snapshot.parked,
-        snapshot.watched,
-        snapshot.keys,
-        snapshot.delayed,
-        snapshot.idle_keys,
-        snapshot.oldest_age_ms,
-        snapshot.closed,
-    )
-    assert () == snapshot.largest_keys
+    empty = {"name": "test", "oldest_age_ms": None, "closed": False, "largest_keys": ()}
+    empty |= dict.fromkeys(("parked", "watched", "keys", "delayed", "idle_keys"), 0)
+    assert empty == {name: getattr(snapshot, name) for name in empty}
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         snapshot.parked = 5
 
@@ -60,14 +52,8 @@ def test_totals_count_every_outcome(purgatory, mock_timer):
     totals = purgatory.totals()
 
     assert isinstance(totals, Totals)
-    assert (5, 1, 1, 1, 1, 1) == (
-        totals.parked,
-        totals.immediate,
-        totals.satisfied,
-        totals.expired,
-        totals.cancelled,
-        totals.forced,
-    )
+    assert [1] * 5 == [getattr(totals, outcome.value) for outcome in Outcome]
+    assert 5 == totals.parked
     assert (6, 4) == (totals.started, totals.completed)
     assert 1 == purgatory.parked
     assert totals == purgatory.snapshot().totals
@@ -85,40 +71,40 @@ def test_largest_keys_are_sorted_and_limited(purgatory):
         purgatory.snapshot(largest=-1)
 
 
-def test_timer_inside_a_reaper_tells_its_wheel():
+def test_timer_inside_a_reaper_tells_its_wheel(make):
     """The occupancy is known for a timer that is driven by a reaper, too."""
-    with SystemTimerReaper("reaper", SystemTimer()) as timer, DelayedOperationPurgatory("p", timer=timer) as purgatory:
+    with SystemTimerReaper("reaper", SystemTimer()) as timer:
+        purgatory = make(timer=timer)
         park(purgatory, "k")
 
         assert 1 == sum(purgatory.snapshot().wheel_occupancy)
+        purgatory.shutdown()
 
 
-def test_settings_are_told(mock_timer):
+def test_settings_are_told(make):
     """Name, broker and capacity come along."""
-    with DelayedOperationPurgatory("fetch", timer=mock_timer, broker_id=7, max_parked=5) as purgatory:
-        snapshot = purgatory.snapshot()
+    purgatory = make(name="fetch", broker_id=7, max_parked=5)
 
-        assert ("fetch", 7, 5) == (snapshot.name, snapshot.broker_id, snapshot.capacity)
-        assert ("fetch", 7, 5) == (purgatory.name, purgatory.broker_id, purgatory.capacity)
-        assert "'fetch': 0 parked" in repr(purgatory)
+    for each in (purgatory, purgatory.snapshot()):
+        assert ("fetch", 7, 5) == (each.name, each.broker_id, each.capacity)
+    assert "'fetch': 0 parked" in repr(purgatory)
 
 
-def test_snapshot_visits_keys_in_stretches(mock_timer, monkeypatch):
+def test_snapshot_visits_keys_in_stretches(make, mock_timer, monkeypatch):
     """The keys of one shard are visited a few at a time, and the figures are those of all of them."""
     monkeypatch.setattr(_shards, "CHUNK", 3)
-    with DelayedOperationPurgatory("test", timer=mock_timer, shards=1) as purgatory:
-        for number in range(10):
-            park(purgatory, number, *[f"shared {each}" for each in range(number % 4)])
-        mock_timer.advance_clock(7)
-        purgatory.cancel_for_key(5)
+    purgatory = make(shards=1)
+    for number in range(10):
+        park(purgatory, number, *[f"shared {each}" for each in range(number % 4)])
+    mock_timer.advance_clock(7)
+    purgatory.cancel_for_key(5)
 
-        assert [3, 3, 3, 3, 1] == [len(chunk) for chunk in purgatory._shards.keys_in_chunks()]
-        snapshot = purgatory.snapshot(largest=3)
-        assert (9, 12, 1, 21) == (snapshot.parked, snapshot.keys, snapshot.idle_keys, snapshot.watched)
-        assert (("shared 0", 6), ("shared 1", 4), ("shared 2", 2)) == snapshot.largest_keys
-        assert 7 == snapshot.oldest_age_ms
-        assert () == purgatory.snapshot(largest=0).largest_keys
-        assert 12 == len(purgatory.snapshot(largest=100).largest_keys)
+    assert [3, 3, 3, 3, 1] == [len(chunk) for chunk in purgatory._shards.keys_in_chunks()]
+    snapshot = purgatory.snapshot(largest=3)
+    assert (9, 12, 1, 21) == (snapshot.parked, snapshot.keys, snapshot.idle_keys, snapshot.watched)
+    assert (("shared 0", 6), ("shared 1", 4), ("shared 2", 2)) == snapshot.largest_keys
+    assert 7 == snapshot.oldest_age_ms
+    assert [0, 12] == [len(purgatory.snapshot(largest=most).largest_keys) for most in (0, 100)]
 
 
 def test_oldest_operation_may_have_the_longest_delay(purgatory, mock_timer):
@@ -132,22 +118,20 @@ def test_oldest_operation_may_have_the_longest_delay(purgatory, mock_timer):
     assert None is purgatory.snapshot().oldest_age_ms
 
 
-def test_age_by_a_clock_past_64_bits():
+def test_age_by_a_clock_past_64_bits(make):
     """A clock may answer with any int. The age of the oldest operation is right by it."""
     clock = ManualClock(10**20)
-    with DelayedOperationPurgatory("test", timer=SystemTimer(clock=clock), reaper_enabled=False) as purgatory:
-        park(purgatory, "a")
-        clock.advance(3)
-        assert 3 == purgatory.snapshot().oldest_age_ms
+    purgatory = make(timer=SystemTimer(clock=clock), reaper_enabled=False)
+    park(purgatory, "a")
+    clock.advance(3)
+
+    assert 3 == purgatory.snapshot().oldest_age_ms
 
 
-def test_operation_whose_timer_sets_no_deadline_has_no_age():
+def test_operation_whose_timer_sets_no_deadline_has_no_age(make):
     """A user's timer may keep its deadlines elsewhere. Then it is not known how long an operation has waited."""
+    elsewhere = type("Elsewhere", (MockTimer,), {"add": lambda *_: None})
+    purgatory = make(timer=elsewhere(), reaper_enabled=False)
+    park(purgatory, "k")
 
-    class Elsewhere(MockTimer):
-        def add(self, task):
-            pass
-
-    with DelayedOperationPurgatory("test", timer=Elsewhere(), reaper_enabled=False) as purgatory:
-        park(purgatory, "k")
-        assert None is purgatory.snapshot().oldest_age_ms
+    assert None is purgatory.snapshot().oldest_age_ms

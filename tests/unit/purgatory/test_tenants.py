@@ -10,6 +10,7 @@ import pytest
 from purgatory import DelayedOperationPurgatory, InvalidSetting, InvalidTenant, Outcome, PurgatoryFull
 from purgatory._limits.tenants import REMEMBERED, TenantCapacity
 from tests.support import Waiting, park_one, run_threads
+from tests.support.operations import WAYS_OUT
 
 
 class Of(Waiting):
@@ -25,20 +26,11 @@ def whose(operation):
 
 
 @pytest.fixture
-def shared(mock_timer):
+def shared(make):
     """Make a purgatory with limits by tenant."""
-    made = []
-
-    def make(places, share=1.0, tenant=whose):
-        purgatory = DelayedOperationPurgatory(
-            "shared", timer=mock_timer, max_parked=places, tenant=tenant, tenant_share=share
-        )
-        made.append(purgatory)
-        return purgatory
-
-    yield make
-    for purgatory in made:
-        purgatory.shutdown()
+    return lambda places, share=1.0, tenant=whose: make(
+        name="shared", max_parked=places, tenant=tenant, tenant_share=share
+    )
 
 
 def park(purgatory, tenant, number=1):
@@ -46,22 +38,31 @@ def park(purgatory, tenant, number=1):
     parked = 0
     for _ in range(number):
         try:
-            purgatory.try_complete_else_watch(Of(tenant), [tenant])
+            park_one(purgatory, Of(tenant), tenant)
             parked += 1
         except PurgatoryFull as full:
             assert tenant == full.tenant
     return parked
 
 
+def leave(purgatory, tenant):
+    """Let the oldest operation of the tenant leave."""
+    purgatory.operations_for_key(tenant)[0].cancel()
+
+
+def rejects(purgatory, tenant, message):
+    """The error of an operation of the tenant that finds no place."""
+    with pytest.raises(PurgatoryFull, match=message) as caught:
+        park_one(purgatory, Of(tenant))
+    return caught.value
+
+
 def test_tenant_holds_its_share_at_most(shared):
     """A tenant that holds its share is rejected by name, with places free. Others are not."""
     purgatory = shared(20, share=0.6)
     assert 12 == park(purgatory, "a", 13)
-    with pytest.raises(
-        PurgatoryFull, match=r"no place for tenant 'a': it holds its share of 12 of 20 places"
-    ) as caught:
-        purgatory.try_complete_else_watch(Of("a"), ["k"])
-    assert ("shared", 20, "a") == (caught.value.name, caught.value.limit, caught.value.tenant)
+    full = rejects(purgatory, "a", "no place for tenant 'a': it holds its share of 12 of 20 places")
+    assert ("shared", 20, "a") == (full.name, full.limit, full.tenant)
     assert 1 == park(purgatory, "b")
 
 
@@ -75,16 +76,14 @@ def test_tenant_alone_may_fill_it(shared):
     """With a share of 1, a tenant that is alone has all the places."""
     purgatory = shared(20)
     assert 20 == park(purgatory, "a", 21)
-    with pytest.raises(PurgatoryFull, match="all 20 places are taken"):
-        purgatory.try_complete_else_watch(Of("b"), ["k"])
+    assert "b" == rejects(purgatory, "b", "all 20 places are taken").tenant
 
 
 def test_last_places_are_kept_for_those_who_hold_less(shared):
     """The last tenth goes to tenants that have less than the fair part."""
     purgatory = shared(20)
     assert (9, 9, 1) == (park(purgatory, "a", 9), park(purgatory, "b", 9), park(purgatory, "c"))
-    with pytest.raises(PurgatoryFull, match=r"it holds 9 of 20 places, its fair part among 3 tenants, and the last 2"):
-        purgatory.try_complete_else_watch(Of("a"), ["k"])
+    rejects(purgatory, "a", "it holds 9 of 20 places, its fair part among 3 tenants, and the last 2")
     assert (0, 1) == (park(purgatory, "b"), park(purgatory, "c"))
 
 
@@ -92,12 +91,12 @@ def test_places_that_fall_free_are_the_newcomer_s(shared):
     """Once a newcomer has a place, each that falls free is its own, until the parts are even."""
     purgatory = shared(20)
     park(purgatory, "a", 20)
-    purgatory.operations_for_key("a")[0].cancel()
+    leave(purgatory, "a")
     assert 1 == park(purgatory, "b")
     for _ in range(9):
-        purgatory.operations_for_key("a")[0].cancel()
+        leave(purgatory, "a")
         assert (0, 1) == (park(purgatory, "a"), park(purgatory, "b"))
-    purgatory.operations_for_key("a")[0].cancel()
+    leave(purgatory, "a")
     assert (0, 1) == (park(purgatory, "b"), park(purgatory, "a"))
 
 
@@ -107,7 +106,7 @@ def test_refused_operation_is_as_it_was(shared):
     park(purgatory, "a")
     refused = Of("a")
     with pytest.raises(PurgatoryFull):
-        purgatory.try_complete_else_watch(refused, ["k"])
+        park_one(purgatory, refused)
     assert (None, 0, ()) == (refused.outcome, refused.checks, refused.keys)
     assert purgatory.try_complete_else_watch(Of("a", ready=True), ["k"])
     purgatory.cancel_for_key("a")
@@ -122,17 +121,16 @@ def test_refused_operation_is_as_it_was(shared):
         (lambda operation: ([],), "returned tuple"),
     ],
 )
-def test_tenant_that_cannot_be_told_is_an_error(shared, mock_timer, tenant, message):
+def test_tenant_that_cannot_be_told_is_an_error(shared, make, tenant, message):
     """If the function raises, or returns what has no hash, that is said, and the operation is as it was."""
     purgatory = shared(4, tenant=tenant)
     operation = Of("a")
     with pytest.raises(InvalidTenant, match=message) as caught:
-        purgatory.try_complete_else_watch(operation, ["k"])
+        park_one(purgatory, operation)
     assert operation is caught.value.operation
     assert caught.value.__cause__ is not None
     assert (0, 0) == (purgatory.parked, purgatory.rejected)
-    with DelayedOperationPurgatory("other", timer=mock_timer) as other:
-        assert not other.try_complete_else_watch(operation, ["k"])
+    assert not make().try_complete_else_watch(operation, ["k"])
 
 
 @pytest.mark.parametrize(
@@ -154,22 +152,19 @@ def test_bad_settings_raise(setting, settings):
     assert setting == caught.value.setting
 
 
-def test_every_way_out_makes_room_for_its_tenant(shared, mock_timer):
+@pytest.mark.parametrize("way", [*WAYS_OUT, "twice"])
+def test_every_way_out_makes_room_for_its_tenant(shared, way):
     """A tenant's place is given back once, however the operation leaves."""
     purgatory = shared(10, share=0.1)
-    for leave in (
-        lambda operation: operation.cancel(),
-        lambda operation: operation.force_complete(),
-        lambda operation: (setattr(operation, "ready", True), purgatory.check_and_complete("a")),
-        lambda operation: mock_timer.advance_clock(60_000),
-        lambda operation: (operation.cancel(), operation.force_complete()),
-    ):
-        operation = park_one(purgatory, Of("a"), "a")
-        assert 0 == park(purgatory, "a")
-        leave(operation)
-        assert 1 == park(purgatory, "a")
-        purgatory.cancel_for_key("a")
-    assert (("a", 0, 5),) == purgatory.snapshot().tenants
+    operation = park_one(purgatory, Of("a"), "a")
+    assert 0 == park(purgatory, "a")
+    if way == "twice":
+        assert (True, False) == (operation.cancel(), operation.force_complete())
+    else:
+        WAYS_OUT[way](purgatory, operation)
+    assert 1 == park(purgatory, "a", 2)
+    purgatory.cancel_for_key("a")
+    assert (("a", 0, 2),) == purgatory.snapshot().tenants
 
 
 def test_snapshot_names_the_largest_tenants(shared):
@@ -182,14 +177,11 @@ def test_snapshot_names_the_largest_tenants(shared):
     assert 2 == purgatory.rejected
 
 
-def test_purgatory_without_tenants_has_none(mock_timer):
+def test_purgatory_without_tenants_has_none(small):
     """Without the function a snapshot names no tenant, and a refusal has none."""
-    with DelayedOperationPurgatory("plain", timer=mock_timer, max_parked=1) as purgatory:
-        purgatory.try_complete_else_watch(Waiting(), ["k"])
-        with pytest.raises(PurgatoryFull) as caught:
-            purgatory.try_complete_else_watch(Waiting(), ["k"])
-        assert caught.value.tenant is None
-        assert () == purgatory.snapshot().tenants
+    park_one(small, Waiting())
+    assert rejects(small, "a", "is full: 1 operations are parked").tenant is None
+    assert () == small.snapshot().tenants
 
 
 def test_refusals_are_logged_once_a_second_for_each_tenant(shared, logs):
@@ -213,20 +205,19 @@ def test_tenants_that_hold_nothing_are_forgotten(shared):
 def test_place_given_back_on_a_stack_that_is_used_up_is_counted(shared):
     """Where there is no room to count, the place is given back all the same, and counted by the next operation."""
     purgatory = shared(50, share=0.02)
+
+    # Nothing is left to a default here: calls that are filled up from defaults are where CPython 3.13 doesn't look
+    # at its limit, and such a dive has no ground.
+    def dive(operation):
+        try:
+            dive(operation)
+        except RecursionError:
+            if operation.outcome is None:
+                operation.cancel()
+            raise
+
     for _ in range(20):
-        operation = Of("a")
-        assert not purgatory.try_complete_else_watch(operation, ["k"])
-
-        # Nothing is left to a default here: calls that are filled up from defaults are where CPython 3.13 doesn't look
-        # at its limit, and such a dive has no ground.
-        def dive(operation):
-            try:
-                dive(operation)
-            except RecursionError:
-                if operation.outcome is None:
-                    operation.cancel()
-                raise
-
+        operation = park_one(purgatory, Of("a"))
         limit = sys.getrecursionlimit()
         sys.setrecursionlimit(len(inspect.stack(0)) + 60)  # a small stack is used up as well as a large one
         try:
@@ -302,36 +293,34 @@ def test_places_agree_with_a_model():
             assert held == {tenant.name: tenant.parked for tenant in places.tenants() if tenant.parked}
 
 
-def test_race_for_places_counts_exactly():
+def test_race_for_places_counts_exactly(make):
     """Threads that park, complete and cancel for several tenants leave every count right, and the limits hold."""
-    with DelayedOperationPurgatory(
-        "race", max_parked=40, tenant=whose, tenant_share=0.5, timer_enabled=False
-    ) as purgatory:
-        refused = []
+    purgatory = make(max_parked=40, tenant=whose, tenant_share=0.5, timer=None, timer_enabled=False)
+    refused = []
 
-        def use(seed):
-            random_ = random.Random(seed)
-            for _ in range(500):
-                operation = Of(random_.choice("abc"))
-                try:
-                    purgatory.try_complete_else_watch(operation, [seed, operation.tenant])
-                except PurgatoryFull:
-                    refused.append(operation.tenant)
-                    purgatory.cancel_for_key(random_.choice("abc"))
-                    continue
-                assert all(parked <= 20 for _, parked, _ in purgatory.snapshot().tenants)
-                if random_.random() < 0.7:
-                    operation.ready = True
-                    random_.choice(
-                        [operation.cancel, operation.force_complete, lambda: purgatory.check_and_complete(seed)]
-                    )()
+    def use(seed):
+        random_ = random.Random(seed)
+        for _ in range(500):
+            operation = Of(random_.choice("abc"))
+            try:
+                park_one(purgatory, operation, seed, operation.tenant)
+            except PurgatoryFull:
+                refused.append(operation.tenant)
+                purgatory.cancel_for_key(random_.choice("abc"))
+                continue
+            assert all(parked <= 20 for _, parked, _ in purgatory.snapshot().tenants)
+            if random_.random() < 0.7:
+                operation.ready = True
+                random_.choice(
+                    [operation.cancel, operation.force_complete, lambda: purgatory.check_and_complete(seed)]
+                )()
 
-        run_threads(*[lambda seed=seed: use(seed) for seed in range(4)])
+    run_threads(*[lambda seed=seed: use(seed) for seed in range(4)])
 
-        parked = Counter(operation.tenant for operation in purgatory.operations())
-        told = {tenant: (number, rejected) for tenant, number, rejected in purgatory.snapshot().tenants}
-        assert {tenant: (parked[tenant], refused.count(tenant)) for tenant in told} == told
-        for tenant in "abc":
-            purgatory.cancel_for_key(tenant)
-        assert [0, 0, 0] == [number for _, number, _ in purgatory.snapshot().tenants]
-        assert 20 == park(purgatory, "a", 25)
+    parked = Counter(operation.tenant for operation in purgatory.operations())
+    told = {tenant: (number, rejected) for tenant, number, rejected in purgatory.snapshot().tenants}
+    assert {tenant: (parked[tenant], refused.count(tenant)) for tenant in told} == told
+    for tenant in "abc":
+        purgatory.cancel_for_key(tenant)
+    assert [0, 0, 0] == [number for _, number, _ in purgatory.snapshot().tenants]
+    assert 20 == park(purgatory, "a", 25)
