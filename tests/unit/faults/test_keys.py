@@ -7,8 +7,20 @@ import time
 
 import pytest
 
-from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome, UnhashableKey
-from tests.support import PATIENCE_S, Waiting, beside, cpython_only, in_thread, park_all, park_one, satisfy
+from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome
+from tests.support import (
+    PATIENCE_S,
+    Hang,
+    Waiting,
+    beside,
+    cpython_only,
+    in_thread,
+    park,
+    park_all,
+    park_many,
+    park_one,
+    satisfy,
+)
 
 CROWD = 1_000_000
 
@@ -39,56 +51,36 @@ def purgatory(mock_timer):
         yield purgatory
 
 
-def test_a_key_without_a_hash_is_refused_before_anything_happens(purgatory):
-    """The operation is untouched, and may be parked under better keys."""
-    operation = Waiting()
-    with pytest.raises(UnhashableKey):
-        purgatory.try_complete_else_watch(operation, ["k", []])
-    assert 0 == operation.checks == purgatory.watched
-    assert not purgatory.try_complete_else_watch(operation, ["k"])
-
-
-def test_an_equality_that_raises_while_parking_leaves_nothing_behind(purgatory, mock_timer):
-    """The second key's comparison raises: the operation is out of the first key, too."""
-    bad = Hostile()
-    purgatory.try_complete_else_watch(Waiting(), [bad])
-    bad.eq_error = ArithmeticError("no")
-    operation = Waiting()
-    with pytest.raises(ArithmeticError):
-        purgatory.try_complete_else_watch(operation, ["k", Hostile()])
-    bad.eq_error = None
-    assert operation.outcome is Outcome.CANCELLED
+def assert_empty(purgatory):
+    """After a purge nothing is left of any operation."""
     purgatory.purge()
-    assert 1 == purgatory.watched == purgatory.parked == mock_timer.size
+    assert (0, 0, 0) == (purgatory.watched, purgatory.snapshot().keys, purgatory.timer.size)
 
 
 @pytest.mark.parametrize("how", ["hash_error", "eq_error"])
 def test_a_key_gone_bad_stops_no_operation(purgatory, how):
     """Its hash or equality begins to raise while operations wait: each still completes once, through other keys."""
     key = Hostile()
-    operations = park_all(purgatory, [Waiting() for _ in range(4)], key, "k")
+    operations = park_many(purgatory, 4, key, "k")
     setattr(key, how, ArithmeticError("no"))
     assert 1 == satisfy(purgatory, "k", operations[0])
     assert operations[1].force_complete()
     assert operations[2].cancel()
     purgatory.purge()
-    assert [["complete"], ["complete"], [], []] == [operation.history for operation in operations]
     assert 1 == purgatory.parked
     purgatory.advance_clock(60_000)
-    assert ["complete", "expire"] == operations[3].history
+    assert [["complete"], ["complete"], [], ["complete", "expire"]] == [operation.history for operation in operations]
 
 
 def test_a_key_whose_hash_changes_hangs_nobody(purgatory):
     """It can't be found any more. Completing what waits under it, and parking under it again, still work."""
     key = Hostile(1)
-    first = park_one(purgatory, Waiting(), key, "k")
+    first = park(purgatory, key, "k")
     key.value = 2
     assert 1 == in_thread(satisfy, purgatory, "k", first)
     in_thread(purgatory.purge)
     key.value = 1
-    second = Waiting()
-    assert not in_thread(lambda: purgatory.try_complete_else_watch(second, [key]))
-    assert 1 == in_thread(satisfy, purgatory, key, second)
+    assert 1 == in_thread(satisfy, purgatory, key, in_thread(park, purgatory, key))
 
 
 def test_a_hash_that_calls_the_purgatory_is_served(purgatory):
@@ -105,8 +97,8 @@ def test_a_hash_that_calls_the_purgatory_is_served(purgatory):
             purgatory.check_and_complete("k")
             return isinstance(other, Nosy)
 
-    for _ in range(2):
-        assert not in_thread(lambda: purgatory.try_complete_else_watch(Waiting(), [Nosy(), "x"]))
+    first, *_ = in_thread(park_many, purgatory, 3, Nosy(), "x")
+    assert 1 == in_thread(satisfy, purgatory, Nosy(), first)
     assert 2 == len(in_thread(lambda: purgatory.cancel_for_key(Nosy())))
     in_thread(purgatory.purge)
     assert seen
@@ -146,65 +138,65 @@ class Undecided(Alike):
 
 def test_keys_that_equal_everything_are_one_key(purgatory):
     """Whatever has their hash finds what waits under any of them. Several of them count once."""
-    operations = [Waiting() for _ in range(3)]
-    for operation in operations:
-        purgatory.try_complete_else_watch(operation, [Alike(), 7, Alike()])
-        operation.ready = True
+    operations = park_many(purgatory, 3, Alike(), 7, Alike())
     assert 3 == purgatory.watched
-    assert 3 == purgatory.check_and_complete(7)
-    purgatory.purge()
-    assert (0, 0) == (purgatory.watched, purgatory.snapshot().keys)
+    assert 3 == satisfy(purgatory, 7, *operations)
+    assert_empty(purgatory)
 
 
 @pytest.mark.parametrize("keys", [(Unlike(), Unlike()), pytest.param((float("nan"), float("nan")), marks=cpython_only)])
 def test_keys_that_equal_nothing_are_told_apart_by_identity(purgatory, keys):
     """Each is found by the very object that was parked under, and cleared away when no operation waits any more."""
-    first, second = Waiting(ready=False), Waiting(ready=False)
-    purgatory.try_complete_else_watch(first, [keys[0]])
-    purgatory.try_complete_else_watch(second, [keys[1]])
+    first, second = (park(purgatory, key) for key in keys)
     assert 1 == satisfy(purgatory, keys[0], first, second)
     assert [["complete"], []] == [first.history, second.history]
     assert [second] == purgatory.cancel_for_key(keys[1])
-    purgatory.purge()
-    assert (0, 0) == (purgatory.watched, purgatory.snapshot().keys)
+    assert_empty(purgatory)
 
 
-def test_an_equality_without_an_answer_is_the_parkers_trouble(purgatory, mock_timer):
+class Uncomparable(Alike):
+    """Equality raises."""
+
+    __hash__ = Alike.__hash__
+
+    def __eq__(self, other):
+        raise ValueError("no equality")
+
+
+@pytest.mark.parametrize("kind", [Undecided, Uncomparable])
+def test_an_equality_without_an_answer_is_the_parkers_trouble(purgatory, kind):
     """The comparison with a present key raises: the parking call raises it, and the other operations go on waiting."""
-    key = Undecided()
-    first, second = Waiting(), Waiting()
-    purgatory.try_complete_else_watch(first, [key])
-    with pytest.raises(ValueError, match="ambiguous"):
-        purgatory.try_complete_else_watch(second, ["k", Undecided()])
+    key, second = kind(), Waiting()
+    first = park(purgatory, key)
+    with pytest.raises(ValueError, match="ambiguous|no equality"):
+        park_one(purgatory, second, "k", kind())
     assert Outcome.CANCELLED is second.outcome
+    assert 1 == purgatory.parked == purgatory.timer.size
     assert 1 == satisfy(purgatory, key, first)
-    purgatory.purge()
-    assert (0, 0, 0) == (purgatory.watched, purgatory.snapshot().keys, mock_timer.size)
+    assert_empty(purgatory)
 
 
 def test_an_equality_that_takes_its_time_holds_up_no_other_shard(mock_timer):
     """While two keys are being compared, for as long as it takes, those of other shards are parked on and expire."""
-    begun, go = threading.Event(), threading.Event()
+    hang = Hang()
 
     class Slow(Alike):
         __hash__ = Alike.__hash__
 
         def __eq__(self, other):
-            begun.set()
-            return go.wait(2 * PATIENCE_S)
+            hang()
+            return True
 
     with DelayedOperationPurgatory("faults", timer=mock_timer, reaper_enabled=False, shards=8) as purgatory:
-        purgatory.try_complete_else_watch(Waiting(), [Slow()])
+        park(purgatory, Slow())
         late = Waiting()
-        with beside(lambda: purgatory.try_complete_else_watch(late, [Slow()])):
-            assert begun.wait(PATIENCE_S)
-            satisfied, expiring = Waiting(), Waiting(5)
-            for operation in (satisfied, expiring):
-                assert not in_thread(purgatory.try_complete_else_watch, operation, [6])
+        with beside(lambda: park_one(purgatory, late, Slow())):
+            assert hang.has_begun()
+            satisfied, expiring = in_thread(park_all, purgatory, [Waiting(), Waiting(5)], 6)
             assert 1 == in_thread(satisfy, purgatory, 6, satisfied)
             in_thread(mock_timer.advance_clock, 5)
             assert ["complete", "expire"] == expiring.history
-            go.set()
+            hang.release()
         assert 2 == len(purgatory.cancel_for_key(7)) == len({late, *purgatory.operations()}) + 1
 
 
@@ -230,12 +222,12 @@ def test_a_million_under_one_key(purgatory, mock_timer, monkeypatch):
     In processor time, which does not depend on how busy the machine is.
     """
     monkeypatch.setattr(Bare, "left", [0])
-    purgatory.try_complete_else_watch(Waiting(ready=True), ["k"])
+    park(purgatory, ready=True)
     gc.collect()
     blocks = sys.getallocatedblocks()
     for _ in range(CROWD):
-        purgatory.try_complete_else_watch(Bare(60_000), ["k"])
-    one = park_one(purgatory, Waiting(), "k", "l")
+        park_one(purgatory, Bare(60_000))
+    one = park(purgatory, "k", "l")
     one.ready = True
     gc.disable()  # its own walk over a million objects is not what is measured
     try:
@@ -251,20 +243,18 @@ def test_a_million_under_one_key(purgatory, mock_timer, monkeypatch):
     assert CROWD == purgatory.check_and_complete("k")
     assert time.thread_time() - started < 30
     assert [CROWD] == Bare.left
-    assert (0, 0) == (purgatory.parked, mock_timer.size)
-    purgatory.purge()
-    assert (0, 0) == (purgatory.watched, purgatory.snapshot().keys)
+    assert 0 == purgatory.parked
+    assert_empty(purgatory)
     gc.collect()
     assert sys.getallocatedblocks() - blocks < CROWD / 1000
 
 
-def test_a_crowd_is_taken_out_at_once(purgatory, mock_timer):
+def test_a_crowd_is_taken_out_at_once(purgatory):
     """A hundred thousand under a key come back from one call, and leave nothing in the timer."""
     operations = park_all(purgatory, [Bare(60_000) for _ in range(100_000)], "k", "l")
     assert set(operations) == set(purgatory.cancel_for_key("k"))
-    assert (0, 0) == (purgatory.parked, mock_timer.size)
-    purgatory.purge()
-    assert (0, 0) == (purgatory.watched, purgatory.snapshot().keys)
+    assert 0 == purgatory.parked
+    assert_empty(purgatory)
 
 
 def test_a_crowd_expires_while_others_are_served(no_threads_left):
@@ -275,8 +265,7 @@ def test_a_crowd_expires_while_others_are_served(no_threads_left):
         served = 0
         give_up = time.monotonic() + 2 * PATIENCE_S
         while (parked := purgatory.parked) and time.monotonic() < give_up:
-            one = park_one(purgatory, Waiting(), "other")
-            assert 1 == satisfy(purgatory, "other", one)
+            assert 1 == satisfy(purgatory, "other", park(purgatory, "other"))
             served += parked < count  # between the first and the last of them
             threading.Event().wait(0.001)
     assert [["complete", "expire"]] * count == [operation.history for operation in operations]
