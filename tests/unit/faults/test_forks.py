@@ -12,13 +12,35 @@ from tests.support import HAS_GLOBAL_LOCK
 from tests.unit.faults import test_process
 
 BESIDE = """
-import logging, warnings
+import logging, signal, warnings
+from concurrent.futures import Future
+from purgatory import DelayedFuturePurgatory, Observer, ThresholdPurgatory
 logging.disable(logging.CRITICAL)
 warnings.simplefilter("ignore")
 
 class Quiet(Op):
     def on_complete(self):
         pass
+
+def made(name, kind=DelayedOperationPurgatory, **settings):
+    return kind(name, reaper_enabled=False, **settings)
+
+def parked(purgatory, operation, *keys):
+    purgatory.try_complete_else_watch(operation, keys or ["k"])
+    return operation
+
+def fork(child):
+    "The id of a child, which runs this, ends well if that does, and is ended if it takes too long."
+    pid = os.fork()
+    if pid:
+        return pid
+    signal.alarm(30)
+    status = 1
+    try:
+        child()
+        status = 0
+    finally:
+        os._exit(status)
 
 def forks(number, child, *work):
     "How many of so many children end well, each forked while threads do the work."
@@ -29,37 +51,50 @@ def forks(number, child, *work):
     workers = [threading.Thread(target=again, args=(each,), daemon=True) for each in work]
     for worker in workers:
         worker.start()
-    ended = 0
-    for _ in range(number):
+    status = ended = 0
+    while ended < number and not status:
         time.sleep(0.013)
-        pid = os.fork()
-        if pid == 0:
-            status = 1
-            try:
-                child()
-                status = 0
-            finally:
-                os._exit(status)
-        give_up = time.monotonic() + 30
-        while (found := os.waitpid(pid, os.WNOHANG)) == (0, 0) and time.monotonic() < give_up:
-            time.sleep(0.003)
-        if found == (0, 0):
-            os.kill(pid, 9)
-            os.waitpid(pid, 0)
-            print("a child hangs", flush=True)
-            break
-        ended += found[0] == pid and found[1] == 0
+        status = os.waitpid(fork(child), 0)[1]
+        ended += not status
     over = True
     for worker in workers:
         worker.join()
     print(ended, "children ended", flush=True)
 
+#: For a fork while a thread is stopped in the middle of its work.
+at, go, worker, stops = threading.Event(), threading.Event(), None, lambda: False
+
+def stop(*_):
+    at.set()
+    go.wait()
+
+class Key:
+    "A key whose comparison stops on the thread that works."
+    def __init__(self, name):
+        self.name = name
+    def __hash__(self):
+        return 7
+    def __eq__(self, other):
+        if threading.current_thread() is worker and stops():
+            stop()
+        return self.name == other.name
+
+def fork_during(work, child):
+    "Run a child that is forked while a thread is stopped in work, or after work."
+    global worker
+    worker = threading.Thread(target=lambda: (work(), at.set()), daemon=True)
+    worker.start()
+    at.wait()
+    print("status", os.waitpid(fork(child), 0)[1], flush=True)
+    go.set()
+    worker.join()
+
 """
 
 
-def run(program):
+def run(program, *more):
     """The output of a program that may fork often."""
-    return test_process.run(BESIDE + textwrap.dedent(program))[0]
+    return test_process.run(BESIDE + "".join(map(textwrap.dedent, (program, *more))))[0]
 
 
 global_lock = pytest.mark.skipif(
@@ -78,13 +113,10 @@ def test_a_fork_leaves_no_lock_of_what_stands_on_a_purgatory_held():
     out = run(
         """
         import importlib
-        from concurrent.futures import Future
-        from purgatory import DelayedFuturePurgatory, ThresholdPurgatory
         from timer import ManualClock, SystemTimer, SystemTimerReaper, _fork as timers
-        futures = DelayedFuturePurgatory("futures", reaper_enabled=False)
-        threshold = ThresholdPurgatory("threshold", reaper_enabled=False)
-        numbers = ThresholdPurgatory("numbers", reaper_enabled=False)
-        waited = [threshold.wait(3, 60_000), numbers.wait(3, 60_000, key="k"), Future()]
+        futures = made("futures", DelayedFuturePurgatory)
+        threshold = made("threshold", ThresholdPurgatory)
+        waited = [threshold.wait(3, 60_000), threshold.wait(3, 60_000, key="k"), Future()]
         futures.try_complete_else_watch(60_000, waited[2:], print)
         clock = ManualClock()
         reaper = SystemTimerReaper("reaper", SystemTimer())
@@ -119,29 +151,20 @@ def test_a_fork_leaves_no_lock_of_what_stands_on_a_purgatory_held():
             found += [(f"future {number}", future._condition._lock) for number, future in enumerate(waited)]
             return list({id(lock): (name, lock) for name, lock in found}.values())
 
-        held, done = threading.Event(), threading.Event()
         def hold():
             taken = [lock for _, lock in locks()]
             for lock in taken:
                 lock.acquire()
-            held.set()
-            done.wait()
+            stop()
             for lock in taken:
                 lock.release()
-        holder = threading.Thread(target=hold)
-        holder.start()
-        held.wait()
-        pid = os.fork()
-        if pid == 0:
+        def child():
             names = [name for name, lock in locks() if not lock.acquire(blocking=False)]
             print(len(locks()) >= 5, names, flush=True)
-            os._exit(0)
-        os.waitpid(pid, 0)
-        done.set()
-        holder.join()
+        fork_during(hold, child)
         """
     )
-    assert ["True []"] == out
+    assert ["True []", "status 0"] == out
 
 
 def test_what_fails_in_a_child_keeps_nothing_else_from_it():
@@ -159,13 +182,11 @@ def test_what_fails_in_a_child_keeps_nothing_else_from_it():
                 if self.fails:
                     raise OSError("no more")
         things = [Thing(number % 2) for number in range(10)]
+        def child():
+            told = {(each["event"], each["what"], each["error"]) for each in logs}
+            print(all(thing.asked for thing in things), len(logs), *told, flush=True)
         with capture_logs() as logs:
-            pid = os.fork()
-            if pid == 0:
-                told = {(each["event"], each["what"], each["error"]) for each in logs}
-                print(all(thing.asked for thing in things), len(logs), *told, flush=True)
-                os._exit(0)
-            os.waitpid(pid, 0)
+            os.waitpid(fork(child), 0)
         """
     )
     assert ["True 5 ('not_renewed_in_child', 'Thing', \"OSError('no more')\")"] == out
@@ -202,11 +223,10 @@ def test_a_forked_child_parks_checks_and_scrapes_however_busy_its_parents_metric
         from prometheus_client import CollectorRegistry
         from purgatory.metrics import register
         collector = register(CollectorRegistry(), histograms=True, callbacks=True, types=True)
-        busy = DelayedOperationPurgatory("busy", reaper_enabled=False)
+        busy = made("busy")
         def cycle(key=None, fold=1):
             for _ in range(fold):
-                op = Quiet(60_000)
-                busy.try_complete_else_watch(op, [key or threading.get_ident()])
+                op = parked(busy, Quiet(60_000), key or threading.get_ident())
                 op.ready = True
                 busy.check_and_complete(op.keys[0])
         def child():
@@ -224,24 +244,19 @@ def test_a_forked_childs_thresholds_rise_however_busy_the_parent_was():
     """A child's copy of a number is raised, waited for, and shut down."""
     out = run(
         """
-        import itertools
-        from purgatory import COMPILED, ThresholdPurgatory
-        one = ThresholdPurgatory("one", reaper_enabled=False)
-        many = ThresholdPurgatory("many", reaper_enabled=False)
+        many = made("many", ThresholdPurgatory)
+        def wait_and_raise(number, key):
+            future = many.wait(number, 60_000, key=key)
+            many.maybe_complete(number, key=key)
+            return future
         def rise():
-            for number in range((one.value or 0) + 1, (one.value or 0) + 100):
-                one.wait(number, 60_000)
-                many.wait(number, 60_000, key=number % 3)
-                one.maybe_complete(number)
-                many.maybe_complete(number, key=number % 3)
+            for number in range((many.value or 0) + 1, (many.value or 0) + 100):
+                wait_and_raise(number, None)
+                wait_and_raise(number, number % 3)
         def child():
-            one.maybe_complete(10**9)
-            many.maybe_complete(10**9, key=1)
-            late = [one.wait(2 * 10**9, 60_000), many.wait(2 * 10**9, 60_000, key=1)]
-            one.maybe_complete(2 * 10**9)
-            many.maybe_complete(2 * 10**9, key=1)
-            assert all(future.done() for future in late)
-            one.shutdown()
+            for key in (None, 1):
+                many.maybe_complete(10**9, key=key)
+                assert wait_and_raise(2 * 10**9, key).done()
             many.shutdown()
         forks(12, child, rise, rise)
         """
@@ -264,9 +279,7 @@ def test_a_forked_childs_futures_call_back():
     """A child's copy makes itself another thread for callbacks, also if the parent had made one."""
     out = run(
         """
-        from concurrent.futures import Future
-        from purgatory import DelayedFuturePurgatory
-        votes = DelayedFuturePurgatory("votes", reaper_enabled=False)
+        votes = made("votes", DelayedFuturePurgatory)
         def vote():
             future, called = Future(), threading.Event()
             votes.try_complete_else_watch(60_000, [future], lambda _: called.set())
@@ -300,8 +313,7 @@ def test_a_forked_childs_copy_shuts_down_whatever_others_held():
         timer = SystemTimerReaper("shared", SystemTimer())
         busy = DelayedOperationPurgatory("busy", timer=timer, **settings)
         def work(chance):
-            op = Quiet(chance.choice([1, 5, 60_000]))
-            busy.try_complete_else_watch(op, [chance.randrange(50), "all"])
+            op = parked(busy, Quiet(chance.choice([1, 5, 60_000])), chance.randrange(50), "all")
             op.ready = chance.random() < 0.7
             busy.check_and_complete(chance.randrange(50))
             op.extend(5)
@@ -318,48 +330,11 @@ def test_a_forked_childs_copy_shuts_down_whatever_others_held():
     assert ["12 children ended"] == out
 
 
-#: A key whose comparison stops on one thread, and a fork while it does.
-STOPPED = """
-import signal
-at, go = threading.Event(), threading.Event()
-stops = lambda: False
-
-class Key:
-    def __init__(self, name):
-        self.name = name
-    def __hash__(self):
-        return 7
-    def __eq__(self, other):
-        if threading.current_thread() is worker and stops():
-            at.set()
-            go.wait()
-        return self.name == other.name
-
-def fork_during(work, child):
-    "Run a child that is forked while a thread is stopped in work, or after work."
-    global worker
-    worker = threading.Thread(target=lambda: (work(), at.set()), daemon=True)
-    worker.start()
-    at.wait()
-    pid = os.fork()
-    if pid == 0:
-        signal.alarm(20)
-        child()
-        os._exit(0)
-    print("status", os.waitpid(pid, 0)[1], flush=True)
-    go.set()
-    worker.join()
-
-worker = None
-"""
-
-
 #: The thread that was forgetting the key is not in the child, so the key stays.
 FORGETTING = """
-p = DelayedOperationPurgatory("p", reaper_enabled=False, shards=1)
-left = Quiet(60_000)
-p.try_complete_else_watch(Quiet(60_000), [Key("other")])
-p.try_complete_else_watch(left, [Key("left")])
+p = made("p", shards=1)
+parked(p, Quiet(60_000), Key("other"))
+left = parked(p, Quiet(60_000), Key("left"))
 left.cancel()
 watchers = left._op_watches[0]
 stops = lambda: watchers.closed
@@ -367,10 +342,10 @@ work = p.purge
 """
 #: The thread that was parking had taken the place, and had not watched the operation yet.
 PARKING = """
-p = DelayedOperationPurgatory("p", reaper_enabled=False, shards=1, max_parked=2)
-p.try_complete_else_watch(Quiet(60_000), [Key("first")])
+p = made("p", shards=1, max_parked=2)
+parked(p, Quiet(60_000), Key("first"))
 stops = lambda: True
-work = lambda: p.try_complete_else_watch(Quiet(60_000), [Key("lost")])
+work = lambda: parked(p, Quiet(60_000), Key("lost"))
 """
 
 
@@ -379,14 +354,13 @@ work = lambda: p.try_complete_else_watch(Quiet(60_000), [Key("lost")])
 def test_a_child_parks_whatever_another_thread_was_doing_under_the_key(stopped):
     """A child finds the key that a thread was forgetting, and the place of an operation that one was parking."""
     out = run(
-        STOPPED
-        + stopped
-        + """
-def child():
-    p.try_complete_else_watch(Quiet(60_000), [Key("left")])
-    print("parked", p.parked, flush=True)
-fork_during(work, child)
-"""
+        stopped,
+        """
+        def child():
+            parked(p, Quiet(60_000), Key("left"))
+            print("parked", p.parked, flush=True)
+        fork_during(work, child)
+        """,
     )
     assert ["parked 2", "status 0"] == out
 
@@ -395,25 +369,20 @@ fork_during(work, child)
 def test_a_child_that_is_forked_in_a_hook_waits_for_no_hook_of_another_thread():
     """Each shard counts its own hooks, so the hook that forked does not stand for one that another thread ran."""
     out = run(
-        STOPPED
-        + """
-class Slow(Op):
-    def on_complete(self):
-        at.set()
-        go.wait()
-class Forks(Op):
-    def on_complete(self):
-        fork_during(slow.force_complete, child)
-p = DelayedOperationPurgatory("p", reaper_enabled=False)
-slow, forks = Slow(60_000), Forks(60_000)
-p.try_complete_else_watch(slow, [1])
-p.try_complete_else_watch(forks, [2])
-def child():
-    began = time.monotonic()
-    p.shutdown(timeout_ms=10_000)
-    print("waited", time.monotonic() - began > 5, flush=True)
-forks.force_complete()
-"""
+        """
+        class Slow(Op):
+            on_complete = stop
+        class Forks(Op):
+            def on_complete(self):
+                fork_during(slow.force_complete, child)
+        p = made("p")
+        slow, forks = parked(p, Slow(60_000), 1), parked(p, Forks(60_000), 2)
+        def child():
+            began = time.monotonic()
+            p.shutdown(timeout_ms=10_000)
+            print("waited", time.monotonic() - began > 5, flush=True)
+        forks.force_complete()
+        """
     )
     assert ["waited False", "status 0"] == out
 
@@ -423,22 +392,19 @@ def test_a_child_that_an_observer_forks_counts_no_hook_twice():
     """An observer that forks returns in the child, too. No hook is left there, and none is missing."""
     out = run(
         """
-from purgatory import Observer
-class Forks(Observer):
-    pid = None
-    def finished(self, operation, outcome, error):
-        if self.pid is None:
-            self.pid = os.fork()
-forks = Forks()
-p = DelayedOperationPurgatory("p", reaper_enabled=False, observers=[forks])
-operation = Quiet(60_000)
-p.try_complete_else_watch(operation, ["k"])
-operation.force_complete()
-if forks.pid == 0:
-    print("completing", p._shards.completing(), flush=True)
-    os._exit(0)
-os.waitpid(forks.pid, 0)
-"""
+        class Forks(Observer):
+            pid = None
+            def finished(self, operation, outcome, error):
+                if self.pid is None:
+                    self.pid = os.fork()
+        forks = Forks()
+        p = made("p", observers=[forks])
+        parked(p, Quiet(60_000)).force_complete()
+        if forks.pid == 0:
+            print("completing", p._shards.completing(), flush=True)
+            os._exit(0)
+        os.waitpid(forks.pid, 0)
+        """
     )
     assert ["completing 0"] == out
 
@@ -447,15 +413,13 @@ os.waitpid(forks.pid, 0)
 def test_a_childs_waiters_are_reached_by_a_value_after_the_one_at_the_fork():
     """A thread that raised the number had removed their thresholds from the heap, and had not checked them."""
     out = run(
-        STOPPED
-        + """
-from purgatory import COMPILED, ThresholdPurgatory
-one = ThresholdPurgatory("one", reaper_enabled=False)
-first, second = one.wait(1, 60_000), one.wait(2, 60_000)
-first.add_done_callback(lambda _: (at.set(), go.wait()))
-def child():
-    print("completed", one.maybe_complete(6), second.done(), flush=True)
-fork_during(lambda: one.maybe_complete(5), child)
-"""
+        """
+        one = made("one", ThresholdPurgatory)
+        first, second = one.wait(1, 60_000), one.wait(2, 60_000)
+        first.add_done_callback(stop)
+        def child():
+            print("completed", one.maybe_complete(6), second.done(), flush=True)
+        fork_during(lambda: one.maybe_complete(5), child)
+        """
     )
     assert ["completed 1 True", "status 0"] == out
