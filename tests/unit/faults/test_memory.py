@@ -6,6 +6,7 @@ the counts stay right.
 
 import logging
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -71,36 +72,15 @@ class Raising(Counted):
         raise ValueError
 
 
-class Watching(Observer):
-    """Is notified of everything."""
-
-    def parked(self, operation):
-        """Nothing."""
-
-    def leaving(self, operation):
-        """Nothing."""
-
-    def finished(self, operation, outcome, error):
-        """Nothing."""
-
-
-class Lock:
-    """Is always free."""
-
-    def acquire(self, blocking=True):
-        return True
-
-    def release(self):
-        """Nothing."""
+#: Is notified of everything.
+WATCHING = type("Watching", (Observer,), dict.fromkeys(["parked", "leaving", "finished"], lambda *_: None))()
+#: Is always free.
+LOCK = SimpleNamespace(acquire=lambda *_: True, release=lambda: None)
 
 
 def check_many(purgatory, _, operation):
     operation.ready = True
     purgatory.check_and_complete_all([*KEYS, *range(40)], 5)
-
-
-def check(purgatory, _, operation):
-    satisfy(purgatory, "a", operation)
 
 
 def extend(_purgatory, _timer, operation):
@@ -109,11 +89,10 @@ def extend(_purgatory, _timer, operation):
 
 
 def read(purgatory, timer, operation):
-    for call in (
-        *(lambda: operation.keys, lambda: purgatory.operations_for_key("a"), purgatory.operations, purgatory.totals),
-        *(purgatory.purge, _running.calls, timer.pending),
-    ):
+    for call in (purgatory.operations, purgatory.totals, purgatory.purge, _running.calls, timer.pending):
         call()
+    assert operation.keys == tuple(KEYS)
+    purgatory.operations_for_key("a")
 
 
 def wait_for_futures(purgatory, _timer, operation):
@@ -132,21 +111,18 @@ def record(_purgatory, _timer, operation):
     ledger.drop(9)
 
 
-#: What is called with a purgatory, its timer and an operation, and whether the operation was parked before.
+#: What is called with a purgatory, its timer and an operation. Before a call that parks, it was not parked.
 CALLS = {
-    "park": (lambda purgatory, _, operation: purgatory.try_complete_else_watch(operation, KEYS), False),
-    "park under one key": (
-        lambda purgatory, _, operation: purgatory.try_complete_else_watch(operation, [Key(9)]),
-        False,
-    ),
-    "check": (check, True),
-    "check many": (check_many, True),
-    "expire": (lambda _purgatory, timer, _: timer.advance_clock(100), True),
-    "cancel": (lambda purgatory, *_: purgatory.cancel_for_key("a"), True),
-    "extend": (extend, True),
-    "read": (read, True),
-    "futures": (wait_for_futures, True),
-    "record": (record, True),
+    "park": lambda purgatory, _, operation: purgatory.try_complete_else_watch(operation, KEYS),
+    "park under one key": lambda purgatory, _, operation: purgatory.try_complete_else_watch(operation, [Key(9)]),
+    "check": lambda purgatory, _, operation: satisfy(purgatory, "a", operation),
+    "check many": check_many,
+    "expire": lambda _purgatory, timer, _: timer.advance_clock(100),
+    "cancel": lambda purgatory, *_: purgatory.cancel_for_key("a"),
+    "extend": extend,
+    "read": read,
+    "futures": wait_for_futures,
+    "record": record,
 }
 
 
@@ -173,21 +149,20 @@ def fails_at(place, number, call, *args):
 
 def try_place(place, number, name, operation, limit):
     """Make a call that fails at one place. Returns whether it raised."""
-    call, is_parked_before = CALLS[name]
     timer = MockTimer(on_error=lambda *_: None)
     purgatory = DelayedOperationPurgatory(
-        "memory", timer=timer, reaper_enabled=False, purge_interval=1, max_parked=limit, observers=[Watching()]
+        "memory", timer=timer, reaper_enabled=False, purge_interval=1, max_parked=limit, observers=[WATCHING]
     )
-    if is_parked_before:
+    if not name.startswith("park"):
         purgatory.try_complete_else_watch(operation, KEYS)
-    has_raised = fails_at(place, number, call, purgatory, timer, operation)
+    has_raised = fails_at(place, number, CALLS[name], purgatory, timer, operation)
     if name == "expire":
         timer.advance_clock(100)
         assert Outcome.EXPIRED is operation.outcome
     assert (purgatory.parked, 0) == (len(purgatory.operations()), purgatory._shards.completing())
     if operation.outcome is not None:
         assert (0, False) == (purgatory.watched, operation.is_pending)
-        assert not purgatory._capacity.taken if limit else True
+        assert not (limit and purgatory._capacity.taken)
     if number == 1:  # with more, a hook may fail before it counts
         assert (operation.is_completed, operation.outcome is Outcome.EXPIRED) == (
             operation.completed,
@@ -202,7 +177,7 @@ def try_place(place, number, name, operation, limit):
 @pytest.mark.parametrize("name", CALLS)
 def test_allocation_that_fails_anywhere_loses_nothing(name, kind, number):
     """Whichever allocations of a call fail, each operation ends once, and is left nowhere."""
-    for limit, lock in [(None, None), (5, Lock())]:
+    for limit, lock in [(None, None), (5, LOCK)]:
         place = quiet = 0
         while quiet < QUIET + number:
             place += 1
