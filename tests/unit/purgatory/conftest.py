@@ -1,4 +1,5 @@
 import contextlib
+import sys
 
 import pytest
 
@@ -36,3 +37,24 @@ def threaded():
 @pytest.fixture
 def hang():
     return Hang()
+
+
+@pytest.fixture
+def interrupted_where():
+    """Make a call, with an interrupt in the first frame and at the first event of a trace that are chosen."""
+
+    def call(chosen, function, *args):
+        def strike(frame, event, _):
+            if chosen(frame, event):
+                raise KeyboardInterrupt  # which ends the trace
+            return strike
+
+        before = sys.gettrace()
+        sys.settrace(strike)
+        try:
+            with contextlib.suppress(KeyboardInterrupt):
+                function(*args)
+        finally:
+            sys.settrace(before)
+
+    return call

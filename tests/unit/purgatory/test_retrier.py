@@ -1,6 +1,5 @@
 """The retrier: tries again what was missed, on a thread that comes and goes."""
 
-import sys
 import threading
 from types import SimpleNamespace
 
@@ -86,26 +85,17 @@ def test_shutdown_ends_the_retrier(threaded):
 
 
 @pytest.mark.guarantee("an interrupt leaves no lock held")
-def test_interrupt_at_a_missed_check_leaves_the_retriers_lock_free(threaded):
+def test_interrupt_at_a_missed_check_leaves_the_retriers_lock_free(threaded, interrupted_where):
     """A signal handler may raise right after the lock was taken. No Python code lies between that and its release."""
 
-    def strike(frame, event, _):
-        if frame.f_code.co_name == "__enter__" and frame.f_back.f_code.co_name == "retry" and event == "return":
-            raise KeyboardInterrupt
-        return strike
+    def is_taken(frame, event):
+        return event == "return" and ("__enter__", "retry") == (frame.f_code.co_name, frame.f_back.f_code.co_name)
 
-    lock = threading.Lock()
+    lock, changed = threading.Lock(), threaded._retrier._changed
     park(threaded, lock=lock)
-    before = sys.gettrace()
     with lock:
-        sys.settrace(strike)
-        try:
-            threaded.check_and_complete("k")
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
-        free = threaded._retrier._changed.acquire(timeout=PATIENCE_S)
-        threaded._retrier._changed.release()
+        interrupted_where(is_taken, threaded.check_and_complete, "k")
+        free = changed.acquire(timeout=PATIENCE_S)
+        changed.release()
 
     assert free

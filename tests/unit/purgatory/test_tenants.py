@@ -1,6 +1,7 @@
 """Limits by tenant: no tenant takes all the places, and small tenants come first when places are few."""
 
 import inspect
+import itertools
 import random
 import sys
 from collections import Counter
@@ -230,30 +231,14 @@ def test_place_given_back_on_a_stack_that_is_used_up_is_counted(shared):
 
 
 @pytest.mark.parametrize("line", range(12))
-def test_interrupt_while_a_place_is_given_back_loses_none(shared, line):
+def test_interrupt_while_a_place_is_given_back_loses_none(shared, interrupted_where, line):
     """Wherever an exception strikes the counting, the place is given back, once."""
-    purgatory = shared(50, share=0.02)
+    purgatory, lines = shared(50, share=0.02), itertools.count()
     operation = park_one(purgatory, Of("a"))
-    left = [line]
+    interrupted_where(
+        lambda frame, event: (frame.f_code.co_name, event) == ("pop", "line") and next(lines) == line, operation.cancel
+    )
 
-    def strike(frame, event, _):
-        if frame.f_code.co_name != "pop":
-            return None
-        if event == "line":
-            if not left[0]:
-                left[0] = -1
-                raise KeyboardInterrupt
-            left[0] -= 1
-        return strike
-
-    before = sys.gettrace()
-    sys.settrace(strike)
-    try:
-        operation.cancel()
-    except KeyboardInterrupt:
-        pass
-    finally:
-        sys.settrace(before)
     assert Outcome.CANCELLED is operation.outcome
     assert (("a", 0, 0),) == purgatory.snapshot().tenants
     assert (1, 1) == (park(purgatory, "a", 2), purgatory.parked)
