@@ -1,5 +1,6 @@
 """Shutting down: refuse, settle what is parked, leave no thread."""
 
+import itertools
 import threading
 import time
 
@@ -50,13 +51,6 @@ def shut_down_during(hang, purgatory, timeout_ms=30):
     assert not hang.ended.is_set()
     hang.release()
     return report
-
-
-def assert_waited_for_none(reports):
-    """There is one report, of a shutdown that found no hook running and did not wait."""
-    (report,) = reports
-    assert (False, 0) == (report.timed_out, report.running)
-    assert 30_000 > report.elapsed_ms
 
 
 @pytest.mark.guarantee("shutdown")
@@ -174,30 +168,30 @@ def test_shutdown_in_a_hook_of_the_drain(purgatory, hook):
     assert report is purgatory.shutdown()
 
 
-@pytest.mark.parametrize("how", ["a lambda of its own", "a method"])
-def test_shutdown_from_a_hook_does_not_wait_for_that_hook(make, how):
-    """A hook is found by its record, whatever function it is, so a shutdown that it calls does not wait for it."""
-    reports, purgatory = [], make()
+@pytest.mark.parametrize(
+    ("place", "end"),
+    [
+        *itertools.product(["leaving", "finished"], ["cancel", "force_complete", "run"]),
+        *itertools.product(["on_complete", "a lambda"], ["force_complete", "run"]),
+        ("on_expiration", "run"),
+    ],
+)
+def test_shutdown_from_a_hook_does_not_wait_for_that_hook(make, place, end):
+    """A hook or an observer is found by its record, whatever function it is, so a shutdown in it waits for nothing."""
+    reports = []
 
-    def close(_):
+    def close(*_):
         reports.append(purgatory.shutdown(timeout_ms=60_000))
 
-    short = type("Short", (Waiting,), {"on_complete": lambda self: close(self)})
-    in_thread(park_one(purgatory, Waiting(complete=close) if how == "a method" else short()).force_complete)
+    hooks = {"on_complete": lambda self: close(self)} if place == "a lambda" else {place: close}
+    closing = type("Closing", (Observer if hasattr(Observer, place) else Waiting,), hooks)()
+    purgatory = make(observers=[closing] if isinstance(closing, Observer) else ())
+    operation = park_one(purgatory, Waiting() if isinstance(closing, Observer) else closing)
+    in_thread(getattr(operation, end))
 
-    assert_waited_for_none(reports)
-
-
-@pytest.mark.parametrize("method", ["leaving", "finished"])
-@pytest.mark.parametrize("end", ["cancel", "force_complete", "run"])
-def test_shutdown_from_an_observer_does_not_wait_for_that_observer(make, method, end):
-    """An observer's method is recorded by its event, so the observer may shut down, whatever ended the operation."""
-    reports = []
-    closing = {method: lambda *_: reports.append(purgatory.shutdown(timeout_ms=60_000))}
-    purgatory = make(observers=[type("Closing", (Observer,), closing)()])
-    in_thread(getattr(park(purgatory), end))
-
-    assert_waited_for_none(reports)
+    (report,) = reports
+    assert (False, 0) == (report.timed_out, report.running)
+    assert 30_000 > report.elapsed_ms
 
 
 def test_interrupt_while_a_shutdown_waits_for_another_one(purgatory, hang):

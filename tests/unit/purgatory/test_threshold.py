@@ -73,19 +73,13 @@ def test_threshold_reached_already_is_answered_at_once(watermark, key):
     assert (0, [key]) == (watermark.num_waiting, watermark.keys())
 
 
-def test_value_only_rises(watermark):
-    """A lower value than before changes nothing."""
-    watermark.maybe_complete(10)
-    (future,) = wait_for(watermark, 11)
-
-    assert (0, 10, False) == (watermark.maybe_complete(5), watermark.value, future.done())
-
-
-def test_start_value_counts(mock_timer):
-    """A purgatory may start at a value."""
+def test_value_only_rises_from_its_start(mock_timer):
+    """A purgatory may start at a value. A lower value than before changes nothing."""
     with ThresholdPurgatory("watermark", timer=mock_timer, value=7) as watermark:
-        assert [7] == answers(wait_for(watermark, 7))
-        assert 7 == watermark.value
+        reached, higher = wait_for(watermark, 7, 8)
+
+        assert (0, 7) == (watermark.maybe_complete(5), watermark.value)
+        assert ([7], False) == (answers([reached]), higher.done())
 
 
 def test_expiry_fails_only_those_due_in_order(watermark, mock_timer):
@@ -361,44 +355,41 @@ def test_keys_have_a_hash(watermark, name, args):
     assert (0, []) == (watermark.num_waiting, watermark.keys())
 
 
-@pytest.mark.parametrize("value", ["5", None, True, 5.5, float("nan")])
-def test_values_are_whole_numbers(watermark, value):
-    """A value that is not an int completes no waiter, and makes no number."""
-    (future,) = wait_for(watermark, 3)
-    for call in (
-        lambda: watermark.maybe_complete(value),
-        lambda: watermark.complete_all(value),
-        lambda: watermark.maybe_complete(value, key="a"),
-        lambda: watermark.complete(value, key="a"),
-        lambda: watermark.wait(value, 1_000, key="a"),
-    ):
-        with pytest.raises(InvalidSetting, match="must be an int, got"):
-            call()
-    with pytest.raises(DelayTypeError):
-        watermark.wait(5, "soon", key="a")
-    if value is not None:
-        with pytest.raises(InvalidSetting):
-            ThresholdPurgatory("from the start", value=value)
-
-    assert (False, None, [None]) == (future.done(), watermark.value, watermark.keys())
+BAD_VALUES = ["5", None, True, 5.5, float("nan")]
+BAD_ERRORS = ["boom", ValueError, None]
 
 
-@pytest.mark.parametrize("error", ["boom", ValueError, None])
-def test_errors_are_exceptions(watermark, error):
-    """What is not an exception fails no waiter, and forgets no number."""
+@pytest.mark.parametrize(
+    ("name", "bad", "message"),
+    [
+        *((name, bad, "must be an int, got") for name in ("maybe_complete", "complete", "wait") for bad in BAD_VALUES),
+        *((name, bad, "must be an") for name in ("fail", "forget") for bad in BAD_ERRORS),
+    ],
+)
+def test_values_are_whole_numbers_and_errors_are_exceptions(watermark, name, bad, message):
+    """What is neither completes no waiter and fails none, and makes and forgets no number."""
     futures = [*wait_for(watermark, 3), *wait_for(watermark, 3, key="a")]
-    for call in (
-        lambda: watermark.fail(error),
-        lambda: watermark.fail_all(error),
-        lambda: watermark.forget(error),
-        lambda: watermark.fail(error, key="unknown"),
-        lambda: watermark.forget(error, key="a"),
-    ):
-        with pytest.raises(InvalidSetting, match="must be an"):
-            call()
+    more = (1_000,) if name == "wait" else ()
+    for key in (None, "a", "unknown"):
+        with pytest.raises(InvalidSetting, match=message):
+            getattr(watermark, name)(bad, *more, key=key)
+    if name + "_all" in dir(watermark):
+        with pytest.raises(InvalidSetting, match=message):
+            getattr(watermark, name + "_all")(bad)
 
     assert [False, False] == [future.done() for future in futures]
-    assert [None, "a"] == watermark.keys()
+    assert (None, [None, "a"]) == (watermark.value, watermark.keys())
+
+
+def test_start_values_and_timeouts_are_checked(watermark):
+    """A purgatory that starts at what is no number is not made. A wait with a bad timeout makes no number."""
+    for value in set(BAD_VALUES) - {None}:
+        with pytest.raises(InvalidSetting):
+            ThresholdPurgatory("from the start", value=value)
+    with pytest.raises(DelayTypeError):
+        watermark.wait(5, "soon", key="a")
+
+    assert [] == watermark.keys()
 
 
 def test_value_after_the_shutdown_is_logged(logs, mock_timer):
