@@ -5,7 +5,7 @@ import pytest
 
 from purgatory import InvalidSetting, Outcome, PurgatorySnapshot, Totals
 from purgatory._purgatory import shards as _shards
-from tests.support import park
+from tests.support import park, park_many
 from timer import ManualClock, MockTimer, SystemTimer, SystemTimerReaper
 
 
@@ -62,11 +62,9 @@ def test_totals_count_every_outcome(purgatory, mock_timer):
 def test_largest_keys_are_sorted_and_limited(purgatory):
     """The keys with the most entries come first, as many as were asked for."""
     for number in range(8):
-        for _ in range(number):
-            park(purgatory, number)
+        park_many(purgatory, number, number)
 
-    assert ((7, 7), (6, 6), (5, 5)) == purgatory.snapshot(largest=3).largest_keys
-    assert () == purgatory.snapshot(largest=0).largest_keys
+    assert [((7, 7), (6, 6), (5, 5)), ()] == [purgatory.snapshot(largest=most).largest_keys for most in (3, 0)]
     with pytest.raises(InvalidSetting):
         purgatory.snapshot(largest=-1)
 
