@@ -110,7 +110,7 @@ shared_dicts = pytest.mark.skipif(
 
 def test_a_fork_leaves_no_lock_of_what_stands_on_a_purgatory_held():
     """Whatever has locks of its own has free ones in a child that was forked while another thread held all of them."""
-    out = run(
+    assert ["True []", "status 0"] == run(
         """
         import importlib
         from timer import ManualClock, SystemTimer, SystemTimerReaper, _fork as timers
@@ -164,12 +164,11 @@ def test_a_fork_leaves_no_lock_of_what_stands_on_a_purgatory_held():
         fork_during(hold, child)
         """
     )
-    assert ["True []", "status 0"] == out
 
 
 def test_what_fails_in_a_child_keeps_nothing_else_from_it():
     """Of several things in a child each is asked, whatever the others raise, and it is logged what did."""
-    out = run(
+    assert ["True 5 ('not_renewed_in_child', 'Thing', \"OSError('no more')\")"] == run(
         """
         from structlog.testing import capture_logs
         from timer import _fork
@@ -189,14 +188,13 @@ def test_what_fails_in_a_child_keeps_nothing_else_from_it():
             os.waitpid(fork(child), 0)
         """
     )
-    assert ["True 5 ('not_renewed_in_child', 'Thing', \"OSError('no more')\")"] == out
 
 
 @pytest.mark.slow
 @shared_dicts
 def test_a_forked_child_has_the_records_of_calls_however_many_threads_used_them():
     """Threads record calls, and others read all records, when the process forks. The child does both."""
-    out = run(
+    assert ["25 children ended"] == run(
         """
         from timer import _running
         task = Quiet(5)
@@ -210,7 +208,6 @@ def test_a_forked_child_has_the_records_of_calls_however_many_threads_used_them(
         forks(25, child, records, records, records, _running.calls, _running.calls)
         """
     )
-    assert ["25 children ended"] == out
 
 
 @pytest.mark.slow
@@ -218,7 +215,7 @@ def test_a_forked_child_has_the_records_of_calls_however_many_threads_used_them(
 def test_a_forked_child_parks_checks_and_scrapes_however_busy_its_parents_metrics_were():
     """Histograms, callback times and types are measured on, and collected, in a child."""
     pytest.importorskip("prometheus_client")
-    out = run(
+    assert ["12 children ended"] == run(
         """
         from prometheus_client import CollectorRegistry
         from purgatory.metrics import register
@@ -236,13 +233,12 @@ def test_a_forked_child_parks_checks_and_scrapes_however_busy_its_parents_metric
         forks(12, child, cycle, cycle, lambda: list(collector.collect()))
         """
     )
-    assert ["12 children ended"] == out
 
 
 @global_lock
 def test_a_forked_childs_thresholds_rise_however_busy_the_parent_was():
     """A child's copy of a number is raised, waited for, and shut down."""
-    out = run(
+    assert ["12 children ended"] == run(
         """
         many = made("many", ThresholdPurgatory)
         def wait_and_raise(number, key):
@@ -261,7 +257,6 @@ def test_a_forked_childs_thresholds_rise_however_busy_the_parent_was():
         forks(12, child, rise, rise)
         """
     )
-    assert ["12 children ended"] == out
 
 
 def test_a_threshold_that_was_being_passed_at_the_fork_can_be_waited_for():
@@ -277,7 +272,7 @@ def test_a_threshold_that_was_being_passed_at_the_fork_can_be_waited_for():
 
 def test_a_forked_childs_futures_call_back():
     """A child's copy makes itself another thread for callbacks, also if the parent had made one."""
-    out = run(
+    assert ["8 children ended"] == run(
         """
         votes = made("votes", DelayedFuturePurgatory)
         def vote():
@@ -294,7 +289,6 @@ def test_a_forked_childs_futures_call_back():
         votes.shutdown()
         """
     )
-    assert ["8 children ended"] == out
 
 
 @shared_dicts
@@ -304,7 +298,7 @@ def test_a_forked_childs_copy_shuts_down_whatever_others_held():
     Without a global lock, this holds for the locks of the native implementation. The dicts that all threads share, of
     places and of keys that come and go, have a lock of CPython, which may be held in a child forever.
     """
-    out = run(
+    assert ["12 children ended"] == run(
         """
         import random
         from timer import SystemTimer, SystemTimerReaper
@@ -327,7 +321,6 @@ def test_a_forked_childs_copy_shuts_down_whatever_others_held():
         timer.shutdown()
         """
     )
-    assert ["12 children ended"] == out
 
 
 #: The thread that was forgetting the key is not in the child, so the key stays.
@@ -353,7 +346,7 @@ work = lambda: parked(p, Quiet(60_000), Key("lost"))
 @pytest.mark.parametrize("stopped", [FORGETTING, PARKING], ids=["forgetting a key", "parking"])
 def test_a_child_parks_whatever_another_thread_was_doing_under_the_key(stopped):
     """A child finds the key that a thread was forgetting, and the place of an operation that one was parking."""
-    out = run(
+    assert ["parked 2", "status 0"] == run(
         stopped,
         """
         def child():
@@ -362,13 +355,12 @@ def test_a_child_parks_whatever_another_thread_was_doing_under_the_key(stopped):
         fork_during(work, child)
         """,
     )
-    assert ["parked 2", "status 0"] == out
 
 
 @global_lock
 def test_a_child_that_is_forked_in_a_hook_waits_for_no_hook_of_another_thread():
     """Each shard counts its own hooks, so the hook that forked does not stand for one that another thread ran."""
-    out = run(
+    assert ["waited False", "status 0"] == run(
         """
         class Slow(Op):
             on_complete = stop
@@ -384,13 +376,12 @@ def test_a_child_that_is_forked_in_a_hook_waits_for_no_hook_of_another_thread():
         forks.force_complete()
         """
     )
-    assert ["waited False", "status 0"] == out
 
 
 @global_lock
 def test_a_child_that_an_observer_forks_counts_no_hook_twice():
     """An observer that forks returns in the child, too. No hook is left there, and none is missing."""
-    out = run(
+    assert ["completing 0"] == run(
         """
         class Forks(Observer):
             pid = None
@@ -406,13 +397,12 @@ def test_a_child_that_an_observer_forks_counts_no_hook_twice():
         os.waitpid(forks.pid, 0)
         """
     )
-    assert ["completing 0"] == out
 
 
 @global_lock
 def test_a_childs_waiters_are_reached_by_a_value_after_the_one_at_the_fork():
     """A thread that raised the number had removed their thresholds from the heap, and had not checked them."""
-    out = run(
+    assert ["completed 1 True", "status 0"] == run(
         """
         one = made("one", ThresholdPurgatory)
         first, second = one.wait(1, 60_000), one.wait(2, 60_000)
@@ -422,4 +412,3 @@ def test_a_childs_waiters_are_reached_by_a_value_after_the_one_at_the_fork():
         fork_during(lambda: one.maybe_complete(5), child)
         """
     )
-    assert ["completed 1 True", "status 0"] == out
