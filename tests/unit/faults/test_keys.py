@@ -19,6 +19,7 @@ from tests.support import (
     park_all,
     park_many,
     park_one,
+    raising,
     satisfy,
 )
 
@@ -41,6 +42,18 @@ class Hostile:
         if self.eq_error is not None:
             raise self.eq_error
         return self is other
+
+
+def keys_of(equality, **more):
+    """A class of keys that have one hash and this equality."""
+    return type("Own", (), {"__hash__": lambda _: 7, "__eq__": equality, **more})
+
+
+#: Equal to whatever has the same hash, and to nothing, not even to itself.
+Alike, Unlike = keys_of(lambda *_: True), keys_of(lambda *_: False)
+#: Equality gives something that is neither true nor false, as an array's does, or raises.
+Undecided = keys_of(lambda key, _: key, __bool__=raising(ValueError("ambiguous")))
+Uncomparable = keys_of(raising(ValueError("no equality")))
 
 
 @pytest.fixture
@@ -87,53 +100,18 @@ def test_a_hash_that_calls_the_purgatory_is_served(purgatory):
     """A key's ``__hash__`` may look into the purgatory that is asking for it."""
     seen = []
 
-    class Nosy:
-        def __hash__(self):
-            seen.append(purgatory.parked)
-            purgatory.check_and_complete("k")
-            return 7
+    def look(*_):
+        seen.append(purgatory.parked)
+        purgatory.check_and_complete("k")
+        return 7
 
-        def __eq__(self, other):
-            purgatory.check_and_complete("k")
-            return isinstance(other, Nosy)
-
-    first, *_ = in_thread(park_many, purgatory, 3, Nosy(), "x")
-    assert 1 == in_thread(satisfy, purgatory, Nosy(), first)
-    assert 2 == len(in_thread(lambda: purgatory.cancel_for_key(Nosy())))
+    nosy = keys_of(look, __hash__=look)
+    first, *_ = in_thread(park_many, purgatory, 3, nosy(), "x")
+    assert 1 == in_thread(satisfy, purgatory, nosy(), first)
+    assert 2 == len(in_thread(lambda: purgatory.cancel_for_key(nosy())))
     in_thread(purgatory.purge)
     assert seen
     assert 0 == purgatory.watched
-
-
-class Alike:
-    """Equal to whatever has the same hash."""
-
-    def __hash__(self):
-        return 7
-
-    def __eq__(self, other):
-        return True
-
-
-class Unlike(Alike):
-    """Equal to nothing, not even to itself."""
-
-    __hash__ = Alike.__hash__
-
-    def __eq__(self, other):
-        return False
-
-
-class Undecided(Alike):
-    """Equality gives something that is neither true nor false, as an array's does."""
-
-    __hash__ = Alike.__hash__
-
-    def __eq__(self, other):
-        return self
-
-    def __bool__(self):
-        raise ValueError("ambiguous")
 
 
 def test_keys_that_equal_everything_are_one_key(purgatory):
@@ -154,15 +132,6 @@ def test_keys_that_equal_nothing_are_told_apart_by_identity(purgatory, keys):
     assert_empty(purgatory)
 
 
-class Uncomparable(Alike):
-    """Equality raises."""
-
-    __hash__ = Alike.__hash__
-
-    def __eq__(self, other):
-        raise ValueError("no equality")
-
-
 @pytest.mark.parametrize("kind", [Undecided, Uncomparable])
 def test_an_equality_without_an_answer_is_the_parkers_trouble(purgatory, kind):
     """The comparison with a present key raises: the parking call raises it, and the other operations go on waiting."""
@@ -179,18 +148,11 @@ def test_an_equality_without_an_answer_is_the_parkers_trouble(purgatory, kind):
 def test_an_equality_that_takes_its_time_holds_up_no_other_shard(mock_timer):
     """While two keys are being compared, for as long as it takes, those of other shards are parked on and expire."""
     hang = Hang()
-
-    class Slow(Alike):
-        __hash__ = Alike.__hash__
-
-        def __eq__(self, other):
-            hang()
-            return True
-
+    slow = keys_of(lambda *_: [hang()])
     with DelayedOperationPurgatory("faults", timer=mock_timer, reaper_enabled=False, shards=8) as purgatory:
-        park(purgatory, Slow())
+        park(purgatory, slow())
         late = Waiting()
-        with beside(lambda: park_one(purgatory, late, Slow())):
+        with beside(lambda: park_one(purgatory, late, slow())):
             assert hang.has_begun()
             satisfied, expiring = in_thread(park_all, purgatory, [Waiting(), Waiting(5)], 6)
             assert 1 == in_thread(satisfy, purgatory, 6, satisfied)
