@@ -300,14 +300,18 @@ def test_collector_is_left_as_it_is(watchdog, is_on, logs):
     assert ([is_on], 1) == (seen, len(slow(logs)))
 
 
-def test_process_in_which_nothing_runs_is_left_alone(watchdog, monkeypatch):
-    """While no hook runs, the watchdog takes no sample, and sleeps for a second at a time."""
+def test_process_in_which_nothing_runs_is_left_alone(watchdog, monkeypatch, hang):
+    """While no hook runs any more, the watchdog takes no sample, and sleeps for a second at a time."""
     sleeps = []
     monkeypatch.setattr("purgatory._threads.watchdog._IDLE_SLEEP_S", 0.05)
     goes_on = watchdog._goes_on
     monkeypatch.setattr(watchdog, "_goes_on", lambda rest: [sleeps.append(time.monotonic()), goes_on(rest)][1])
-    looks = looks_of(watchdog)
     with watched(watchdog):
+        with running(hang, Waiting(complete=hang).force_complete):
+            assert eventually(lambda: watchdog._seen)
+        assert eventually(lambda: not watchdog._seen)
+        looks = looks_of(watchdog)
+        sleeps.clear()
         assert eventually(lambda: len(sleeps) >= 4)
 
     assert [] == looks
