@@ -332,7 +332,7 @@ def under_another_name(self):
 
 
 HOOKS = {
-    "lambda": lambda self: self.hang(),
+    "lambda": lambda self: [self.hang()],  # its answer counts for nothing
     "another name": under_another_name,
     "decorated": functools.wraps(under_another_name)(lambda self: under_another_name(self)),
     "partial": functools.partialmethod(under_another_name),
