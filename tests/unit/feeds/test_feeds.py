@@ -1,18 +1,17 @@
 """The parts of feeds: positions, errors, publishing, and the package itself."""
 
 import asyncio
-import subprocess
 import sys
 
 import pytest
 
 import purgatory.feeds
 from purgatory._events.feeds import live_feeds
-from purgatory.aio import AsyncPurgatory
 from purgatory.feeds import MemoryFeed, PublishRejected, PublishUncertain
 from purgatory.feeds._connections import Rests
 from purgatory.feeds.engine import Disconnected, Gap, LogPosition, check_contiguous, mark_of
-from tests.support import PATIENCE_S
+from tests.support import PATIENCE_S, output_of
+from tests.support.feeds import Scripted, Worker
 
 # -- positions
 
@@ -49,33 +48,6 @@ def test_hole_is_a_gap():
 # -- publishing
 
 
-class Fake(MemoryFeed):
-    """A feed whose connections do what the test says: a list of results, one for each batch."""
-
-    def __init__(self, *results, **settings):
-        super().__init__(**settings)
-        self.results = list(results)
-        self.batches = []
-        self.opened = 0
-
-    async def open_publisher(self):
-        self.opened += 1
-        publisher = await super().open_publisher()
-        inner = publisher.publish
-
-        async def publish(events):
-            self.batches.append([event.value for event in events])
-            result = self.results.pop(0) if self.results else None
-            if isinstance(result, float):
-                await asyncio.sleep(result)
-            elif result is not None:
-                raise result
-            return await inner(events)
-
-        publisher.publish = publish
-        return publisher
-
-
 async def answers(*publishes):
     """The kinds of answers."""
     return [type(answer).__name__ for answer in await asyncio.gather(*publishes, return_exceptions=True)]
@@ -83,67 +55,76 @@ async def answers(*publishes):
 
 async def test_publishes_share_batches():
     """What is published while a batch is on its way makes up the next, over the same connection."""
-    async with Fake() as feed:
+    async with Scripted() as feed:
         first = asyncio.create_task(feed.publish("key", b"1"))
         await asyncio.sleep(0)
         await asyncio.gather(first, *(feed.publish("key", b"%d" % number) for number in range(2, 5)))
-        assert ([[b"1"], [b"2", b"3", b"4"]], 1) == (feed.batches, feed.opened)
+        assert ([[b"1"], [b"2", b"3", b"4"]], 1) == (feed.batches, feed.opened["publisher"])
 
 
 @pytest.mark.guarantee("publish says what happened")
-async def test_lost_batch_is_uncertain_and_the_next_is_not():
-    """A lost connection concerns the batch that was on its way. The next one gets another connection."""
-    async with Fake(Disconnected("it broke")) as feed:
+@pytest.mark.parametrize("error", [Disconnected("it broke"), asyncio.CancelledError()], ids=["lost", "cancelled"])
+async def test_lost_batch_is_uncertain_and_the_next_is_not(error):
+    """An error of the engine concerns the batch that was on its way. The next one gets another connection."""
+
+    async def fail(_):
+        await asyncio.sleep(0.02)
+        raise error
+
+    async with Scripted(publish=[fail]) as feed, asyncio.timeout(PATIENCE_S):
         first = asyncio.create_task(feed.publish("key", b"1"))
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.005)
         assert ["PublishUncertain", "LogPosition"] == await answers(first, feed.publish("key", b"2"))
-        assert 2 == feed.opened
+        assert 2 == feed.opened["publisher"]
         statistics = feed.statistics()
         assert (1, 0, 1) == (statistics.published, statistics.rejected, statistics.uncertain)
 
 
 async def test_bug_of_an_engine_is_an_uncertain_publish():
     """Whatever an engine raises, every publisher is answered, with the cause."""
-    async with Fake(ZeroDivisionError("bug")) as feed:
+    async with Scripted(publish=[ZeroDivisionError("bug")]) as feed:
         with pytest.raises(PublishUncertain, match="bug") as raised:
             await feed.publish("key", b"1")
         assert isinstance(raised.value.__cause__, ZeroDivisionError)
         await feed.publish("key", b"2")
 
 
-@pytest.mark.guarantee("publish says what happened")
-async def test_cancelled_error_of_an_engine_concerns_one_batch():
-    """It is like any other error: its batch is uncertain, and the next one is sent."""
-    async with Fake(asyncio.CancelledError()) as feed:
-        first = asyncio.create_task(feed.publish("key", b"1"))
-        await asyncio.sleep(0)
-        async with asyncio.timeout(PATIENCE_S):
-            assert ["PublishUncertain", "LogPosition"] == await answers(first, feed.publish("key", b"2"))
+@pytest.mark.parametrize("number", [0, 1, 3])
+async def test_publish_is_uncertain_if_the_engine_gives_another_number_of_answers(number):
+    """Which answer belongs to which event is not known."""
+
+    async def publish(_):
+        return [MemoryFeed().position("1-1-1")] * number
+
+    async with Scripted(publish=[publish]) as feed:
+        assert ["PublishUncertain"] * 2 == await answers(feed.publish("k", b"1"), feed.publish("k", b"1"))
 
 
 async def test_missing_answer_is_uncertain():
     """After ``publish_timeout_ms`` the publisher gets an answer."""
-    async with Fake(60.0, publish_timeout_ms=20) as feed:
+    async with Scripted(publish=[60.0], publish_timeout_ms=20) as feed:
         with pytest.raises(PublishUncertain, match="20 ms"):
             await feed.publish("key", b"1")
 
 
 @pytest.mark.guarantee("publish says what happened")
-async def test_server_that_is_away_rejects_all_that_waits():
-    """None of it was sent. Each publisher gets an error of its own."""
-    async with Fake() as feed:
-        feed.disconnect(away=True)
-        found = await asyncio.gather(*(feed.publish("key", b"1") for _ in range(3)), return_exceptions=True)
-        assert [PublishRejected] * 3 == [type(error) for error in found]
-        assert 3 == len({id(error) for error in found})
-        assert 3 == feed.statistics().rejected
-        feed.come_back()
-        await feed.publish("key", b"2")
+async def test_server_that_is_away_rejects_all_that_waits(feed, logs):
+    """None of it was sent. Each publisher gets an error of its own, and the log has one line per second."""
+    feed.disconnect(away=True)
+    found = await asyncio.gather(*(feed.publish("key", b"1") for _ in range(3)), return_exceptions=True)
+    assert [PublishRejected] * 3 == [type(error) for error in found]
+    assert 3 == len({id(error) for error in found})
+    for _ in range(4):
+        assert ["PublishRejected"] == await answers(feed.publish("key", b"1"))
+    assert 7 == feed.statistics().rejected
+    assert 1 == sum(line["event"] == "publish_failed" for line in logs)
+    feed.come_back()
+    await feed.publish("key", b"2")
 
 
 async def test_cancelled_publish_that_was_not_sent_is_not_sent():
     """It leaves the queue. One that is on its way may be accepted."""
-    async with Fake() as feed:
+    async with Scripted() as feed:
         tasks = [asyncio.create_task(feed.publish("key", b"%d" % number)) for number in range(3)]
         await asyncio.sleep(0)
         tasks[1].cancel()
@@ -151,18 +132,31 @@ async def test_cancelled_publish_that_was_not_sent_is_not_sent():
         assert [[b"0", b"2"]] == feed.batches
 
 
+async def test_batch_whose_publishes_were_all_cancelled_is_not_sent():
+    """The engine is asked for nothing, and its connection stays."""
+    async with Scripted(publish=[0.02]) as feed:
+        first = asyncio.create_task(feed.publish("k", b"1"))
+        await asyncio.sleep(0.005)
+        second = asyncio.create_task(feed.publish("k", b"2"))
+        await asyncio.sleep(0)
+        second.cancel()
+        await first
+        await feed.publish("k", b"3")
+        assert ([[b"1"], [b"3"]], 1) == (feed.batches, feed.opened["publisher"])
+
+
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="tasks begin at once from Python 3.12 on")
-async def test_publish_under_a_factory_of_eager_tasks():
+async def test_publish_under_a_factory_of_eager_tasks(feed):
     """A batch may be sent before its task is known."""
     asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
-    async with Fake() as feed, asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(PATIENCE_S):
         for _ in range(2):
             await feed.publish("key", b"1")
 
 
 async def test_closing_answers_every_publish():
     """A batch on its way is uncertain, and what waits behind it is rejected."""
-    feed = Fake(60.0)
+    feed = Scripted(publish=[60.0])
     first = asyncio.create_task(feed.publish("key", b"1"))
     await asyncio.sleep(0.01)
     second = asyncio.create_task(feed.publish("key", b"2"))
@@ -173,26 +167,26 @@ async def test_closing_answers_every_publish():
     await feed.aclose()
 
 
+async def test_publish_is_answered_although_the_feed_is_closed_while_its_connection_is_given_up():
+    """The answer comes before the connection is closed, which may take a while."""
+    feed = Scripted(publish=[OSError("no")], close=[60.0])
+    publish = asyncio.create_task(feed.publish("k", b"1"))
+    await asyncio.sleep(0.01)
+    await feed.aclose()
+    async with asyncio.timeout(5):
+        assert ["PublishUncertain"] == await answers(publish)
+
+
 @pytest.mark.guarantee("publish says what happened")
 async def test_follow_that_fails_to_start_leaves_the_publishes_of_others():
     """They are answered by the server, not by the end of a following that never was."""
-    async with Fake(0.05) as feed, AsyncPurgatory("worker") as purgatory:
+    async with Scripted(publish=[0.05]) as feed:
         publish = asyncio.create_task(feed.publish("key", b"1"))
         await asyncio.sleep(0)
         with pytest.raises(ZeroDivisionError):
-            async with feed.follow(purgatory, list, reload=lambda: 1 // 0):
+            async with Worker(feed, reload=lambda: 1 // 0):
                 pass
         assert ["LogPosition"] == await answers(publish)
-
-
-async def test_failed_publishes_are_logged_once_per_second(logs):
-    """A server that is away does not fill the log."""
-    async with Fake() as feed:
-        feed.disconnect(away=True)
-        for _ in range(5):
-            with pytest.raises(PublishRejected):
-                await feed.publish("key", b"1")
-    assert 1 == sum(line["event"] == "publish_failed" for line in logs)
 
 
 # -- the rest
@@ -229,9 +223,8 @@ def test_import_needs_no_client():
         "try: feeds.RedisFeed\n"
         "except ModuleNotFoundError as error: print(error)\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
-
-    assert "RedisFeed needs the package 'redis'; pip install 'delayed-operation-purgatory[redis]'\n" == done.stdout
+    wanted = "RedisFeed needs the package 'redis'; pip install 'delayed-operation-purgatory[redis]'"
+    assert wanted == output_of(program)[0].strip()
 
 
 def test_unknown_name_is_an_attribute_error():

@@ -6,40 +6,11 @@ import threading
 import pytest
 
 from purgatory import DelayedOperationPurgatory
-from purgatory.aio import AsyncPurgatory
 from purgatory.feeds import FeedUnavailable, MemoryFeed, PublishRejected, PublishUncertain
 from purgatory.feeds.engine import Disconnected
 from tests.support import Waiting, eventually
+from tests.support.feeds import Worker, append
 from tests.support.loops import until
-
-LONG_MS = 60_000
-
-
-class Worker:
-    """A worker whose state is the list of the values that it has applied."""
-
-    def __init__(self, feed, **settings):
-        self.purgatory = AsyncPurgatory("worker")
-        self.state = []
-        self.following = feed.follow(self.purgatory, **{"apply": self.apply, **settings})
-
-    def apply(self, event):
-        self.state.append(event.value)
-        return [event.key]
-
-    def poll(self, value):
-        wait = self.purgatory.wait_for(lambda: value in self.state, keys=["key"], timeout_ms=LONG_MS)
-        return asyncio.create_task(wait)
-
-    async def __aenter__(self):
-        await self.following.__aenter__()
-        return self
-
-    async def __aexit__(self, *error):
-        try:
-            await self.following.__aexit__(*error)
-        finally:
-            await self.purgatory.shutdown("cancel")
 
 
 class LosesAnAnswer(MemoryFeed):
@@ -55,58 +26,35 @@ class LosesAnAnswer(MemoryFeed):
         return position
 
 
-# -- once, in order
-
-
 @pytest.mark.guarantee("each event once, in order")
-async def test_keys_are_checked_after_the_state_has_changed():
+async def test_keys_are_checked_after_the_state_has_changed(worker):
     """A check sees the event that it is for, and all before it."""
     seen = []
-
-    class Looking(Waiting):
-        def try_complete(self):
-            seen.append(list(worker.state))
-            return False
-
-    feed = MemoryFeed()
-    async with Worker(feed) as worker:
-        worker.purgatory.start(Looking(LONG_MS), ["key"])
-        seen.clear()
-        for value in (b"1", b"2"):
-            await worker.following.applied(await feed.publish("key", value))
+    worker.purgatory.start(Waiting(look=lambda _: seen.append(list(worker.state))), ["key"])
+    seen.clear()
+    for value in (b"1", b"2"):
+        await worker.publish(value)
     assert [[b"1"], [b"1", b"2"]] == seen
-
-
-# -- polls
 
 
 @pytest.mark.guarantee("no poll misses its event")
 @pytest.mark.parametrize("parked", ["before", "during", "after"])
-async def test_poll_is_answered_by_its_event(parked):
+async def test_poll_is_answered_by_its_event(parked, feed, worker):
     """Whenever it was parked: before the connection was lost, while it was, or after it was made again."""
-    feed = MemoryFeed()
-    async with Worker(feed) as worker:
-        await worker.following.applied(await feed.publish("key", b"1"))
-        polls = {"before": worker.poll(b"2")}
-        await asyncio.sleep(0)
-        feed.disconnect(away=True)
-        await until(lambda: not worker.following.is_following)
-        polls["during"] = worker.poll(b"2")
-        await asyncio.sleep(0)
-        feed.come_back()
-        await feed.publish("key", b"2")
-        polls["after"] = worker.poll(b"2")
-        assert await polls[parked]
-        await asyncio.gather(*polls.values())
-
-
-# -- publishing
+    await worker.publish(b"1")
+    polls = {"before": worker.waits(b"2", "key")}
+    feed.disconnect(away=True)
+    await until(lambda: not worker.following.is_following)
+    polls["during"] = worker.waits(b"2", "key")
+    feed.come_back()
+    await feed.publish("key", b"2")
+    polls["after"] = worker.waits(b"2", "key")
+    await until(lambda: polls[parked][0].is_completed)
 
 
 @pytest.mark.guarantee("publish says what happened")
-async def test_publish_to_a_server_that_is_away_is_rejected():
+async def test_publish_to_a_server_that_is_away_is_rejected(feed):
     """Nothing was sent, and the error says where it could not be sent to."""
-    feed = MemoryFeed()
     feed.disconnect(away=True)
     with pytest.raises(PublishRejected, match="the memory of this process"):
         await feed.publish("key", b"1")
@@ -115,22 +63,17 @@ async def test_publish_to_a_server_that_is_away_is_rejected():
 @pytest.mark.guarantee("publish says what happened")
 async def test_publish_whose_answer_is_lost_may_be_repeated_by_its_id():
     """The first is uncertain. The second is accepted, and the event is applied once."""
-    feed = LosesAnAnswer()
-    async with Worker(feed) as worker:
+    async with Worker(LosesAnAnswer()) as worker:
         with pytest.raises(PublishUncertain):
-            await feed.publish("key", b"1", id="x")
-        await worker.following.applied(await feed.publish("key", b"1", id="x"))
-        await worker.following.applied(await feed.publish("key", b"2"))
+            await worker.feed.publish("key", b"1", id="x")
+        await worker.following.applied(await worker.feed.publish("key", b"1", id="x"))
+        await worker.publish(b"2")
         assert [b"1", b"2"] == worker.state
 
 
-# -- blocks
-
-
 @pytest.mark.guarantee("leaving does not block")
-async def test_block_is_left_at_once_though_the_server_is_away():
+async def test_block_is_left_at_once_though_the_server_is_away(feed):
     """Nothing is applied afterwards, and the shutdown does not wait for a connection."""
-    feed = MemoryFeed()
     async with asyncio.timeout(2):
         async with Worker(feed) as worker:
             feed.disconnect(away=True)
@@ -142,22 +85,17 @@ async def test_block_is_left_at_once_though_the_server_is_away():
 
 
 @pytest.mark.guarantee("leaving does not block")
-async def test_server_that_is_away_at_the_start_is_named():
+async def test_server_that_is_away_at_the_start_is_named(feed):
     """The start waits for as long as the caller says."""
-    feed = MemoryFeed()
     feed.disconnect(away=True)
     with pytest.raises(FeedUnavailable, match="the memory of this process"):
         async with Worker(feed, start_timeout_ms=50):
             pass
 
 
-# -- bounds
-
-
 @pytest.mark.guarantee("following is bounded")
 async def test_backlog_is_applied_in_slices():
     """The loop runs other callbacks between them."""
-    feed = MemoryFeed()
     turns = [0]
 
     async def count():
@@ -165,10 +103,9 @@ async def test_backlog_is_applied_in_slices():
             turns.append(len(worker.state))
             await asyncio.sleep(0)
 
-    async with Worker(feed, slice_size=2) as worker:
+    async with Worker(slice_size=2) as worker:
         counting = asyncio.create_task(count())
-        for number in range(16):
-            feed._append(feed._new_event("key", b"%d" % number, None))
+        append(worker.feed, *[b""] * 16)
         await until(lambda: len(worker.state) == 16)
         counting.cancel()
     assert all(later - earlier <= 2 for earlier, later in zip(turns, turns[1:], strict=False))
@@ -182,26 +119,25 @@ async def test_publishes_that_wait_are_bounded():
     assert [False, False, False, True, True] == [isinstance(answer, PublishRejected) for answer in answers]
 
 
-# -- threads
-
-
 @pytest.mark.guarantee("threads get the same")
 def test_operation_on_a_thread_is_completed_by_an_event(no_threads_left):
     """One background thread follows. Any thread publishes and waits for positions, and leaving ends that thread."""
     names = []
-    with DelayedOperationPurgatory("worker") as purgatory:
-        operation = Waiting(LONG_MS)
+    operation = Waiting()
 
-        def apply(event):
-            names.append(threading.current_thread().name)
-            operation.ready = True
-            return [event.key]
+    def apply(event):
+        names.append(threading.current_thread().name)
+        operation.ready = True
+        return [event.key]
 
-        with MemoryFeed(name="inbox").follow(purgatory, apply) as following:
-            purgatory.try_complete_else_watch(operation, ["key"])
-            position = following.publish("key", b"1")
-            following.applied(position)
-            assert operation.is_completed
-            assert following.position == position
-        assert ["follow inbox"] == names
+    with (
+        DelayedOperationPurgatory("worker") as purgatory,
+        MemoryFeed(name="inbox").follow(purgatory, apply) as following,
+    ):
+        purgatory.try_complete_else_watch(operation, ["key"])
+        position = following.publish("key", b"1")
+        following.applied(position)
+        assert operation.is_completed
+        assert following.position == position
+    assert ["follow inbox"] == names
     assert eventually(lambda: "follow inbox" not in {thread.name for thread in threading.enumerate()})
