@@ -12,16 +12,18 @@ from prometheus_client.parser import text_string_to_metric_families
 from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, PurgatoryFull
 from purgatory.feeds import MemoryFeed
 from purgatory.metrics import _collector, register, unregister
-from tests.support import PATIENCE_S, Waiting, beside, eventually, park_one, satisfy
-from timer import ManualClock, MockTimer, SystemTimer, SystemTimerReaper
+from tests.support import PATIENCE_S, Hang, Waiting, beside, eventually, park, park_one, raising, satisfy
+from timer import ManualClock, SystemTimer, SystemTimerReaper
 from timer._base import JOIN_ERRORS
+
+STARTED = "operations_started_total"
 
 
 @pytest.fixture
-def value(registry):
+def value(registry, value):
     """The value of a series on the page of a registered collector."""
     register(registry)
-    return lambda name, **labels: registry.get_sample_value(f"purgatory_{name}", labels)
+    return value
 
 
 def series(registry):
@@ -34,34 +36,23 @@ def series(registry):
     ]
 
 
-@pytest.fixture
-def fetch(mock_timer):
-    with DelayedOperationPurgatory("fetch", timer=mock_timer) as fetch:
-        yield fetch
+def test_parked_operations_are_seen(mock_timer, value, fetch):
+    """The page has the number of parked operations, keys and entries, the room for them, and the timer's tasks."""
+    park(fetch, "a", "b")
+    mock_timer.advance_clock(1500)
+    park(fetch, "b")
 
-
-def test_parked_operations_are_seen(mock_timer, value):
-    """The page has the number of parked operations, keys and entries, and the greatest age."""
-    with DelayedOperationPurgatory("fetch", timer=mock_timer, max_parked=10) as fetch:
-        fetch.try_complete_else_watch(Waiting(), ["a", "b"])
-        mock_timer.advance_clock(1500)
-        fetch.try_complete_else_watch(Waiting(), ["b"])
-
-        assert 2 == value("parked_operations", purgatory="fetch")
-        assert 2 == value("delayed_operations", purgatory="fetch")
-        assert 2 == value("watch_keys", purgatory="fetch")
-        assert 3 == value("watch_entries", purgatory="fetch")
-        assert 10 == value("capacity_operations", purgatory="fetch")
-        assert 2 == value("timer_pending_tasks", timer="mock-timer")
-        assert 1 == value("timer_info", purgatory="fetch", timer="mock-timer")
+    wanted = {"parked_operations": 2, "delayed_operations": 2, "watch_keys": 2, "watch_entries": 3}
+    wanted["capacity_operations"] = 10
+    assert wanted == {name: value(name, purgatory="fetch") for name in wanted}
+    assert 2 == value("timer_pending_tasks", timer="mock-timer")
+    assert 1 == value("timer_info", purgatory="fetch", timer="mock-timer")
 
 
 def test_every_outcome_is_counted(mock_timer, value, fetch):
     """Each way to leave has a series of its own, and together they are what was started."""
-    satisfied, expired, cancelled, forced = (Waiting(50) for _ in range(4))
-    fetch.try_complete_else_watch(Waiting(ready=True), ["k"])
-    for operation in (satisfied, expired, cancelled, forced):
-        fetch.try_complete_else_watch(operation, ["k"])
+    park(fetch, ready=True)
+    satisfied, _, cancelled, forced = (park(fetch, delay_ms=50) for _ in range(4))
     satisfy(fetch, "k", satisfied)
     cancelled.cancel()
     forced.force_complete()
@@ -69,34 +60,27 @@ def test_every_outcome_is_counted(mock_timer, value, fetch):
 
     for outcome in ("immediate", "satisfied", "expired", "cancelled", "forced"):
         assert 1 == value("operations_completed_total", purgatory="fetch", outcome=outcome)
-    assert 5 == value("operations_started_total", purgatory="fetch")
-    assert 0 == value("parked_operations", purgatory="fetch")
-    assert 13 == value("checks_total", purgatory="fetch")
+    wanted = {"operations_started_total": 5, "parked_operations": 0, "checks_total": 13}
+    assert wanted == {name: value(name, purgatory="fetch") for name in wanted}
 
 
-def test_refusals_and_callback_errors_are_counted(mock_timer, logs, value):
+def test_refusals_and_callback_errors_are_counted(mock_timer, logs, value, fetch):
     """An operation rejected for want of room, and a hook that raised, are on the page."""
+    for _ in range(10):
+        park(fetch, delay_ms=10, complete=raising(RuntimeError))
+    with pytest.raises(PurgatoryFull):
+        park(fetch)
+    mock_timer.advance_clock(10)
 
-    def fail(operation):
-        raise RuntimeError
-
-    with DelayedOperationPurgatory("fetch", timer=mock_timer, max_parked=1) as fetch:
-        fetch.try_complete_else_watch(Waiting(10, complete=fail), ["k"])
-        with pytest.raises(PurgatoryFull):
-            fetch.try_complete_else_watch(Waiting(), ["k"])
-        mock_timer.advance_clock(10)
-
-        assert 1 == value("operations_rejected_total", purgatory="fetch")
-        assert 1 == value("callback_errors_total", purgatory="fetch")
+    assert 1 == value("operations_rejected_total", purgatory="fetch")
+    assert 10 == value("callback_errors_total", purgatory="fetch")
 
 
 def test_lateness_is_a_histogram(value):
     """Every expiry is in the lateness histogram, in the bucket of how late it was."""
-    with (
-        SystemTimerReaper("reaper", SystemTimer("wheel")) as timer,
-        DelayedOperationPurgatory("fetch", timer=timer) as fetch,
-    ):
-        fetch.try_complete_else_watch(Waiting(5), ["k"])
+    timer = SystemTimerReaper("reaper", SystemTimer("wheel"))
+    with timer, DelayedOperationPurgatory("fetch", timer=timer) as fetch:
+        park(fetch, delay_ms=5)
 
         assert eventually(lambda: value("expiry_lateness_seconds_count", timer="wheel"))
         assert 1 == value("expiry_lateness_seconds_bucket", timer="wheel", le="+Inf")
@@ -126,14 +110,12 @@ def test_reaper_that_ends_during_a_scrape_is_counted_as_ended(monkeypatch, error
         assert 1 == value("reaper_threads", timer="fetch")
 
 
-def test_overdue_bucket_shows(value):
+def test_overdue_bucket_shows(value, fetch, mock_timer):
     """A bucket that is not taken when it is due counts as overdue, which shows that the reaper stands still."""
-    timer = MockTimer("stuck")
-    with DelayedOperationPurgatory("fetch", timer=timer) as fetch:
-        fetch.try_complete_else_watch(Waiting(100), ["k"])
-        timer.clock.advance(3100)
+    park(fetch, delay_ms=100)
+    mock_timer.clock.advance(3100)
 
-        assert 3.0 == value("timer_overdue_seconds", timer="stuck")
+    assert 3.0 == value("timer_overdue_seconds", timer="mock-timer")
 
 
 def test_task_that_runs_long_shows(value):
@@ -148,76 +130,69 @@ def test_task_that_runs_long_shows(value):
         assert eventually(lambda: value("timer_handed_over_tasks", timer="fetch") == 0)
 
 
-def test_shared_timer_is_exported_once(registry, mock_timer):
+def test_shared_timer_is_exported_once(registry, mock_timer, value, fetch):
     """Two purgatories on one timer: one series of the timer, and two info series that name its purgatories."""
-    register(registry)
-    with (
-        DelayedOperationPurgatory("fetch", timer=mock_timer),
-        DelayedOperationPurgatory("produce", timer=mock_timer),
-    ):
-        found = series(registry)
+    with DelayedOperationPurgatory("produce", timer=mock_timer):
+        found = [name for name, *_ in series(registry)]
 
-        assert 1 == sum(name == "purgatory_timer_pending_tasks" for name, *_ in found)
-        assert 2 == sum(name == "purgatory_timer_info" for name, *_ in found)
+    assert 1 == found.count("purgatory_timer_pending_tasks")
+    assert 2 == found.count("purgatory_timer_info")
 
 
 def test_purgatory_without_timer(registry, value):
     """A purgatory whose operations don't expire has its own series and none of a timer."""
     with DelayedOperationPurgatory("fetch", timer_enabled=False) as fetch:
-        fetch.try_complete_else_watch(Waiting(), ["k"])
+        park(fetch)
 
         assert 1 == value("parked_operations", purgatory="fetch")
         assert 0 == value("delayed_operations", purgatory="fetch")
         assert not [name for name, *_ in series(registry) if name.startswith("purgatory_timer_info")]
 
 
-def test_namesakes_are_one_series(registry, mock_timer, value):
-    """Two purgatories of one name are added up, and of the age the greater counts: no series is doubled."""
-    with (
-        DelayedOperationPurgatory("fetch", timer=mock_timer) as one,
-        DelayedOperationPurgatory("fetch", timer=mock_timer) as other,
-    ):
-        one.try_complete_else_watch(Waiting(), ["k"])
-        mock_timer.advance_clock(1000)
-        other.try_complete_else_watch(Waiting(), ["k"])
+def test_namesakes_are_one_series(registry, mock_timer, value, fetch):
+    """Two purgatories of one name are added up: no series is doubled. Counts stay in the sum when one of them goes."""
+    with DelayedOperationPurgatory("fetch", timer=mock_timer) as passing:
+        for purgatory in (fetch, passing):
+            park(purgatory)
+            park(purgatory, ready=True)
+            mock_timer.advance_clock(1000)
         found = series(registry)
-
         assert len(set(found)) == len(found)
-        assert 2 == value("parked_operations", purgatory="fetch")
+        assert (2, 4) == tuple(value(name, purgatory="fetch") for name in ("parked_operations", STARTED))
+
+    assert 4 == value(STARTED, purgatory="fetch")
 
 
-def test_lease_that_is_extended_is_never_overdue(mock_timer, value):
+def test_lease_that_is_extended_is_never_overdue(mock_timer, value, fetch):
     """The gauge measures from the deadline: an operation that extend() keeps alive for hours is not overdue."""
-    with DelayedOperationPurgatory("leases", timer=mock_timer) as leases:
-        lease = park_one(leases, Waiting(10_000), "lease")
-        for _ in range(1_000):
-            mock_timer.advance_clock(8_000)
-            assert lease.extend(10_000)
+    lease = park(fetch, "lease", delay_ms=10_000)
+    for _ in range(1_000):
+        mock_timer.advance_clock(8_000)
+        assert lease.extend(10_000)
 
-        assert 0.0 == value("overdue_seconds", purgatory="leases")
+    assert 0.0 == value("overdue_seconds", purgatory="fetch")
 
 
-def test_bucket_that_nobody_takes_makes_its_operations_overdue(mock_timer, value):
+def test_bucket_that_nobody_takes_makes_its_operations_overdue(mock_timer, value, fetch):
     """While the timer is not driven, the gauge grows from the deadline on. An empty purgatory stays at 0."""
-    with (
-        DelayedOperationPurgatory("fetch", timer=mock_timer) as fetch,
-        DelayedOperationPurgatory("empty", timer=mock_timer),
-    ):
-        fetch.try_complete_else_watch(Waiting(10), ["k"])
-        mock_timer.clock.advance(10)
-        assert 0.0 == value("overdue_seconds", purgatory="fetch")
-        mock_timer.clock.advance(2_500)
 
-        assert 2.5 == value("overdue_seconds", purgatory="fetch")
-        assert 0.0 == value("overdue_seconds", purgatory="empty")
+    def overdue():
+        return [value("overdue_seconds", purgatory=name) for name in ("fetch", "empty")]
+
+    with DelayedOperationPurgatory("empty", timer=mock_timer):
+        park(fetch, delay_ms=10)
+        mock_timer.clock.advance(10)
+        assert [0.0, 0.0] == overdue()
+        mock_timer.clock.advance(2_500)
+        assert [2.5, 0.0] == overdue()
         mock_timer.advance_clock(0)
-        assert 0.0 == value("overdue_seconds", purgatory="fetch")
+        assert [0.0, 0.0] == overdue()
 
 
 def test_operation_whose_lock_is_held_is_overdue(mock_timer, value, fetch):
     """An expiry that waits for the user's lock is overdue on every scrape until the lock is free."""
     lock = threading.Lock()
-    operation = park_one(fetch, Waiting(1_000, lock=lock))
+    operation = park(fetch, delay_ms=1_000, lock=lock)
     with lock:
         mock_timer.advance_clock(4_000)
         # The retrier tries it again and again meanwhile: no scrape may miss it.
@@ -230,48 +205,32 @@ def test_operation_whose_lock_is_held_is_overdue(mock_timer, value, fetch):
 
 def test_batch_that_does_not_end_makes_operations_overdue(value):
     """Operations behind a hook that blocks the executor are overdue for as long as the batch has run."""
-    clock, go, inside = ManualClock(), threading.Event(), threading.Event()
+    clock, hang = ManualClock(), Hang()
     with (
         SystemTimer("t", clock=clock) as timer,
         DelayedOperationPurgatory("fetch", timer=timer, reaper_enabled=False) as fetch,
     ):
-
-        def block(_):
-            inside.set()
-            go.wait(PATIENCE_S)
-
-        fetch.try_complete_else_watch(Waiting(10, complete=block), ["k"])
-        fetch.try_complete_else_watch(Waiting(10), ["k"])
+        park(fetch, delay_ms=10, complete=hang)
+        park(fetch, delay_ms=10)
         clock.advance(10)
         timer.advance_clock(0)
-        assert inside.wait(PATIENCE_S)
+        assert hang.has_begun()
         clock.advance(7_000)
         try:
             assert 7.0 == value("overdue_seconds", purgatory="fetch")
         finally:
-            go.set()
-
-
-def test_counter_does_not_fall_when_a_namesake_goes(mock_timer, value):
-    """The counts of a purgatory stay in the sum when it is shut down and another of its name goes on."""
-    with DelayedOperationPurgatory("fetch", timer=mock_timer) as lasting:
-        lasting.try_complete_else_watch(Waiting(ready=True), ["k"])
-        with DelayedOperationPurgatory("fetch", timer=mock_timer) as passing:
-            passing.try_complete_else_watch(Waiting(ready=True), ["k"])
-            assert 2 == value("operations_started_total", purgatory="fetch")
-
-        assert 2 == value("operations_started_total", purgatory="fetch")
+            hang.release()
 
 
 def test_series_ends_with_its_purgatory(value):
     """A purgatory that was shut down is on the page no more, and one made later under its name starts at zero."""
     with DelayedOperationPurgatory("fetch", timer_enabled=False) as first:
-        first.try_complete_else_watch(Waiting(ready=True), ["k"])
-        assert 1 == value("operations_started_total", purgatory="fetch")
+        park(first, ready=True)
+        assert 1 == value(STARTED, purgatory="fetch")
 
-    assert value("operations_started_total", purgatory="fetch") is None
+    assert value(STARTED, purgatory="fetch") is None
     with DelayedOperationPurgatory("fetch", timer_enabled=False):
-        assert 0 == value("operations_started_total", purgatory="fetch")
+        assert 0 == value(STARTED, purgatory="fetch")
 
 
 @pytest.mark.parametrize("histograms", [False, True])
@@ -288,14 +247,10 @@ def test_collector_keeps_nothing_alive(registry, histograms, value):
     assert value("parked_operations", purgatory="forgotten") is None
 
 
-def test_registering_twice_is_registering_once(registry):
+def test_registering_twice_is_registering_once(registry, fetch):
     """A second call returns the collector of the first, and nothing is exported twice."""
-    first = register(registry)
-    second = register(registry)
-    with DelayedOperationPurgatory("fetch"):
-        found = series(registry)
-
-    assert first is second
+    assert register(registry) is register(registry)
+    found = series(registry)
     assert len(set(found)) == len(found)
 
 
@@ -319,21 +274,11 @@ def test_unregister_takes_everything_back(registry, value):
         assert 0 == value("parked_operations", purgatory="fetch")
 
 
-def test_describe_names_all_that_is_collected(registry, mock_timer):
-    """The described families are those that are collected, so that a registry sees a clash before the first scrape."""
-    collector = register(registry, histograms=True, callbacks=True, types=True, tenants=True)
-    with DelayedOperationPurgatory("fetch", timer=mock_timer):
-        collected = {family.name for family in collector.collect()}
-
-    assert {family.name for family in collector.describe()} == collected
-    assert not [sample for family in collector.describe() for sample in family.samples]
-
-
 def test_no_label_but_the_documented(registry, fetch):
     """Series are labelled by purgatory, timer or feed, and outcome. Never by what a client chose, such as a key."""
     register(registry, histograms=True, callbacks=True)
     feed = MemoryFeed("inbox")
-    fetch.try_complete_else_watch(Waiting(), ["a key of a client"])
+    park(fetch, "a key of a client")
     labels = {label for _, *pairs in series(registry) for label, _ in pairs}
 
     assert {"purgatory", "timer", "feed", "outcome", "le"} == labels
@@ -381,8 +326,8 @@ def test_names_that_become_one_label_are_added_up(monkeypatch, value):
     slow = {(name, hook): 1 for name in names for hook in ("on_complete", "on_expiration")}
     monkeypatch.setattr(_collector, "slow_callbacks", lambda: slow)
     with DelayedOperationPurgatory(names[0]) as one, DelayedOperationPurgatory(names[1]) as other:
-        one.try_complete_else_watch(Waiting(), ["k"])
-        other.try_complete_else_watch(Waiting(), ["k"])
+        park(one)
+        park(other)
 
         assert 2 == value("parked_operations", purgatory=names[1])
         assert 4 == value("slow_callbacks_total", purgatory=names[1])
@@ -392,8 +337,8 @@ def test_normal_ends_are_no_failures(mock_timer, value, fetch):
     """``operations_failed`` has the expired and the cancelled operations, without those that ended normally."""
     poll = type("Poll", (Waiting,), {"normal_ends": {Outcome.EXPIRED}})
     for kind in (Waiting, poll, poll):
-        fetch.try_complete_else_watch(kind(50), ["k"])
-        fetch.try_complete_else_watch(kind(500), ["gone"])
+        park_one(fetch, kind(50))
+        park_one(fetch, kind(500), "gone")
     fetch.cancel_for_key("gone")
     mock_timer.advance_clock(50)
 

@@ -4,13 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry
 
 from purgatory import DelayedOperationPurgatory
 from purgatory.feeds import MemoryFeed
 from purgatory.journal import JournalCollector, JournalStats
-from purgatory.metrics import PurgatoryCollector, register, unregister
-from tests.support import Waiting
+from purgatory.metrics import PurgatoryCollector, register
+from tests.support import park
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 
@@ -43,20 +42,21 @@ def test_docs_list_every_metric(page, families):
     assert described(families()) == listed(page)
 
 
-def test_page_has_what_is_described():
-    """With all options, a scrape has the families that the collector describes, and each has a series."""
-    registry = CollectorRegistry()
+def test_page_has_what_is_described(registry):
+    """With all options, a scrape has the families that the collector describes, and each has a series.
+
+    So a registry sees a clash of names before the first scrape.
+    """
     collector = register(registry, histograms=True, callbacks=True, types=True, tenants=True)
     feed = MemoryFeed("of this test")
     with (
         DelayedOperationPurgatory("p", max_parked=5, tenant=lambda _: "t") as purgatory,
         feed.follow(DelayedOperationPurgatory("f", reaper_enabled=False), lambda _: []),
     ):
-        purgatory.try_complete_else_watch(Waiting(), ["k"])
-        purgatory.try_complete_else_watch(Waiting(), ["l"])
-        purgatory.cancel_for_key("l")
+        park(purgatory, "k")
+        park(purgatory, "l").cancel()
         collected = list(collector.collect())
-    unregister(registry)
 
     assert described(collector.describe()) == described(collected)
     assert [] == [family.name for family in collected if not family.samples]
+    assert [] == [family.name for family in collector.describe() if family.samples]

@@ -4,11 +4,11 @@ import asyncio
 import gc
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 
-from purgatory.aio import AsyncPurgatory
 from purgatory.feeds import FeedGap, FeedUnavailable, MemoryFeed, PublishRejected
 from purgatory.metrics import register
+from tests.support.feeds import Worker
 from tests.support.loops import until
 
 
@@ -36,6 +36,12 @@ def scrapes(registry, request):
     return Scrapes(registry, request.node.name)
 
 
+@pytest.fixture
+def feed(scrapes):
+    """The feed of this test. A test that is a coroutine gets it open."""
+    return MemoryFeed(scrapes.name)
+
+
 def check(event):
     """An ``apply`` that fails on one value."""
     if event.value == b"bad":
@@ -43,40 +49,34 @@ def check(event):
     return [event.key]
 
 
-async def test_worker_in_good_health(scrapes):
+async def test_worker_in_good_health(scrapes, feed):
     """Position, lag and counters are those of the feed."""
-    feed = MemoryFeed(scrapes.name)
-    async with AsyncPurgatory("p") as purgatory, feed.follow(purgatory, check, reload=lambda: None) as following:
-        for value in (b"1", b"bad", b"3"):
-            position = await feed.publish("key", value)
-        await following.applied(position)
+    async with Worker(feed, apply=check, reload=lambda: None) as worker:
+        await worker.publish(b"1", b"bad", b"3")
         await until(lambda: scrapes["lag_seconds"] == 0)
         assert [1, 3, 0] == scrapes.of("following", "position_events", "lag_events")
         assert [2, 1, 3] == scrapes.of("events_applied_total", "events_skipped_total", "events_published_total")
         assert [0, 1, 0] == scrapes.of("gaps_total", "reloads_total", "reload_errors_total")
 
 
-async def test_lost_connection_and_gap_show(scrapes):
+async def test_lost_connection_and_gap_show(scrapes, feed):
     """A worker without a connection does not follow and lags. Afterwards, reconnections and gaps are counted."""
-    feed = MemoryFeed(scrapes.name, keep=1)
-    async with AsyncPurgatory("p") as purgatory, feed.follow(purgatory, check, reload=lambda: None) as following:
+    async with Worker(feed, reload=lambda: None) as worker:
         feed.disconnect(away=True)
-        await until(lambda: not following.is_following)
+        await until(lambda: not worker.following.is_following)
         with pytest.raises(PublishRejected):
             await feed.publish("key", b"1")
-        assert [0, 1] == scrapes.of("following", "publishes_rejected_total")
+        assert [0, 1, None] == scrapes.of("following", "publishes_rejected_total", "lag_events")
         assert 0 < scrapes["lag_seconds"]
-        assert scrapes["lag_events"] is None
         feed.restart()
         feed.come_back()
-        await until(lambda: following.is_following)
+        await until(lambda: worker.following.is_following)
         assert [1, 1] == scrapes.of("following", "gaps_total")
         assert [1, 2] == scrapes.of("reconnections_total", "reloads_total")
 
 
-async def test_publish_time_is_a_histogram(scrapes):
+async def test_publish_time_is_a_histogram(scrapes, feed):
     """Each accepted publish is in a bucket, and the buckets are those of the other histograms."""
-    feed = MemoryFeed(scrapes.name)
     for _ in range(3):
         await feed.publish("key", b"1")
 
@@ -84,57 +84,45 @@ async def test_publish_time_is_a_histogram(scrapes):
     assert 0 < scrapes["publish_seconds_sum"] < 60
     assert 3 == scrapes.bucket("+Inf")
     assert scrapes.bucket(repr(2**14 / 1e9)) is not None
-    await feed.aclose()
 
 
-async def test_process_that_only_publishes_has_no_gauges(scrapes):
+async def test_process_that_only_publishes_has_no_gauges(scrapes, feed):
     """It follows nothing, which is no failure."""
-    feed = MemoryFeed(scrapes.name)
     await feed.publish("key", b"1")
 
     assert [None] * 4 == scrapes.of("following", "position_events", "lag_events", "lag_seconds")
     assert 1 == scrapes["events_published_total"]
-    await feed.aclose()
 
 
-async def test_worker_that_stopped_with_an_error_does_not_follow_until_another_does(scrapes):
+async def test_worker_that_stopped_with_an_error_does_not_follow_until_another_does(scrapes, feed):
     """A web server that logs the error and serves on is seen. A start that fails does not hide it."""
-    feed = MemoryFeed(scrapes.name, keep=1)
-    async with AsyncPurgatory("p") as purgatory:
-        with pytest.raises(FeedGap):
-            async with feed.follow(purgatory, check):
-                feed.restart()
-                await asyncio.sleep(60)
-        assert 0 == scrapes["following"]
-        feed.disconnect(away=True)
-        with pytest.raises(FeedUnavailable):
-            async with feed.follow(purgatory, check, start_timeout_ms=0):
-                pass
-        assert 0 == scrapes["following"]
-        feed.come_back()
-        async with feed.follow(purgatory, check):
-            assert 1 == scrapes["following"]
-        assert scrapes["following"] is None
+    with pytest.raises(FeedGap):
+        async with Worker(feed):
+            feed.restart()
+            await asyncio.sleep(60)
+    assert 0 == scrapes["following"]
+    feed.disconnect(away=True)
+    with pytest.raises(FeedUnavailable):
+        async with Worker(feed, start_timeout_ms=0):
+            pass
+    assert 0 == scrapes["following"]
+    feed.come_back()
+    async with Worker(feed):
+        assert 1 == scrapes["following"]
+    assert scrapes["following"] is None
 
 
-async def test_namesakes_are_one_series_and_the_one_behind_counts(scrapes):
+async def test_namesakes_are_one_series_and_the_one_behind_counts(scrapes, feed):
     """Counters are added up. If one of two does not follow, the series says so, and shows its position."""
-    one, other = MemoryFeed(scrapes.name), MemoryFeed(scrapes.name)
-    async with (
-        AsyncPurgatory("p") as purgatory,
-        one.follow(purgatory, check) as first,
-        other.follow(purgatory, check) as second,
-    ):
-        await first.applied(await one.publish("key", b"1"))
-        for value in (b"1", b"2"):
-            position = await other.publish("key", value)
-        await second.applied(position)
+    async with Worker(feed) as one, Worker(MemoryFeed(scrapes.name)) as other:
+        await one.publish(b"1")
+        await other.publish(b"1", b"2")
         assert [1, 1, 3] == scrapes.of("following", "position_events", "events_applied_total")
-        one.disconnect(away=True)
-        await until(lambda: not first.is_following)
+        feed.disconnect(away=True)
+        await until(lambda: not one.following.is_following)
         assert 0 == scrapes["following"]
         assert 0 < scrapes["lag_seconds"]
-        one.come_back()
+        feed.come_back()
 
 
 async def test_series_ends_with_its_feed(scrapes, registry):
@@ -146,9 +134,8 @@ async def test_series_ends_with_its_feed(scrapes, registry):
     assert f'feed="{scrapes.name}"'.encode() not in generate_latest(registry)
 
 
-async def test_name_without_an_encoding_is_exported():
+async def test_name_without_an_encoding_is_exported(registry):
     """A lone surrogate in a name does not break the page."""
-    registry = CollectorRegistry()
     register(registry)
     feed = MemoryFeed("\ud800")
     assert rb'feed="\\ud800"' in generate_latest(registry)

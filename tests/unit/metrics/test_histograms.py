@@ -5,7 +5,7 @@ import pytest
 from purgatory import DelayedOperationPurgatory
 from purgatory.metrics import CallbackTime, ParkedTime, register
 from purgatory.metrics._histograms import FOLD_AT, PowerHistogram, cumulated
-from tests.support import Waiting, park_one, run_threads
+from tests.support import park, run_threads
 
 
 def bucket_of(counts):
@@ -58,7 +58,7 @@ def test_time_parked_is_by_outcome(outcome, purgatory, mock_timer):
     """The time from parking to the outcome is counted under that outcome, whichever it is."""
     parked_time = ParkedTime(mock_timer.now_ns)
     purgatory.attach(parked_time)
-    operation = park_one(purgatory, Waiting(40))
+    operation = park(purgatory, delay_ms=40)
     if outcome == "expired":
         mock_timer.advance_clock(40)
     else:
@@ -72,11 +72,12 @@ def test_time_parked_is_by_outcome(outcome, purgatory, mock_timer):
     assert 1 == sum(sum(counts) for counts, _ in times.values())
 
 
-def test_immediate_operation_was_never_parked():
+def test_immediate_operation_was_never_parked(purgatory):
     """What completes at once has callback time, and no time parked."""
     parked_time, callback_time = ParkedTime(), CallbackTime()
-    with DelayedOperationPurgatory("p", observers=[parked_time, callback_time]) as purgatory:
-        purgatory.try_complete_else_watch(Waiting(ready=True), ["k"])
+    purgatory.attach(parked_time)
+    purgatory.attach(callback_time)
+    park(purgatory, ready=True)
 
     assert 0 == sum(sum(counts) for counts, _ in parked_time.read().values())
     assert 1 == sum(callback_time.read()[0])
@@ -90,64 +91,56 @@ def test_callback_time_is_that_of_the_hooks(purgatory, mock_timer):
     def work(operation):
         mock_timer.clock.advance(7)
 
-    purgatory.try_complete_else_watch(Waiting(1, complete=work, expire=work), ["k"])
+    park(purgatory, delay_ms=1, complete=work, expire=work)
     mock_timer.advance_clock(1)
 
     assert 14_000_000 == observer.read()[1]
 
 
-def test_what_waits_is_bounded():
+def test_what_waits_is_bounded(purgatory):
     """Without a scrape, observations don't pile up: they are folded as they come."""
     observer = CallbackTime()
-    with DelayedOperationPurgatory("p", observers=[observer], timer_enabled=False) as purgatory:
-        for _ in range(3 * FOLD_AT):
-            purgatory.try_complete_else_watch(Waiting(ready=True), ["k"])
+    purgatory.attach(observer)
+    for _ in range(3 * FOLD_AT):
+        park(purgatory, ready=True)
 
-        assert len(observer._histogram.waiting) <= FOLD_AT + 1
-        assert 3 * FOLD_AT == sum(observer.read()[0])
+    assert len(observer._histogram.waiting) <= FOLD_AT + 1
+    assert 3 * FOLD_AT == sum(observer.read()[0])
 
 
-def test_observer_attached_late_is_quiet_about_the_past():
+def test_observer_attached_late_is_quiet_about_the_past(purgatory):
     """An operation on its way out when the observer came is not counted, and nothing is left behind."""
     observer = CallbackTime()
-    with DelayedOperationPurgatory("p") as purgatory:
-        operation = park_one(purgatory, Waiting(complete=lambda _: purgatory.attach(observer)))
-        operation.force_complete()
+    park(purgatory, complete=lambda _: purgatory.attach(observer)).force_complete()
 
     assert 0 == sum(observer.read()[0])
     assert {} == observer._began
 
 
-def test_purgatory_made_later_is_measured_too(registry):
+def test_purgatory_made_later_is_measured_too(registry, value, purgatory):
     """``register(histograms=True, callbacks=True)`` attaches to purgatories that exist and to those that come."""
-    with DelayedOperationPurgatory("before", timer_enabled=False) as before:
-        register(registry, histograms=True, callbacks=True)
-        with DelayedOperationPurgatory("after", timer_enabled=False) as after:
-            for purgatory in (before, after):
-                purgatory.try_complete_else_watch(Waiting(ready=True), ["k"])
-            for name in ("before", "after"):
-                assert 1 == registry.get_sample_value("purgatory_callback_seconds_count", {"purgatory": name})
+    register(registry, histograms=True, callbacks=True)
+    with DelayedOperationPurgatory("after", timer_enabled=False) as after:
+        for each in (purgatory, after):
+            park(each, ready=True)
+            assert 1 == value("callback_seconds_count", purgatory=each.name)
 
 
-def test_without_histograms_nothing_is_attached(registry):
+def test_without_histograms_nothing_is_attached(registry, purgatory):
     """The plain collector attaches no observer: the hot path stays as it is."""
     register(registry)
-    with DelayedOperationPurgatory("p", timer_enabled=False) as purgatory:
-        assert () == purgatory._observers.finished
+    assert () == purgatory._observers.finished
 
 
 @pytest.mark.parametrize("moved_ms", [20, 5000, -30])
-def test_time_parked_is_from_parking_also_after_extend(registry, moved_ms, purgatory, mock_timer):
+def test_time_parked_is_from_parking_also_after_extend(registry, value, moved_ms, purgatory, mock_timer):
     """A deadline that extend() has moved does not change since when the operation is parked."""
     register(registry, histograms=True, types=True)
-    operation = park_one(purgatory, Waiting(100))
+    operation = park(purgatory, delay_ms=100)
     mock_timer.advance_clock(4)
     operation.extend(100 + moved_ms)
     mock_timer.advance_clock(6)
     operation.force_complete()
-    labels = {"purgatory": "p", "outcome": "forced"}
 
-    assert 0.010 == registry.get_sample_value("purgatory_time_parked_seconds_sum", labels)
-    assert 0.010 == registry.get_sample_value(
-        "purgatory_time_parked_by_type_seconds_total", {"purgatory": "p", "operation": "Waiting"}
-    )
+    assert 0.010 == value("time_parked_seconds_sum", purgatory="p", outcome="forced")
+    assert 0.010 == value("time_parked_by_type_seconds_total", purgatory="p", operation="Waiting")

@@ -5,11 +5,11 @@ import itertools
 import sys
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 
 from purgatory import DelayedOperationPurgatory
-from purgatory.metrics import register, unregister
-from tests.support import Waiting
+from purgatory.metrics import register
+from tests.support import park
 from timer import MockTimer
 
 
@@ -41,7 +41,7 @@ def filled():
             purgatory = DelayedOperationPurgatory("p", timer=timer, shards=16)
             made.append(purgatory)
             for key in keys:
-                purgatory.try_complete_else_watch(Waiting(60_000), [key])
+                park(purgatory, key)
             return purgatory
 
         yield fill
@@ -50,20 +50,18 @@ def filled():
 
 
 @pytest.mark.parametrize("keys", [range(2_000), [0] * 2_000], ids=["own keys", "one key"])
-def test_scrape_costs_the_same_whatever_is_parked(filled, keys):
+def test_scrape_costs_the_same_whatever_is_parked(filled, keys, registry, value):
     """A scrape of 2,000 operations calls as many functions as one of a single operation per shard."""
     gc.collect()  # a scrape would find the purgatories of other tests
-    registry = CollectorRegistry()
     register(registry)
     purgatory = filled(range(16))
     generate_latest(registry)  # the first prepares what later ones reuse
     single = calls(lambda: generate_latest(registry))
     for key in keys:
-        purgatory.try_complete_else_watch(Waiting(60_000), [key])
+        park(purgatory, key)
 
-    assert 2_016 == registry.get_sample_value("purgatory_parked_operations", {"purgatory": "p"})
+    assert 2_016 == value("parked_operations", purgatory="p")
     assert abs(single - calls(lambda: generate_latest(registry))) <= 20
-    unregister(registry)
 
 
 def test_snapshot_walks_keys_and_not_operations(filled):
@@ -76,14 +74,9 @@ def test_snapshot_walks_keys_and_not_operations(filled):
 
 def test_snapshot_finds_the_oldest_behind_operations_that_leave(filled):
     """The first operation of a key may be on its way out: then one of those behind it is the oldest."""
-    purgatory = filled(())
-    ages = []
-
-    def look(_):
-        ages.append(purgatory.snapshot().oldest_age_ms)
-
+    purgatory, ages = filled(()), []
     for delay_ms in (5, 60_000):
-        purgatory.try_complete_else_watch(Waiting(delay_ms, complete=look), ["k"])
+        park(purgatory, delay_ms=delay_ms, complete=lambda _: ages.append(purgatory.snapshot().oldest_age_ms))
     purgatory.timer.advance_clock(5)
 
     assert [5.0] == ages
@@ -93,7 +86,7 @@ def test_operations_can_be_taken_in_parts(filled):
     """The first operations of many are given without a walk over all, and each operation is given once."""
     purgatory = filled(range(2_000))
     for keys in itertools.permutations(range(3)):
-        purgatory.try_complete_else_watch(Waiting(60_000), keys)
+        park(purgatory, *keys)
     everything = calls(purgatory.operations)
 
     assert calls(lambda: list(itertools.islice(purgatory.iter_operations(), 50))) < everything / 4
