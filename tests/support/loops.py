@@ -13,12 +13,38 @@ from typing import Any, TypeVar
 import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome
-from purgatory.aio import AsyncPurgatory
+from purgatory.aio import AsyncOperation, AsyncPurgatory
 
 Answer = TypeVar("Answer")
 
 #: How long a test's coroutine may take.
 PATIENCE_S = 60.0
+
+
+class Async(AsyncOperation):
+    """Completes when ``ready`` is set. ``history`` names the coroutine hooks, which let the loop run in between."""
+
+    def __init__(
+        self, delay_ms: int = 60_000, *, ready: bool = False, complete: Callable[[], Awaitable[object]] | None = None
+    ) -> None:
+        super().__init__(delay_ms)
+        self.ready = ready
+        self.history: list[str] = []
+        self.doing = complete
+
+    def try_complete(self) -> bool:
+        return self.ready and self.force_complete()
+
+    async def on_complete(self) -> None:
+        self.history.append("complete begins")
+        await asyncio.sleep(0)
+        if self.doing is not None:
+            await self.doing()
+        self.history.append("complete ends")
+
+    async def on_expiration(self) -> None:
+        await asyncio.sleep(0)
+        self.history.append("expire")
 
 
 def loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:

@@ -21,35 +21,26 @@ from purgatory import (
 )
 from purgatory._events.log import Throttle
 from purgatory.aio import AsyncOperation, AsyncPurgatory
-from tests.support import Waiting, in_thread, satisfy
-from tests.support.loops import parked, until
-
-
-class Async(AsyncOperation):
-    def __init__(self, delay_ms=60_000, *, ready=False, complete=None):
-        super().__init__(delay_ms)
-        self.ready = ready
-        self.history = []
-        self.doing = complete
-
-    def try_complete(self):
-        return self.ready and self.force_complete()
-
-    async def on_complete(self):
-        self.history.append("complete begins")
-        await asyncio.sleep(0)
-        if self.doing is not None:
-            await self.doing()
-        self.history.append("complete ends")
-
-    async def on_expiration(self):
-        await asyncio.sleep(0)
-        self.history.append("expire")
+from tests.support import Waiting, in_thread, make_ready, satisfy
+from tests.support.loops import Async, parked, until
 
 
 class HalfAsync(Async):
     def on_expiration(self):
         self.history.append("expired plainly")
+
+
+def places_done(operations):
+    """The places of the operations that have completed."""
+    return [place for place, operation in enumerate(operations) if operation.is_completed]
+
+
+async def many(purgatory, number, *, ready=0):
+    """So many parked operations, of which the last so many can complete, and the tasks that await them."""
+    operations = [Waiting() for _ in range(number)]
+    tasks = await parked(purgatory, *operations)
+    make_ready(operations[number - ready :])
+    return operations, tasks
 
 
 # -- park
@@ -100,14 +91,6 @@ async def test_time_expires(purgatory, delay_ms):
     assert ["complete", "expire"] == operation.history
 
 
-async def test_operation_completed_before_is_answered(purgatory):
-    """Parking an operation that was forced before it was parked answers at once."""
-    operation = Waiting()
-    operation.force_complete()
-    assert Outcome.FORCED is await purgatory.park(operation, ["k"])
-    assert 0 == purgatory.waiting
-
-
 async def test_check_of_many_keys_satisfies(purgatory):
     """An operation under several keys is checked once. A check of all keys works from the loop and from any thread."""
     operation, other = Waiting(), Waiting()
@@ -120,32 +103,34 @@ async def test_check_of_many_keys_satisfies(purgatory):
     other.ready = True
     await asyncio.to_thread(purgatory.check_and_complete_all, ["a", "b", "c"])
     assert [Outcome.SATISFIED] * 2 == [await task for task in tasks]
-    with pytest.raises(WatchKeysType):
-        purgatory.check_and_complete_all("abc")
-    with pytest.raises(UnhashableKey):
-        purgatory.check_and_complete_all(["a", []])
-    with pytest.raises(UnhashableKey):
-        purgatory.check_and_complete([])
+
+
+@pytest.mark.parametrize(
+    ("check", "keys", "error"),
+    [
+        ("check_and_complete_all", "abc", WatchKeysType),
+        ("check_and_complete_all", ["a", []], UnhashableKey),
+        ("check_and_complete", [], UnhashableKey),
+    ],
+)
+async def test_check_of_bad_keys_raises(purgatory, check, keys, error):
+    """Keys that are none raise what the core raises."""
+    with pytest.raises(error):
+        getattr(purgatory, check)(keys)
 
 
 async def test_check_of_many_keys_with_a_hot_one_is_made_in_slices(opened):
     """More operations than a slice are all checked, and the loop runs other callbacks in between."""
     async with opened(slice_size=8) as purgatory:
-        operations = [Waiting(ready=False) for _ in range(40)]
-        tasks = await parked(purgatory, *operations)
-        for operation in operations:
-            operation.ready = True
+        _, tasks = await many(purgatory, 40, ready=40)
         assert purgatory.check_and_complete_all(["k", "k", "other"]) < 40
         assert [Outcome.SATISFIED] * 40 == [await task for task in tasks]
 
 
 async def test_many_are_woken_by_one_check(purgatory):
     """One check wakes every task under the key whose operation can complete, and no other."""
-    operations = [Waiting() for _ in range(200)]
-    tasks = await parked(purgatory, *operations)
-    for operation in operations[::2]:
-        operation.ready = True
-    purgatory.check_and_complete("k")
+    operations, tasks = await many(purgatory, 200)
+    satisfy(purgatory, "k", *operations[::2])
     assert [Outcome.SATISFIED] * 100 == await asyncio.gather(*tasks[::2])
     assert 100 == purgatory.waiting
     assert not any(task.done() for task in tasks[1::2])
@@ -188,19 +173,6 @@ async def test_operation_parked_in_the_core_is_not_taken_out(purgatory):
     with pytest.raises(AlreadyParked):
         await purgatory.park(operation, ["k"])
     assert operation.outcome is None
-
-
-async def test_full_purgatory_refuses(opened):
-    """A full purgatory rejects the operation, and takes it once there is room."""
-    async with opened(max_parked=1) as purgatory:
-        first, second = Waiting(), Waiting()
-        (task,) = await parked(purgatory, first)
-        with pytest.raises(PurgatoryFull):
-            await purgatory.park(second, ["k"])
-        first.force_complete()
-        await task
-        second.ready = True
-        assert Outcome.IMMEDIATE is await purgatory.park(second, ["k"])
 
 
 # -- cancel
@@ -330,25 +302,24 @@ async def fail_later():
     fail()
 
 
-@pytest.mark.parametrize(("kind", "hook"), [(Waiting, fail), (Async, fail_later)])
+async def await_cancelled():
+    future = asyncio.get_running_loop().create_future()
+    future.cancel()
+    await future
+
+
+@pytest.mark.parametrize(("kind", "hook"), [(Waiting, fail), (Async, fail_later), (Async, await_cancelled)])
 async def test_hook_that_raises_is_contained(purgatory, logs, kind, hook):
-    """An error of a hook, plain or a coroutine, is counted and logged. The awaiting task gets the outcome."""
+    """An error of a hook, plain or a coroutine, or of its own work that was cancelled, is counted and logged.
+
+    The awaiting task gets the outcome, and ``on_expiration`` runs after it.
+    """
+    late = kind(3, complete=hook)
     assert Outcome.IMMEDIATE is await purgatory.park(kind(ready=True, complete=hook), ["k"])
-    assert {"on_complete": 1} == purgatory.snapshot().callback_errors
-
-
-async def test_coroutine_hook_that_awaits_a_cancelled_future_is_contained(purgatory, logs):
-    """A hook whose own work was cancelled is counted as failed, and ``on_expiration`` runs after it."""
-
-    async def fail():
-        future = asyncio.get_running_loop().create_future()
-        future.cancel()
-        await future
-
-    operation = Async(3, complete=fail)
-    assert Outcome.EXPIRED is await purgatory.park(operation, ["k"])
-    assert {"on_complete": 1} == purgatory.snapshot().callback_errors
-    assert "expire" == operation.history[-1]
+    assert Outcome.EXPIRED is await purgatory.park(late, ["k"])
+    assert {"on_complete": 2} == purgatory.snapshot().callback_errors
+    assert "expire" == late.history[-1]
+    assert "callback_failed" in {entry["event"] for entry in logs}
 
 
 @pytest.mark.parametrize("also_outside", [False, True])
@@ -422,14 +393,11 @@ async def test_plain_hook_runs_in_the_context_of_its_park_if_asked(run):
     who = contextvars.ContextVar("who", default="nobody")
     seen = []
     async with AsyncPurgatory("kept", keep_context=True) as purgatory:
-
-        async def go(name, operation):
+        tasks, operations = [], [Waiting(complete=lambda _: seen.append(who.get())) for _ in range(2)]
+        for name, operation in zip("ab", operations, strict=True):
             who.set(name)
-            return await purgatory.park(operation, ["k"])
-
-        operations = [Waiting(complete=lambda _: seen.append(who.get())) for _ in range(2)]
-        tasks = [asyncio.create_task(go(name, own)) for name, own in zip("ab", operations, strict=True)]
-        await until(lambda: all(operation.keys for operation in operations))
+            tasks += await parked(purgatory, operation)
+        who.set("the one who checked")
         in_thread(satisfy, purgatory, "k", operations[0])
         assert Outcome.SATISFIED is await tasks[0]
     assert Outcome.EXPIRED is await tasks[1]
@@ -479,11 +447,15 @@ async def test_refused_operation_keeps_its_coroutine_hooks(purgatory):
     assert "complete ends" == operation.history[-1]
 
 
-async def test_coroutine_hooks_are_refused_by_the_core_also_after_a_park(purgatory):
-    """A type of which one was awaited is still rejected where its hooks would not be awaited."""
+async def test_coroutine_hooks_are_refused_by_the_core(purgatory):
+    """An operation is rejected untouched where its hooks would not be awaited, also after one of its type was."""
+    core, operation = purgatory.purgatory, Async()
+    with pytest.raises(InvalidOperation, match="coroutines.*AsyncPurgatory"):
+        core.try_complete_else_watch(operation, ["k"])
+    assert (0, None) == (core.parked, operation.outcome)
     await purgatory.park(Async(ready=True), ["k"])
     with pytest.raises(InvalidOperation, match="coroutines"):
-        purgatory.purgatory.try_complete_else_watch(Async(ready=True), ["k"])
+        core.try_complete_else_watch(operation, ["k"])
 
 
 # -- wait_for
@@ -503,8 +475,12 @@ async def test_wait_for_waits_until_it_holds(purgatory):
 async def test_predicate_that_raises_ends_the_wait(purgatory):
     """An error of a predicate is raised in its own waiting task only, at once or later."""
     broken = []
-    task = asyncio.create_task(purgatory.wait_for(lambda: broken and 1 / 0, keys=["k"], timeout_ms=60_000))
-    other = asyncio.create_task(purgatory.wait_for(lambda: broken, keys=["k"], timeout_ms=60_000))
+    with pytest.raises(ZeroDivisionError):
+        await purgatory.wait_for(lambda: 1 / 0, keys=["k"], timeout_ms=60_000)
+    task, other = (
+        asyncio.create_task(purgatory.wait_for(predicate, keys=["k"], timeout_ms=60_000))
+        for predicate in (lambda: broken and 1 / 0, lambda: broken)
+    )
     await until(lambda: purgatory.purgatory.parked == 2)
     broken.append(1)
     purgatory.check_and_complete("k")
@@ -568,23 +544,19 @@ async def test_tenant_without_a_place_is_refused(run):
 async def test_hot_key_is_checked_in_slices(opened):
     """A key that many wait under is checked a slice at a time, and the loop goes round in between."""
     async with opened(slice_size=10) as purgatory:
-        operations = [Waiting() for _ in range(95)]
-        tasks = await parked(purgatory, *operations)
-        assert 10 == satisfy(purgatory, "k", *operations)
-        assert 10 == sum(operation.is_completed for operation in operations)
+        operations, tasks = await many(purgatory, 95, ready=95)
+        assert 10 == purgatory.check_and_complete("k")
+        assert list(range(10)) == places_done(operations)
         await asyncio.sleep(0)
-        assert 20 == sum(operation.is_completed for operation in operations)
+        assert list(range(20)) == places_done(operations)
         assert [Outcome.SATISFIED] * 95 == await asyncio.gather(*tasks)
 
 
 async def test_limit_wakes_so_many_in_order_of_arrival(purgatory):
     """A check with a limit completes that many, first come first served, and passes over those that cannot complete."""
-    operations = [Waiting() for _ in range(6)]
-    await parked(purgatory, *operations)
-    for operation in operations[1:]:
-        operation.ready = True
+    operations, _ = await many(purgatory, 6, ready=5)
     assert 2 == purgatory.check_and_complete("k", limit=2)
-    assert [1, 2] == [place for place, operation in enumerate(operations) if operation.is_completed]
+    assert [1, 2] == places_done(operations)
     assert 1 == purgatory.check_and_complete("k", 1)
     assert 2 == purgatory.check_and_complete("k")
 
@@ -592,41 +564,31 @@ async def test_limit_wakes_so_many_in_order_of_arrival(purgatory):
 async def test_limit_holds_for_all_slices_of_a_hot_key(opened):
     """However many slices it takes to find them, a check with a limit completes as many as it says."""
     async with opened(slice_size=10) as purgatory:
-        operations = [Waiting() for _ in range(100)]
-        await parked(purgatory, *operations)
-        for operation in operations[8::3]:
-            operation.ready = True
-        assert 1 == purgatory.check_and_complete("k", limit=5)
+        operations, _ = await many(purgatory, 100)
+        assert 1 == satisfy(purgatory, "k", *operations[8::3], limit=5)
         await until(lambda: operations[20].is_completed)
         await asyncio.sleep(0.01)
-        done = [place for place, operation in enumerate(operations) if operation.is_completed]
-        assert [8, 11, 14, 17, 20] == done
+        assert [8, 11, 14, 17, 20] == places_done(operations)
         assert {2} == {operation.checks for operation in operations[21:]}, "looked at when they were parked only"
 
 
 async def test_limits_during_a_sweep_are_added_up(opened):
     """Events with limits that come during a sweep are each good for their number, from the head on."""
     async with opened(slice_size=10) as purgatory:
-        operations = [Waiting() for _ in range(100)]
-        await parked(purgatory, *operations)
-        operations[60].ready = True
-        assert 0 == purgatory.check_and_complete("k", limit=1)
-        for operation in operations[:60]:
-            operation.ready = True
-        assert 0 == purgatory.check_and_complete("k", limit=1)
+        operations, _ = await many(purgatory, 100)
+        assert 0 == satisfy(purgatory, "k", operations[60], limit=1)
+        assert 0 == satisfy(purgatory, "k", *operations[:60], limit=1)
         assert 0 == purgatory.check_and_complete("k", limit=2)
-        await until(lambda: sum(operation.is_completed for operation in operations) == 4)
+        await until(lambda: len(places_done(operations)) == 4)
         await asyncio.sleep(0.01)
         # The sweep under way takes the first that it comes to. The next one begins at the head.
-        done = [place for place, operation in enumerate(operations) if operation.is_completed]
-        assert [0, 1, 2, 10] == done
+        assert [0, 1, 2, 10] == places_done(operations)
 
 
 async def test_event_without_a_limit_lifts_that_of_the_next_sweep(opened):
     """An event without a limit that comes during a sweep is good for everyone, whatever others come."""
     async with opened(slice_size=10) as purgatory:
-        operations = [Waiting() for _ in range(50)]
-        tasks = await parked(purgatory, *operations)
+        operations, tasks = await many(purgatory, 50)
         purgatory.check_and_complete("k", limit=1)
         satisfy(purgatory, "k", *operations)
         purgatory.check_and_complete("k", limit=1)
@@ -635,30 +597,25 @@ async def test_event_without_a_limit_lifts_that_of_the_next_sweep(opened):
 
 async def test_limits_of_other_threads_count_each(purgatory):
     """Checks with a limit that another thread makes are each good for their number."""
-    operations = [Waiting() for _ in range(10)]
-    await parked(purgatory, *operations)
-    for operation in operations:
-        operation.ready = True
+    operations, _ = await many(purgatory, 10, ready=10)
     in_thread(lambda: [purgatory.check_and_complete("k", limit=2) for _ in range(2)])
-    await until(lambda: sum(operation.is_completed for operation in operations) == 4)
+    await until(lambda: len(places_done(operations)) == 4)
     await asyncio.sleep(0.01)
-    assert operations[:4] == [operation for operation in operations if operation.is_completed]
+    assert [0, 1, 2, 3] == places_done(operations)
 
 
 @pytest.mark.parametrize("limit", [0, -1, True, 1.5, "1"])
-async def test_bad_limits_raise(purgatory, limit):
+@pytest.mark.parametrize("call", [lambda check: check(), in_thread], ids=["on the loop", "on another thread"])
+async def test_bad_limits_raise(purgatory, limit, call):
     """A limit that is no whole number above zero is rejected where it is given, on every thread."""
     with pytest.raises(InvalidSetting):
-        purgatory.check_and_complete("k", limit=limit)
-    with pytest.raises(InvalidSetting):
-        in_thread(lambda: purgatory.check_and_complete("k", limit=limit))
+        call(lambda: purgatory.check_and_complete("k", limit=limit))
 
 
 async def test_event_during_a_sweep_is_not_lost(opened):
     """An event that makes an operation ready after a sweep has passed it completes it all the same."""
     async with opened(slice_size=10) as purgatory:
-        operations = [Waiting() for _ in range(55)]
-        tasks = await parked(purgatory, *operations)
+        operations, tasks = await many(purgatory, 55)
         assert 0 == purgatory.check_and_complete("k")
         await asyncio.sleep(0)
         assert 0 == satisfy(purgatory, "k", operations[3])
@@ -767,6 +724,9 @@ async def test_looking_in_is_the_cores(opened):
             await purgatory.park(Waiting(), ["a"])
         assert (2, 1) == (purgatory.capacity, purgatory.rejected)
         assert 2 == purgatory.totals().parked
+        first.force_complete()  # after which there is room
+        await tasks[0]
+        assert Outcome.IMMEDIATE is await purgatory.park(Waiting(ready=True), ["a"])
         await purgatory.shutdown()
         assert 0 == purgatory.parked
-        await asyncio.gather(*tasks)
+        await tasks[1]

@@ -9,7 +9,7 @@ import pytest
 
 from purgatory import InvalidSetting, WrongLoop
 from purgatory.aio import LoopTimer
-from tests.support import Ping, add_all, added, in_thread
+from tests.support import Ping, add_all, added, in_thread, raising
 from tests.support.loops import until
 from timer import ManualClock, TimerClosed, TimerConfigError, TimerFull, check_invariants
 
@@ -20,41 +20,47 @@ def timer():
         yield timer
 
 
+@pytest.fixture
+def clock():
+    return ManualClock()
+
+
+@pytest.fixture
+def by_hand(clock):
+    """A timer whose clock is moved by hand."""
+    with LoopTimer(clock=clock, slice_size=10) as timer:
+        yield timer
+
+
 async def test_task_runs_on_the_loop_and_never_early(run, timer):
     """Tasks run on the loop's thread, in order of deadline, each after its full delay."""
-    log, pings = [], []
-    for delay_ms in (30, 1, 12, 12, 5):
-        pings.append(Ping(delay_ms, log))
-        timer.add(pings[-1])
+    log = []
+    pings = add_all(timer, [Ping(delay_ms, log) for delay_ms in (30, 1, 12, 12, 5)])
     await until(lambda: len(log) == 5)
     assert sorted(log, key=lambda ping: ping.deadline_ns) == log
     assert [1, 5, 12, 12, 30] == sorted(ping.delay_ms for ping in log)
     assert all(ping.ran_ns[0] >= ping.deadline_ns for ping in pings)
 
 
-async def test_clock_decides_not_the_loop(run):
+async def test_clock_decides_not_the_loop(run, by_hand, clock):
     """However often the loop calls, nothing runs before the timer's own clock says so."""
-    clock = ManualClock()
-    with LoopTimer(clock=clock) as timer:
-        ping = added(timer, Ping(3))
-        await asyncio.sleep(0.02)
-        assert [] == ping.ran_ns
-        clock.advance(3)
-        await until(lambda: ping.ran_ns)
+    ping = added(by_hand, Ping(3))
+    await asyncio.sleep(0.02)
+    assert [] == ping.ran_ns
+    clock.advance(3)
+    await until(lambda: ping.ran_ns)
 
 
-async def test_one_handle_for_all(run):
+async def test_one_handle_for_all(run, by_hand):
     """However many tasks wait, the loop holds one handle. Later tasks don't touch it, earlier ones move it."""
-    with LoopTimer(clock=ManualClock()) as timer:
-        timer.add(Ping(10_000))
-        first = timer._handle
-        for delay_ms in range(10_000, 30_000, 100):
-            timer.add(Ping(delay_ms))
-        assert first is timer._handle
-        timer.add(Ping(9_000))
-        assert first.cancelled()
-        assert timer._handle.when() < first.when()
-        check_invariants(timer)
+    by_hand.add(Ping(10_000))
+    first = by_hand._handle
+    add_all(by_hand, [Ping(delay_ms) for delay_ms in range(10_000, 30_000, 100)])
+    assert first is by_hand._handle
+    by_hand.add(Ping(9_000))
+    assert first.cancelled()
+    assert by_hand._handle.when() < first.when()
+    check_invariants(by_hand)
 
 
 async def test_tasks_of_the_same_tick_leave_the_handle(run):
@@ -69,14 +75,13 @@ async def test_tasks_of_the_same_tick_leave_the_handle(run):
         assert handle is timer._handle
 
 
-async def test_task_due_already_runs_soon_not_inside_add(run):
+async def test_task_due_already_runs_soon_not_inside_add(run, timer):
     """A delay of zero runs in a turn of the loop to come, on no other thread."""
     before = set(threading.enumerate())
-    with LoopTimer() as timer:
-        ping = added(timer, Ping(0))
-        assert [] == ping.ran_ns
-        await until(lambda: ping.ran_ns)
-        assert set(threading.enumerate()) <= before
+    ping = added(timer, Ping(0))
+    assert [] == ping.ran_ns
+    await until(lambda: ping.ran_ns)
+    assert set(threading.enumerate()) <= before
 
 
 async def test_task_added_from_another_thread_wakes_the_loop(run, timer):
@@ -89,56 +94,46 @@ async def test_task_added_from_another_thread_wakes_the_loop(run, timer):
     await asyncio.wait_for(ping.done.wait(), 30)  # half as long as the other one takes
 
 
-async def test_many_due_at_once_run_in_slices(run):
+async def test_many_due_at_once_run_in_slices(run, by_hand, clock):
     """Many tasks due at once run a slice at a time. The loop goes round in between, and all run once."""
-    clock = ManualClock()
-    with LoopTimer(clock=clock, slice_size=10) as timer:
-        log = []
-        pings = add_all(timer, [Ping(5, log) for _ in range(95)])
-        clock.advance(10)
-        assert timer.advance_clock(0)
-        for turns in range(1, 4):
+    log = []
+    pings = add_all(by_hand, [Ping(5, log) for _ in range(95)])
+    clock.advance(10)
+    assert by_hand.advance_clock(0)
+    for turns in range(1, 4):
+        await asyncio.sleep(0)
+        if turns == 1 and not log:
             await asyncio.sleep(0)
-            if turns == 1 and not log:
-                await asyncio.sleep(0)
-            assert turns * 10 == len(log)
-        assert pings[80].cancel()
-        assert not pings[3].cancel()
-        await until(lambda: len(log) == 94)
-        await asyncio.sleep(0.005)
-        assert {1} == {len(ping.ran_ns) for ping in log}
-        statistics = timer.statistics()
-        assert (94, 0, 0) == (statistics.fired, statistics.pending, statistics.handed_over)
+        assert turns * 10 == len(log)
+    assert pings[80].cancel()
+    assert not pings[3].cancel()
+    await until(lambda: len(log) == 94)
+    await asyncio.sleep(0.005)
+    assert {1} == {len(ping.ran_ns) for ping in log}
+    statistics = by_hand.statistics()
+    assert (94, 0, 0) == (statistics.fired, statistics.pending, statistics.handed_over)
 
 
 async def test_task_may_add_and_cancel(run, timer):
     """A running task may add itself again and cancel others of its own slice."""
-    victim = Ping(5)
-    again = Ping(5)
 
     def do():
         victim.cancel()
         if len(again.ran_ns) < 3:
             timer.add(again)
 
-    again.do = do
-    timer.add(again)
-    timer.add(victim)
+    again, victim = add_all(timer, [Ping(5, do=do), Ping(5)])
     await until(lambda: len(again.ran_ns) == 3)
     assert [] == victim.ran_ns
 
 
 async def test_what_a_task_raises_is_handed_over(run):
     """An error of a task goes to ``on_error`` and stops no other task."""
-    errors = []
-    with LoopTimer(on_error=lambda task, error: errors.append((task, str(error)))) as timer:
-
-        def fail():
-            raise ValueError("late")
-
-        broken, sound = add_all(timer, [Ping(1, do=fail), Ping(1)])
+    errors, error = [], ValueError("late")
+    with LoopTimer(on_error=lambda *given: errors.append(given)) as timer:
+        broken, sound = add_all(timer, [Ping(1, do=raising(error)), Ping(1)])
         await until(lambda: sound.ran_ns)
-        assert [(broken, "late")] == errors
+        assert [(broken, error)] == errors
 
 
 async def test_tasks_do_not_run_in_the_context_of_an_adder(run, timer):
@@ -151,20 +146,18 @@ async def test_tasks_do_not_run_in_the_context_of_an_adder(run, timer):
     assert [None] == seen
 
 
-async def test_shutdown_returns_what_was_pending(run):
+async def test_shutdown_returns_what_was_pending(run, by_hand, clock):
     """Shutdown runs what was due, returns what was pending, and leaves no handle behind."""
-    clock = ManualClock()
-    timer = LoopTimer(clock=clock)
-    due, late = add_all(timer, [Ping(1), Ping(60_000)])
+    due, late = add_all(by_hand, [Ping(1), Ping(60_000)])
     clock.advance(2)
-    timer.advance_clock(0)
-    handle = timer._handle
-    assert [late] == timer.shutdown()
+    by_hand.advance_clock(0)
+    handle = by_hand._handle
+    assert [late] == by_hand.shutdown()
     assert 1 == len(due.ran_ns)
     assert handle.cancelled()
-    assert [] == timer.shutdown()
+    assert [] == by_hand.shutdown()
     with pytest.raises(TimerClosed):
-        timer.add(Ping(1))
+        by_hand.add(Ping(1))
 
 
 async def test_full_timer_refuses(run):
@@ -182,9 +175,8 @@ def test_timer_without_a_loop_says_so(timer):
     assert (0, None) == (timer.size, timer.loop)
 
 
-async def test_timer_belongs_to_one_loop(run):
+async def test_timer_belongs_to_one_loop(run, timer):
     """A timer of one loop doesn't serve another."""
-    timer = LoopTimer()
     timer.bind()
 
     async def elsewhere():
@@ -192,18 +184,15 @@ async def test_timer_belongs_to_one_loop(run):
 
     with pytest.raises(WrongLoop, match="another event loop"):
         await asyncio.to_thread(asyncio.run, elsewhere())
-    timer.shutdown()
 
 
-def test_timer_of_a_closed_loop_takes_tasks_and_runs_none():
+def test_timer_of_a_closed_loop_takes_tasks_and_runs_none(timer):
     """After its loop has closed nothing runs, and nothing breaks."""
 
     async def main():
-        timer = LoopTimer()
         timer.bind()
-        return timer
 
-    timer = asyncio.run(main())
+    asyncio.run(main())
     ping = Ping(60_000)
     in_thread(timer.add, ping)
     assert [ping] == timer.shutdown()
@@ -268,19 +257,8 @@ async def test_tasks_that_are_due_come_from_any_thread(run, timer):
     """Threads that each add a task as soon as the one before has run are never left waiting."""
     timer.bind()
 
-    class Due(Ping):
-        def __init__(self):
-            super().__init__(0)
-            self.done = threading.Event()
-
-        def run(self):
-            self.done.set()
-
     def again():
-        for _ in range(300):
-            task = added(timer, Due())
-            assert task.done.wait(20)
-        return True
+        return all(added(timer, Ping(0)).ran.wait(20) for _ in range(300))
 
     waits = [asyncio.to_thread(again) for _ in range(2)]
     assert [True, True] == await asyncio.gather(*waits)

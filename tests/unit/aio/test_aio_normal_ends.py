@@ -7,13 +7,12 @@ import pytest
 from purgatory import Outcome
 from purgatory.aio import AsyncPurgatory, AsyncThresholdPurgatory
 from tests.support.loops import until
-from timer import MockTimer
 
 EXPIRED = frozenset({Outcome.EXPIRED})
 
 
-def wait(purgatory, **options):
-    return purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=1, **options)
+def wait(purgatory, timeout_ms=1, **options):
+    return asyncio.create_task(purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=timeout_ms, **options))
 
 
 async def test_wait_takes_normal_ends(purgatory):
@@ -29,30 +28,24 @@ async def test_wait_takes_normal_ends(purgatory):
 async def test_type_of_a_wait_is_named_after_its_normal_ends(purgatory):
     """Waits without a name whose normal ends differ have types of different names. A name that is given stays."""
     ends = [(), EXPIRED, {Outcome.EXPIRED, Outcome.CANCELLED}]
-    tasks = [
-        asyncio.create_task(purgatory.wait_for(bool, keys=["k"], timeout_ms=60_000, normal_ends=each)) for each in ends
-    ]
-    named = purgatory.wait_for(bool, keys=["k"], timeout_ms=60_000, name="poll", normal_ends=EXPIRED)
-    tasks.append(asyncio.create_task(named))
+    tasks = [wait(purgatory, 60_000, normal_ends=each) for each in ends]
+    tasks.append(wait(purgatory, 60_000, name="poll", normal_ends=EXPIRED))
     await until(lambda: 4 == purgatory.waiting)
     kinds = {type(operation) for operation in purgatory.operations()}
     purgatory.cancel_for_key("k")
     await asyncio.gather(*tasks)
-    assert {
-        "Until": frozenset(),
-        "UntilOrExpired": EXPIRED,
-        "UntilOrCancelledOrExpired": frozenset(ends[2]),
-        "poll": EXPIRED,
-    } == {kind.__qualname__: kind.normal_ends for kind in kinds}
+    wanted = {"Until": (), "UntilOrExpired": EXPIRED, "UntilOrCancelledOrExpired": ends[2], "poll": EXPIRED}
+    assert {name: frozenset(each) for name, each in wanted.items()} == {
+        kind.__qualname__: kind.normal_ends for kind in kinds
+    }
 
 
-async def test_awaited_thresholds_take_normal_ends():
+async def test_awaited_thresholds_take_normal_ends(mock_timer):
     """``AsyncThresholdPurgatory`` says for all of its waits which ends are normal."""
-    timer = MockTimer()
-    async with AsyncThresholdPurgatory("t", timer=timer, normal_ends=EXPIRED) as thresholds:
+    async with AsyncThresholdPurgatory("t", timer=mock_timer, normal_ends=EXPIRED) as thresholds:
         late = asyncio.create_task(thresholds.wait(3, 5))
         await until(lambda: thresholds.num_waiting)
-        timer.advance_clock(5)
+        mock_timer.advance_clock(5)
         with pytest.raises(TimeoutError):
             await late
         totals = thresholds.purgatory.totals()
@@ -62,7 +55,7 @@ async def test_awaited_thresholds_take_normal_ends():
 async def test_many_waits_share_a_type():
     """Waits that say the same have one type: it is made once."""
     async with AsyncPurgatory("p") as purgatory:
-        tasks = [asyncio.create_task(wait(purgatory, normal_ends=[Outcome.EXPIRED])) for _ in range(3)]
+        tasks = [wait(purgatory, normal_ends=[Outcome.EXPIRED]) for _ in range(3)]
         await asyncio.sleep(0)
         kinds = {type(operation) for operation in purgatory.operations()}
         await asyncio.gather(*tasks)

@@ -9,32 +9,30 @@ import weakref
 import pytest
 
 from purgatory import DelayedOperationPurgatory, InvalidOperation, InvalidSetting, Outcome, WrongLoop
-from purgatory.aio import AsyncOperation, AsyncPurgatory, LoopTimer
+from purgatory.aio import AsyncPurgatory, LoopTimer
 from purgatory.aio._mailbox import Mailbox
 from purgatory.aio._shutdown import _retry
-from tests.support import Waiting, in_thread
-from tests.support.loops import parked, until
-from timer import MockTimer, SystemTimer
+from tests.support import Waiting, in_thread, park, raising, satisfy
+from tests.support.loops import Async, parked, until
+from timer import SystemTimer
 
 
 async def test_everything_on_one_loop(run):
     """On one loop, checks asked for by other threads and expiries run on the loop. No thread of its own is started."""
-    here, seen = threading.get_ident(), []
-    before = set(threading.enumerate())
+    seen, before = [], set(threading.enumerate())
+
+    def note(_):
+        seen.append(threading.get_ident())
+
     async with AsyncPurgatory("loop") as purgatory:
-
-        def note(_):
-            seen.append(threading.get_ident())
-
         operation = Waiting(complete=note, look=note)
         (task,) = await parked(purgatory, operation)
-        operation.ready = True
         assert {"purgatory-watchdog"} >= {thread.name for thread in set(threading.enumerate()) - before}
-        assert 0 == in_thread(purgatory.check_and_complete, "k")
+        assert 0 == in_thread(satisfy, purgatory, "k", operation)
         assert not operation.is_completed
         assert Outcome.SATISFIED is await task
         assert Outcome.EXPIRED is await purgatory.park(Waiting(3, complete=note, expire=note), ["k"])
-        assert {here} == set(seen)
+        assert {threading.get_ident()} == set(seen)
 
 
 async def test_wait_for_is_false_when_the_time_is_up(purgatory):
@@ -87,10 +85,9 @@ def test_loops_share_a_threaded_purgatory(run):
 async def test_shutdown_over_a_purgatory_leaves_its_own_operations(run):
     """Shutting down settles what was awaited through it. The purgatory beneath, and what was parked there, stay."""
     with DelayedOperationPurgatory("core") as core:
-        beneath, awaited = Waiting(), Waiting()
-        core.try_complete_else_watch(beneath, ["k"])
+        beneath = park(core)
         async with AsyncPurgatory.over(core) as purgatory:
-            (task,) = await parked(purgatory, awaited)
+            (task,) = await parked(purgatory, Waiting())
         assert Outcome.EXPIRED is await task
         assert (None, False) == (beneath.outcome, core.is_closed)
         assert 1 == core.timer.size
@@ -122,15 +119,14 @@ async def test_purgatories_share_a_timer(run):
         assert not timer.is_closed
 
 
-async def test_clock_moved_by_hand(run):
+async def test_clock_moved_by_hand(run, mock_timer):
     """For tests of one's own: a ``MockTimer`` expires when the test moves its clock."""
-    timer = MockTimer()
-    async with AsyncPurgatory("mock", timer=timer) as purgatory:
+    async with AsyncPurgatory("mock", timer=mock_timer) as purgatory:
         operation = Waiting(30_000)
         (task,) = await parked(purgatory, operation)
-        timer.advance_clock(29_999)
+        mock_timer.advance_clock(29_999)
         assert operation.outcome is None
-        timer.advance_clock(1)
+        mock_timer.advance_clock(1)
         assert Outcome.EXPIRED is await task
 
 
@@ -194,11 +190,9 @@ async def test_mailbox_wakes_its_loop_once_for_many(run):
 
 def test_mailbox_of_a_closed_loop_swallows():
     """Messages to a loop that is closed are dropped without a fuss."""
-
-    async def main():
-        return Mailbox(asyncio.get_running_loop(), 10)
-
-    mailbox = asyncio.run(main())
+    loop = asyncio.new_event_loop()
+    mailbox = Mailbox(loop, 10)
+    loop.close()
     mailbox.post(print, "never")
     mailbox.post(print, "never")
     assert not mailbox._messages
@@ -207,13 +201,9 @@ def test_mailbox_of_a_closed_loop_swallows():
 def test_interrupted_delivery_goes_on():
     """An interrupt that ends a delivery leaves the messages behind it due."""
     loop, got = asyncio.new_event_loop(), []
-
-    def interrupt():
-        raise KeyboardInterrupt
-
     with contextlib.closing(loop):
         mailbox = Mailbox(loop, 10)
-        mailbox.post(interrupt)
+        mailbox.post(raising(KeyboardInterrupt))
         mailbox.post(got.append, 1)
         with pytest.raises(KeyboardInterrupt):
             loop.run_forever()
@@ -223,53 +213,27 @@ def test_interrupted_delivery_goes_on():
 
 def test_interrupted_request_is_made_again_by_the_next():
     """An interrupt that ends a request for a check is not taken for a request that was made."""
-    loop, ready = asyncio.new_event_loop(), []
-
-    async def wait(purgatory):
-        task = asyncio.create_task(purgatory.wait_for(lambda: ready, keys=["k"], timeout_ms=30_000))
-        await until(lambda: purgatory.parked)
-        return task
-
-    def interrupt(*_args, **_options):
-        raise KeyboardInterrupt
+    loop, operation = asyncio.new_event_loop(), Waiting(30_000)
 
     def check_twice():
-        for interrupted in (True, False):
-            with pytest.MonkeyPatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-                if interrupted:
-                    patch.setattr(loop, "call_soon_threadsafe", interrupt)
-                purgatory.check_and_complete("k")
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(loop, "call_soon_threadsafe", raising(KeyboardInterrupt))
+            purgatory.check_and_complete("k")
+        purgatory.check_and_complete("k")
 
     with contextlib.closing(loop):
         purgatory = AsyncPurgatory("loop")
-        task = loop.run_until_complete(wait(purgatory))
-        ready.append(1)
+        (task,) = loop.run_until_complete(parked(purgatory, operation))
+        operation.ready = True
         in_thread(check_twice)
         assert Outcome.SATISFIED is loop.run_until_complete(asyncio.wait_for(task, 20))
         loop.run_until_complete(purgatory.shutdown())
 
 
-def test_coroutine_hooks_need_a_loop():
-    """An operation whose hooks are coroutines is rejected where they would not be awaited, and isn't touched."""
-
-    class Poll(AsyncOperation):
-        def try_complete(self):
-            return False
-
-        async def on_expiration(self):
-            pass
-
-    with DelayedOperationPurgatory("threads", reaper_enabled=False) as purgatory:
-        poll = Poll(1000)
-        with pytest.raises(InvalidOperation, match="AsyncPurgatory"):
-            purgatory.try_complete_else_watch(poll, ["k"])
-        assert (0, None) == (purgatory.parked, poll.outcome)
-
-
 async def test_coroutine_is_no_check(run):
     """An operation whose ``try_complete`` is a coroutine is rejected, on a loop, too."""
 
-    class Poll(AsyncOperation):
+    class Poll(Async):
         async def try_complete(self):
             return False
 
@@ -279,65 +243,38 @@ async def test_coroutine_is_no_check(run):
         assert 0 == purgatory.waiting
 
 
-def test_check_after_the_shutdown_is_logged(run, caplog, request):
+async def test_check_after_the_shutdown_is_logged(run, logs):
     """A check on a closed purgatory of a loop completes nothing, and the log says so at level info."""
-
-    async def main():
-        purgatory = AsyncPurgatory(request.node.name)  # lines of one name are limited to one per second
-        await purgatory.shutdown()
-        assert 0 == purgatory.check_and_complete("k")
-
-    with caplog.at_level("INFO", "purgatory"):
-        run(main)
-
-    events = [record.event for record in caplog.records if record.name == "purgatory"]
-    assert 1 == events.count("checked_when_closed")
+    purgatory = AsyncPurgatory("closed")
+    await purgatory.shutdown()
+    assert 0 == purgatory.check_and_complete("k")
+    assert ["info"] == [entry["log_level"] for entry in logs if entry["event"] == "checked_when_closed"]
 
 
 async def test_stuck_operation_that_ends_after_the_shutdown_wakes_its_task(purgatory):
     """An operation that a shutdown reported as stuck ends once its lock is free, and its task wakes."""
-    lock, held, let_go = threading.RLock(), threading.Event(), threading.Event()
-
-    def hold():
-        with lock:
-            held.set()
-            assert let_go.wait(30)
-
+    lock = threading.Lock()
     operation = Waiting(lock=lock)
     (task,) = await parked(purgatory, operation)
-    holding = asyncio.create_task(asyncio.to_thread(hold))
-    await until(held.is_set)
-    assert (operation,) == (await purgatory.shutdown(timeout_ms=20)).stuck
-    let_go.set()
-    await holding
+    with lock:
+        assert (operation,) == (await purgatory.shutdown(timeout_ms=20)).stuck
     assert Outcome.EXPIRED is await task
     assert purgatory._waiters not in purgatory.purgatory._observers._observers
 
 
-async def test_hook_that_hangs_is_reported(opened):
+async def test_hook_that_hangs_is_reported(purgatory):
     """A coroutine hook that runs until the timeout of the shutdown is in its report. A stuck operation is not."""
-
-    class Hanging(AsyncOperation):
-        def try_complete(self):
-            return False
-
-        async def on_complete(self):
-            await self.released.wait()
-
-    lock = threading.Lock()
-    async with opened() as purgatory:
-        hanging, stuck = Hanging(60_000), Waiting(lock=lock)
-        hanging.released = asyncio.Event()
-        tasks = await parked(purgatory, hanging, stuck)
-        lock.acquire()
+    lock, released = threading.Lock(), asyncio.Event()
+    stuck = Waiting(lock=lock)
+    tasks = await parked(purgatory, Async(complete=released.wait), stuck)
+    with lock:
         report = await purgatory.shutdown(timeout_ms=30)
         assert ((stuck,), 1, True) == (report.stuck, report.running, report.timed_out)
-        hanging.released.set()
-        lock.release()
-        assert [Outcome.EXPIRED] * 2 == [await task for task in tasks]
+        released.set()
+    assert [Outcome.EXPIRED] * 2 == [await task for task in tasks]
 
 
-async def test_stuck_operation_whose_lock_raises_does_not_stop_the_others(opened):
+async def test_stuck_operation_whose_lock_raises_does_not_stop_the_others(purgatory):
     """After a shutdown, every stuck operation is checked again, also if the lock of another one raises."""
 
     class Lock:
@@ -352,17 +289,15 @@ async def test_stuck_operation_whose_lock_raises_does_not_stop_the_others(opened
             pass
 
     bad, good = Lock(), Lock()
-    async with opened() as purgatory:
-        operations = [Waiting(lock=lock) for lock in (bad, good)]
-        tasks = await parked(purgatory, *operations)
-        bad.result = good.result = False
-        assert set(operations) == set((await purgatory.shutdown(timeout_ms=20)).stuck)
-        bad.result = None
-        await until(lambda: "try_complete" in purgatory.purgatory.callback_errors)
-        good.result = True
-        assert Outcome.EXPIRED is await tasks[1]
-        bad.result = True
-        assert Outcome.EXPIRED is await tasks[0]
+    operations = [Waiting(lock=lock) for lock in (bad, good)]
+    tasks = await parked(purgatory, *operations)
+    bad.result = good.result = False
+    assert set(operations) == set((await purgatory.shutdown(timeout_ms=20)).stuck)
+    bad.result = None
+    await until(lambda: "try_complete" in purgatory.purgatory.callback_errors)
+    for lock, task in ((good, tasks[1]), (bad, tasks[0])):
+        lock.result = True
+        assert Outcome.EXPIRED is await task
 
 
 @pytest.mark.guarantee("shutdown")
@@ -388,21 +323,13 @@ async def test_interrupt_while_stuck_operations_are_checked_is_raised(run):
 @pytest.mark.parametrize("call", [lambda function, *args: function(*args), in_thread])
 def test_started_operation_of_a_closed_loop_is_forgotten(call):
     """A started operation that completes after its loop was closed is not waited for, whichever thread completes it."""
-    ready = []
-
-    class Started(AsyncOperation):
-        def try_complete(self):
-            return bool(ready) and self.force_complete()
-
-        async def on_complete(self):
-            """Never runs here."""
+    operation = Async()
 
     async def start():
-        purgatory.start(Started(60_000), ["k"])
+        purgatory.start(operation, ["k"])
 
     with DelayedOperationPurgatory("threads") as core:
         purgatory = AsyncPurgatory.over(core)
         asyncio.run(start())
-        ready.append(True)
-        assert 1 == call(core.check_and_complete, "k")
+        assert 1 == call(satisfy, core, "k", operation)
         assert 0 == purgatory.waiting

@@ -5,8 +5,9 @@ import threading
 import pytest
 
 from purgatory import slow_callback_ms
-from purgatory.aio import AsyncOperation, AsyncPurgatory
+from purgatory.aio import AsyncPurgatory
 from tests.support import HAS_GLOBAL_LOCK, Waiting, eventually
+from tests.support.loops import Async
 
 
 @pytest.fixture
@@ -31,20 +32,6 @@ def blocked(run, logs):
 
     yield started
     slow_callback_ms(1000)
-
-
-class Broody(AsyncOperation):
-    """Its coroutine hook blocks where it should await."""
-
-    def __init__(self, go):
-        super().__init__(60_000)
-        self.go = go
-
-    def try_complete(self):
-        return self.force_complete()
-
-    async def on_complete(self):
-        self.go.wait(20)
 
 
 @pytest.mark.parametrize(("hook", "asked"), [("on_complete", "complete"), ("on_expiration", "expire")])
@@ -75,11 +62,14 @@ def test_coroutine_hook_that_doesnt_await_is_logged(blocked):
     """A coroutine hook that blocks in the middle of its work is seen."""
 
     async def main(go):
+        async def block():
+            go.wait(20)
+
         async with AsyncPurgatory("loop") as purgatory:
-            await purgatory.park(Broody(go), ["k"])
+            await purgatory.park(Async(ready=True, complete=block), ["k"])
 
     (entry,) = blocked(main)
-    assert ("Broody", "on_complete") == (entry["operation"], entry["hook"])
+    assert ("Async", "on_complete") == (entry["operation"], entry["hook"])
 
 
 async def test_watch_ends_with_the_purgatory(run, no_threads_left):

@@ -18,33 +18,14 @@ from purgatory import (
     WrongLoop,
 )
 from purgatory._purgatory.settings import Settings
-from purgatory.aio import AsyncOperation, AsyncPurgatory
+from purgatory.aio import AsyncPurgatory
 from tests.support import Waiting, in_thread, satisfy
-from tests.support.loops import until
-
-
-class Session(AsyncOperation):
-    """Ends by its deadline, with hooks that are coroutines."""
-
-    def __init__(self, delay_ms=60_000):
-        super().__init__(delay_ms)
-        self.history = []
-        self.ready = False
-
-    def try_complete(self):
-        return self.ready and self.force_complete()
-
-    async def on_complete(self):
-        await asyncio.sleep(0.01)
-        self.history.append("complete")
-
-    async def on_expiration(self):
-        self.history.append("expire")
+from tests.support.loops import Async, until
 
 
 async def test_operation_that_is_started_is_parked_at_once(purgatory):
     """``start`` parks before it returns, so that a keepalive directly after it counts. A check completes it."""
-    lease = Waiting(60_000)
+    lease = Waiting()
     assert not purgatory.start(lease, ["k"])
     assert (("k",), 1) == (lease.keys, purgatory.parked)
     assert lease.extend(120_000)
@@ -69,17 +50,16 @@ async def test_started_operation_expires(purgatory):
 
 async def test_coroutine_hooks_of_a_started_operation_run(purgatory):
     """Coroutine hooks run in a task of the purgatory's own, in order. A shutdown waits for them."""
-    expired, immediate, drained, cancelled = (Session(5), Session(), Session(), Session())
-    immediate.ready = True
+    expired, immediate, drained, cancelled = (Async(5), Async(ready=True), Async(), Async())
+    completed, all_hooks = ["complete begins", "complete ends"], ["complete begins", "complete ends", "expire"]
     assert not purgatory.start(expired, ["k"])
     assert purgatory.start(immediate, ["k"])
-    await until(lambda: expired.history == ["complete", "expire"] and immediate.history)
+    await until(lambda: (all_hooks, completed) == (expired.history, immediate.history))
     purgatory.start(drained, ["k"])
     purgatory.start(cancelled, ["k"])
     cancelled.cancel()
     await purgatory.shutdown()
-    assert ["complete", "expire"] == drained.history
-    assert [] == cancelled.history
+    assert (all_hooks, []) == (drained.history, cancelled.history)
     assert 0 == purgatory.waiting
 
 
@@ -98,13 +78,11 @@ async def test_rejected_operation_is_not_started(opened):
     """What ``start`` rejects leaves nothing behind, and its coroutine hooks are as they were."""
     async with opened(max_parked=1) as purgatory:
         purgatory.start(Waiting(), ["k"])
-        session = Session()
-        with pytest.raises(PurgatoryFull):
-            purgatory.start(session, ["k"])
-        with pytest.raises(NoKeys):
-            purgatory.start(session, [])
-        with pytest.raises(InvalidOperation):
-            purgatory.start("session", ["k"])
+        session = Async()
+        rejected = [(session, ["k"], PurgatoryFull), (session, [], NoKeys), ("session", ["k"], InvalidOperation)]
+        for operation, keys, error in rejected:
+            with pytest.raises(error):
+                purgatory.start(operation, keys)
         assert (1, 1) == (purgatory.parked, purgatory.waiting)
         purgatory.cancel_for_key("k")
         purgatory.start(session, ["k"])
@@ -126,10 +104,10 @@ async def test_operation_that_had_left_before_is_not_waited_for(purgatory):
 
 async def test_many_threads_complete_started_operations_once(purgatory):
     """Operations that are started while threads check their keys complete once each, and nothing is left."""
-    leases = [Waiting(60_000) for _ in range(100)]
+    leases = [Waiting() for _ in range(100)]
 
     def check():
-        while not all(lease.outcome is not None for lease in leases):
+        while not all(lease.is_completed for lease in leases):
             for key in range(10):
                 purgatory.check_and_complete(key)
 
@@ -168,10 +146,10 @@ def test_trio_is_told_what_to_do():
     """On trio, where no asyncio loop runs, the error says what to do instead."""
 
     async def main():
-        with pytest.raises(NoRunningLoop, match=r"'polls' needs a running asyncio loop; this is trio; .*trio\.Event"):
-            await AsyncPurgatory("polls").wait_for(lambda: True, keys=["k"], timeout_ms=5)
+        await AsyncPurgatory("polls").wait_for(lambda: True, keys=["k"], timeout_ms=5)
 
-    trio.run(main)
+    with pytest.raises(NoRunningLoop, match=r"'polls' needs a running asyncio loop; this is trio; .*trio\.Event"):
+        trio.run(main)
 
 
 def test_plain_code_is_told_what_to_do():

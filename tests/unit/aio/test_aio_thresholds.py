@@ -8,7 +8,6 @@ import pytest
 from purgatory import (
     InvalidSetting,
     NoRunningLoop,
-    Observer,
     Outcome,
     PurgatoryClosed,
     PurgatoryFull,
@@ -18,7 +17,7 @@ from purgatory import (
 )
 from purgatory.aio import AsyncThresholdPurgatory
 from purgatory.testing import Purgatories
-from tests.support import in_thread
+from tests.support import Notes, in_thread
 from tests.support.loops import until
 from timer import DelayTypeError
 
@@ -28,10 +27,21 @@ def watermark(run):
     return AsyncThresholdPurgatory("watermark")
 
 
+async def waiting_for(watermark, *thresholds, keys=(None,)):
+    """Tasks that wait for these thresholds, each under each key."""
+    waiting = watermark.num_waiting + len(thresholds) * len(keys)
+    tasks = [
+        asyncio.create_task(watermark.wait(at, timeout_ms=60_000, **({} if key is None else {"key": key})))
+        for at in thresholds
+        for key in keys
+    ]
+    await until(lambda: watermark.num_waiting == waiting)
+    return tasks
+
+
 async def test_value_reaches_some_thresholds(run, watermark):
     """A value completes the waits at or below it, each with that value. The others keep waiting."""
-    waiting = [asyncio.create_task(watermark.wait(at, timeout_ms=60_000)) for at in (1, 5, 5, 9)]
-    await until(lambda: watermark.num_waiting == 4)
+    waiting = await waiting_for(watermark, 1, 5, 5, 9)
     assert 0 == watermark.maybe_complete(0)
     assert 3 == watermark.maybe_complete(7)
     assert [7, 7, 7] == [await task for task in waiting[:3]]
@@ -44,32 +54,27 @@ async def test_value_reaches_some_thresholds(run, watermark):
 
 async def test_wait_that_is_forced_to_complete_fails(run, watermark):
     """There is no value to give it, so the task gets an error."""
-    task = asyncio.create_task(watermark.wait(5, timeout_ms=60_000))
-    await until(lambda: watermark.num_waiting == 1)
+    (task,) = await waiting_for(watermark, 5)
     watermark.purgatory.operations()[0].force_complete()
     with pytest.raises(RuntimeError, match="force_complete"):
         await task
 
 
-async def test_event_asks_only_the_waits_that_it_completes(run):
+async def test_event_asks_only_the_waits_that_it_completes(run, watermark):
     """An event costs what it completes, not what waits: no other operation is checked."""
-    async with AsyncThresholdPurgatory("watermark", value=0) as watermark:
-        waiting = [asyncio.create_task(watermark.wait(at, timeout_ms=60_000)) for at in range(1, 101)]
-        await until(lambda: watermark.num_waiting == 100)
-        operations = watermark.purgatory.operations()
-        before = sum(operation.checks for operation in operations)
-        assert 1 == watermark.maybe_complete(1)
-        assert before + 1 == sum(operation.checks for operation in operations)
-        watermark.complete_all(5)
-        assert [1] + [5] * 99 == [await task for task in waiting]
+    waiting = await waiting_for(watermark, *range(1, 101))
+    operations = watermark.purgatory.operations()
+    before = sum(operation.checks for operation in operations)
+    assert 1 == watermark.maybe_complete(1)
+    assert before + 1 == sum(operation.checks for operation in operations)
+    watermark.complete_all(5)
+    assert [1] + [5] * 99 == [await task for task in waiting]
 
 
 async def test_numbers_have_keys(run):
     """Each key has a number of its own, and the number without a key is another."""
     async with AsyncThresholdPurgatory("watermarks", value=3) as watermarks:
-        one = asyncio.create_task(watermarks.wait(3, timeout_ms=60_000, key="one"))
-        two = asyncio.create_task(watermarks.wait(3, timeout_ms=60_000, key="two"))
-        await until(lambda: watermarks.num_waiting == 2)
+        one, two = await waiting_for(watermarks, 3, keys=["one", "two"])
         assert 1 == watermarks.maybe_complete(4, key="one")
         assert (4, False) == (await one, two.done())
         assert (3, 4, None) == (watermarks.value, watermarks.value_of("one"), watermarks.value_of("two"))
@@ -89,8 +94,7 @@ async def test_an_error_that_many_waits_raise_keeps_its_traceback(run, end, wate
     def origin():
         raise OSError("no")
 
-    waiting = [asyncio.create_task(watermark.wait(1, timeout_ms=60_000)) for _ in range(100)]
-    await until(lambda: watermark.num_waiting == 100)
+    waiting = await waiting_for(watermark, *[1] * 100)
     with pytest.raises(OSError, match="no") as raised:
         origin()
     assert 100 == getattr(watermark, end)(raised.value)
@@ -101,22 +105,15 @@ async def test_an_error_that_many_waits_raise_keeps_its_traceback(run, end, wate
     assert ["wait", test_an_error_that_many_waits_raise_keeps_its_traceback.__name__, "origin"] == frames
 
 
-async def test_waits_are_completed_and_failed_by_hand(run):
+async def test_waits_are_completed_and_failed_by_hand(run, watermark):
     """``complete`` and ``fail`` end the waits of one number, ``complete_all`` and ``fail_all`` those of all."""
-    async with AsyncThresholdPurgatory("watermarks") as watermarks:
-
-        async def four():
-            tasks = [asyncio.create_task(watermarks.wait(9, timeout_ms=60_000, key=key)) for key in "aabb"]
-            await until(lambda: watermarks.num_waiting == 4)
-            return tasks
-
-        tasks = await four()
-        assert (2, 2) == (watermarks.complete(1, key="a"), watermarks.fail(OSError("no"), key="b"))
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        assert ([1, 1], [OSError] * 2) == (results[:2], list(map(type, results[2:])))
-        tasks = await four()
-        assert 4 == watermarks.fail_all(OSError("no"))
-        assert [OSError] * 4 == list(map(type, await asyncio.gather(*tasks, return_exceptions=True)))
+    tasks = await waiting_for(watermark, 9, 9, keys="ab")
+    assert (2, 2) == (watermark.complete(1, key="a"), watermark.fail(OSError("no"), key="b"))
+    results = await asyncio.gather(*tasks, return_exceptions=True)
+    assert ([1, 1], [OSError] * 2) == (results[::2], list(map(type, results[1::2])))
+    tasks = await waiting_for(watermark, 9, 9, keys="ab")
+    assert 4 == watermark.fail_all(OSError("no"))
+    assert [OSError] * 4 == list(map(type, await asyncio.gather(*tasks, return_exceptions=True)))
 
 
 async def test_time_is_up_by_hand():
@@ -132,8 +129,7 @@ async def test_time_is_up_by_hand():
 
 async def test_cancelled_task_is_taken_out(run, watermark):
     """Cancelling the task takes the wait out, and nothing is left of it."""
-    waiting = asyncio.create_task(watermark.wait(3, timeout_ms=60_000))
-    await until(lambda: watermark.num_waiting == 1)
+    (waiting,) = await waiting_for(watermark, 3)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
@@ -141,11 +137,10 @@ async def test_cancelled_task_is_taken_out(run, watermark):
 
 
 @pytest.mark.parametrize(("drain", "error"), [("expire", WaitDrained), ("cancel", PurgatoryClosed)])
-async def test_shutdown_answers_every_wait(run, drain, error):
+async def test_shutdown_answers_every_wait(run, watermark, drain, error):
     """A shutdown ends the waits with an error that says so, and rejects new ones."""
-    watermark = AsyncThresholdPurgatory("watermark", value=7)
-    waiting = asyncio.create_task(watermark.wait(9, timeout_ms=60_000))
-    await until(lambda: watermark.num_waiting == 1)
+    watermark.maybe_complete(7)
+    (waiting,) = await waiting_for(watermark, 9)
     await watermark.shutdown(drain)
     with pytest.raises(error, match="watermark"):
         await waiting
@@ -157,52 +152,49 @@ async def test_shutdown_answers_every_wait(run, drain, error):
 async def test_other_ends_are_told_apart(run):
     """A wait that is taken out raises ``WaitCancelled``, one too many ``PurgatoryFull``."""
     async with AsyncThresholdPurgatory("watermark", max_parked=1) as watermark:
-        waiting = asyncio.create_task(watermark.wait(3, timeout_ms=60_000))
-        await until(lambda: watermark.num_waiting == 1)
+        (waiting,) = await waiting_for(watermark, 3)
         with pytest.raises(PurgatoryFull):
             await watermark.wait(4, timeout_ms=5)
         assert 1 == len(watermark.purgatory.cancel_for_key(3))
         with pytest.raises(WaitCancelled):
             await waiting
-        for call in (watermark.wait(2.5, timeout_ms=5), watermark.wait("3", timeout_ms=5)):
-            with pytest.raises(InvalidSetting, match="threshold"):
-                await call
-        with pytest.raises(InvalidSetting, match="value"):
-            watermark.maybe_complete("3")
-        with pytest.raises(DelayTypeError):
-            await watermark.wait(3, timeout_ms="soon", key="new")
-        assert "new" not in set(watermark.keys())
 
 
-async def test_value_may_rise_on_another_thread(run):
+async def test_bad_arguments_raise(run, watermark):
+    """A number that is none is rejected, and a wait that is rejected adds no key."""
+    for threshold in (2.5, "3"):
+        with pytest.raises(InvalidSetting, match="threshold"):
+            await watermark.wait(threshold, timeout_ms=5)
+    with pytest.raises(InvalidSetting, match="value"):
+        watermark.maybe_complete("3")
+    with pytest.raises(DelayTypeError):
+        await watermark.wait(3, timeout_ms="soon", key="new")
+    assert "new" not in set(watermark.keys())
+
+
+async def test_value_may_rise_on_another_thread(run, watermark):
     """``maybe_complete`` from another thread has the loop complete the waits, and loses none."""
-    async with AsyncThresholdPurgatory("watermark", value=0) as watermark:
 
-        def rise():
-            for value in range(1, 201):
-                watermark.maybe_complete(value)
+    def rise():
+        for value in range(1, 201):
+            watermark.maybe_complete(value)
 
-        rising = asyncio.create_task(asyncio.to_thread(rise))
-        async with asyncio.timeout(30):
-            values = await asyncio.gather(*(watermark.wait(at, timeout_ms=60_000) for at in range(1, 201)))
-        await rising
-        assert all(value >= at for at, value in enumerate(values, 1))
-        with pytest.raises(NoRunningLoop):
-            in_thread(lambda: watermark.wait(1, timeout_ms=5).send(None))
+    rising = asyncio.create_task(asyncio.to_thread(rise))
+    async with asyncio.timeout(30):
+        values = await asyncio.gather(*(watermark.wait(at, timeout_ms=60_000) for at in range(1, 201)))
+    await rising
+    assert all(value >= at for at, value in enumerate(values, 1))
+    with pytest.raises(NoRunningLoop):
+        in_thread(lambda: watermark.wait(1, timeout_ms=5).send(None))
 
 
-async def test_operations_have_readable_names(run):
+async def test_operations_have_readable_names(run, watermark):
     """The operations and keys of thresholds are readable in journals and logs."""
-    left = []
-
-    class Left(Observer):
-        def finished(self, operation, outcome, error):
-            left.append((type(operation).__qualname__, operation.keys, outcome))
-
-    async with AsyncThresholdPurgatory("watermark") as watermark:
-        watermark.purgatory.purgatory.attach(Left())
-        waiting = asyncio.create_task(watermark.wait(3, timeout_ms=60_000, key="orders-0"))
-        await until(lambda: watermark.num_waiting == 1)
-        watermark.maybe_complete(3, key="orders-0")
-        assert 3 == await waiting
-    assert [("AwaitedThreshold", (("orders-0", 3),), Outcome.SATISFIED)] == left
+    notes = Notes()
+    watermark.purgatory.purgatory.attach(notes)
+    (waiting,) = await waiting_for(watermark, 3, keys=["orders-0"])
+    (operation,) = watermark.purgatory.operations()
+    assert ("AwaitedThreshold", (("orders-0", 3),)) == (type(operation).__qualname__, operation.keys)
+    watermark.maybe_complete(3, key="orders-0")
+    assert 3 == await waiting
+    assert [(Outcome.SATISFIED, None)] == notes.ends
