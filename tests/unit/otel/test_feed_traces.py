@@ -1,139 +1,86 @@
 """Traces over feeds: a poll that an event wakes in another worker has a link to the publisher's span."""
 
 import asyncio
-import contextlib
 import time
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from purgatory import DelayedOperationPurgatory
 from purgatory._events.feed_tracing import Tracing
-from purgatory.aio import AsyncPurgatory
 from purgatory.feeds import EventTooLarge, MemoryFeed, PublishRejected
 from purgatory.feeds.engine import NewEvent
 from purgatory.otel import instrument
-from tests.support import PATIENCE_S, Waiting
+from tests.support import Waiting
+from tests.support.feeds import Worker
 from tests.support.loops import until
-
-
-class Telemetry:
-    def __init__(self, **settings):
-        self.exporter = InMemorySpanExporter()
-        self.provider = TracerProvider()
-        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.tracer = self.provider.get_tracer("test")
-        self.stop = instrument(self.provider, **settings)
-
-    def spans(self, start):
-        return [span for span in self.exporter.get_finished_spans() if span.name.startswith(start)]
-
-    def published(self):
-        (span,) = self.spans("publish ")
-        return span
+from tests.support.spans import Telemetry, ids, links
 
 
 @pytest.fixture
 def telemetry():
+    """Spans of all purgatories and feeds."""
     telemetry = Telemetry()
+    stop = instrument(telemetry.provider)
     yield telemetry
-    telemetry.stop()
+    stop()
 
 
-class Worker:
-    """A worker that follows a feed. Its state is a dict."""
-
-    def __init__(self, feed):
-        self.state = {}
-        self.current = []  # the span that was current at each apply
-        self.purgatory = AsyncPurgatory("worker")
-        self.following = feed.follow(self.purgatory, self.apply)
-
-    def apply(self, event):
-        self.current.append(ids(trace.get_current_span().get_span_context()))
-        self.state[event.key] = event.value
-        return [event.key]
-
-    async def poll(self, key):
-        await self.purgatory.wait_for(lambda: key in self.state, keys=[key], timeout_ms=PATIENCE_S * 1000)
+@pytest.fixture
+def feed():
+    return MemoryFeed("inbox", max_bytes=10)
 
 
-@contextlib.asynccontextmanager
-async def workers(feed, count=1):
-    async with contextlib.AsyncExitStack() as stack:
-        found = [Worker(feed) for _ in range(count)]
-        for worker in found:
-            await stack.enter_async_context(worker.purgatory)
-            await stack.enter_async_context(worker.following)
-        yield found
-
-
-async def parked(purgatory, count):
-    await until(lambda: purgatory.purgatory.watched == count)
-
-
-def ids(context):
-    return context.trace_id, context.span_id
-
-
-def links(span):
-    return [ids(link.context) for link in span.links]
-
-
-async def test_poll_in_another_worker_is_linked_to_the_publisher(telemetry):
+async def test_poll_in_another_worker_is_linked_to_the_publisher(telemetry, feed):
     """The poll that an event wakes links to the span of its publish, which is a child of the publisher's request."""
-    feed = MemoryFeed("inbox")
-    async with workers(feed, 2) as (one, other):
-        polls = [asyncio.create_task(worker.poll("ann")) for worker in (one, other)]
-        for worker in (one, other):
-            await parked(worker.purgatory, 1)
+    async with Worker(feed) as one, Worker(feed) as other:
+        polls = [*one.waits(b"hello", "ann"), *other.waits(b"hello", "ann")]
         with telemetry.tracer.start_as_current_span("request") as request:
             position = await feed.publish("ann", b"hello")
-        await asyncio.gather(*polls)
+        await until(lambda: all(poll.is_completed for poll in polls))
 
     span = telemetry.published()
     assert "publish inbox" == span.name
     assert trace.SpanKind.PRODUCER is span.kind
-    assert ids(request.get_span_context()) == ids(span.parent)
+    assert ids(request) == ids(span.parent)
     assert {
         "purgatory.feed": "inbox",
         "purgatory.keys": ("ann",),
         "purgatory.position": str(position),
     } == dict(span.attributes)
-    assert [[ids(span.context)]] * 2 == [links(wait) for wait in telemetry.spans("park ")]
+    assert [[ids(span)]] * 2 == [links(wait) for wait in telemetry.waits()]
 
 
-async def test_each_poll_is_linked_to_its_own_event(telemetry):
+async def test_each_poll_is_linked_to_its_own_event(telemetry, feed):
     """Of events that are applied together, each wakes its polls under its own trace."""
-    feed = MemoryFeed()
-    keys = [f"key {number}" for number in range(20)]
-    async with workers(feed) as (worker,):
-        polls = [asyncio.create_task(worker.poll(key)) for key in keys]
-        await parked(worker.purgatory, len(keys))
-        await asyncio.gather(*(feed.publish(key, b"") for key in keys))
-        await asyncio.gather(*polls)
+    keys = [str(number) for number in range(20)]
+    async with Worker(feed) as worker:
+        polls = [worker.waits(key.encode(), key)[0] for key in keys]
+        await asyncio.gather(*(feed.publish(key, key.encode()) for key in keys))
+        await until(lambda: all(poll.is_completed for poll in polls))
 
-    published = {span.attributes["purgatory.keys"]: [ids(span.context)] for span in telemetry.spans("publish ")}
-    assert published == {wait.attributes["purgatory.keys"]: links(wait) for wait in telemetry.spans("park ")}
+    published = {span.attributes["purgatory.keys"]: [ids(span)] for span in telemetry.spans("publish ")}
+    assert published == {wait.attributes["purgatory.keys"]: links(wait) for wait in telemetry.waits()}
 
 
-async def test_apply_runs_under_the_trace_of_the_publisher(telemetry):
+async def test_apply_runs_under_the_trace_of_the_publisher(telemetry, feed):
     """A span that ``apply`` starts belongs to the publisher's trace, and that trace is current only there."""
-    feed = MemoryFeed()
-    async with workers(feed) as (worker,):
-        await worker.following.applied(await feed.publish("ann", b""))
+    current = []
+
+    def apply(event):
+        current.append(ids(trace.get_current_span()))
+        return [event.key]
+
+    async with Worker(feed, apply=apply) as worker:
+        await worker.publish(b"")
         assert not trace.get_current_span().get_span_context().is_valid
 
-    assert [ids(telemetry.published().context)] == worker.current
+    assert [ids(telemetry.published())] == current
 
 
-def test_wait_on_a_thread_is_linked_to_the_publisher(telemetry):
+def test_wait_on_a_thread_is_linked_to_the_publisher(telemetry, feed):
     """The operations of a purgatory on threads get the same link."""
-    feed = MemoryFeed()
-    operation = Waiting(60_000)
+    operation = Waiting()
 
     def apply(event):
         operation.ready = True
@@ -145,14 +92,12 @@ def test_wait_on_a_thread_is_linked_to_the_publisher(telemetry):
             position = following.publish("ann", b"")
         following.applied(position)
 
-    (wait,) = telemetry.spans("park ")
-    assert ids(request.get_span_context()) == ids(telemetry.published().parent)
-    assert [ids(telemetry.published().context)] == links(wait)
+    assert ids(request) == ids(telemetry.published().parent)
+    assert [ids(telemetry.published())] == links(telemetry.wait())
 
 
-async def test_publish_that_fails_is_an_error_of_its_span(telemetry):
+async def test_publish_that_fails_is_an_error_of_its_span(telemetry, feed):
     """A rejected publish has a span with the error. One that could never be sent has none."""
-    feed = MemoryFeed(max_bytes=10)
     with pytest.raises(EventTooLarge):
         await feed.publish("key", b"x" * 11)
     feed.max_pending = 0
@@ -164,48 +109,43 @@ async def test_publish_that_fails_is_an_error_of_its_span(telemetry):
     assert ["exception"] == [event.name for event in span.events]
 
 
-async def test_keys_can_be_left_out():
+async def test_keys_can_be_left_out(feed):
     """``keys=False`` is for keys that are secret."""
-    telemetry = Telemetry(keys=False)
-    async with MemoryFeed("inbox") as feed:
-        await feed.publish("secret", b"")
-    telemetry.stop()
+    telemetry = Telemetry()
+    stop = instrument(telemetry.provider, keys=False)
+    await feed.publish("secret", b"")
+    stop()
 
     assert {"purgatory.feed", "purgatory.position"} == set(telemetry.published().attributes)
 
 
-async def test_stop_ends_the_spans_of_feeds():
+async def test_stop_ends_the_spans_of_feeds(feed):
     """After it, a publish has no span, and its event carries nothing."""
-    telemetry = Telemetry()
-    telemetry.stop()
-    feed = MemoryFeed()
-    contexts = []
+    telemetry, contexts = Telemetry(), []
+    instrument(telemetry.provider)()
 
     def apply(event):
         contexts.append(event.context)
         return []
 
-    async with AsyncPurgatory("worker") as purgatory, feed.follow(purgatory, apply) as following:
-        await following.applied(await feed.publish("ann", b""))
+    async with Worker(feed, apply=apply) as worker:
+        await worker.publish(b"")
 
     assert [None] == contexts
     assert () == telemetry.exporter.get_finished_spans()
 
 
 @pytest.mark.parametrize("context", ["", "nonsense", "00-0-0-0"])
-async def test_event_with_another_context_is_applied(telemetry, context):
+async def test_event_with_another_context_is_applied(telemetry, feed, context):
     """Another program may have written the event. What is not a trace context gives no link."""
-    feed = MemoryFeed()
-    async with workers(feed) as (worker,):
-        poll = asyncio.create_task(worker.poll("ann"))
-        await parked(worker.purgatory, 1)
+    async with Worker(feed) as worker:
+        (poll,) = worker.waits(b"", "ann")
         publisher = await feed.open_publisher()
         await publisher.publish([NewEvent("ann", b"", None, time.time_ns(), context, 3)])
-        await poll
+        await until(lambda: poll.is_completed)
         await publisher.close()
 
-    (wait,) = telemetry.spans("park ")
-    assert [] == links(wait)
+    assert [] == links(telemetry.wait())
 
 
 def test_the_last_tracer_counts():

@@ -5,33 +5,16 @@ import threading
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, PurgatoryClosed
 from purgatory.aio import AsyncPurgatory
 from purgatory.otel import Spans, instrument
 from purgatory.otel._spans import MOST_ENDS
-from tests.support import Waiting, beside, in_thread, park_one, satisfy
-from tests.support.loops import run_on, until
+from tests.support import Waiting, beside, in_thread, park, park_one, raising, satisfy
+from tests.support.loops import until
 from tests.support.operations import WAYS_OUT
-
-
-class Telemetry:
-    def __init__(self, **settings):
-        self.exporter = InMemorySpanExporter()
-        self.provider = TracerProvider(**settings)
-        self.provider.add_span_processor(SimpleSpanProcessor(self.exporter))
-        self.tracer = self.provider.get_tracer("test")
-
-    def waits(self):
-        return [span for span in self.exporter.get_finished_spans() if span.name.startswith("park ")]
-
-    def wait(self):
-        (span,) = self.waits()
-        return span
+from tests.support.spans import Telemetry, ids, links
 
 
 @pytest.fixture
@@ -40,35 +23,33 @@ def telemetry():
 
 
 @pytest.fixture
-def opened(mock_timer, telemetry):
-    with DelayedOperationPurgatory(
-        "fetch", timer=mock_timer, reaper_enabled=False, observers=[Spans("fetch", telemetry.provider)]
-    ) as purgatory:
+def spans(telemetry):
+    """The observer that makes a span of each wait."""
+    return Spans("fetch", telemetry.provider)
+
+
+@pytest.fixture
+def opened(mock_timer, spans):
+    with DelayedOperationPurgatory("fetch", timer=mock_timer, reaper_enabled=False, observers=[spans]) as purgatory:
         yield purgatory
-
-
-def ids(context):
-    return context.trace_id, context.span_id
 
 
 @pytest.mark.parametrize("call", [lambda event: event(), in_thread], ids=["on its thread", "on another thread"])
 def test_wait_is_a_span_of_the_request_linked_to_its_event(opened, telemetry, call):
     """The span of a wait is a child of the parker's, and linked to that of the event, on whichever thread it came."""
-    operation = Waiting(30_000)
     with telemetry.tracer.start_as_current_span("request") as request:
-        opened.try_complete_else_watch(operation, [("orders", 0), "all"])
+        operation = park(opened, ("orders", 0), "all", delay_ms=30_000)
 
     def event():
-        operation.ready = True
         with telemetry.tracer.start_as_current_span("event") as span:
-            opened.check_and_complete("all")
-        return span.get_span_context()
+            satisfy(opened, "all", operation)
+        return span
 
     linked = call(event)
     span = telemetry.wait()
     assert "park Waiting" == span.name
-    assert ids(request.get_span_context()) == ids(span.parent)
-    assert [ids(linked)] == [ids(link.context) for link in span.links]
+    assert ids(request) == ids(span.parent)
+    assert [ids(linked)] == links(span)
     assert {
         "purgatory.name": "fetch",
         "purgatory.operation": "Waiting",
@@ -82,39 +63,37 @@ def test_wait_is_a_span_of_the_request_linked_to_its_event(opened, telemetry, ca
 
 def test_event_that_satisfies_nobody_is_not_linked(opened, telemetry):
     """Only the event that decided is linked, not those that looked before."""
-    operation = park_one(opened, Waiting())
+    operation = park(opened)
     with telemetry.tracer.start_as_current_span("early"):
         opened.check_and_complete("k")
     satisfy(opened, "k", operation)
-    assert () == telemetry.wait().links
+    assert [] == links(telemetry.wait())
 
 
 @pytest.mark.parametrize("outcome", [Outcome.EXPIRED, Outcome.CANCELLED, Outcome.FORCED])
 def test_every_outcome_ends_the_span(opened, telemetry, outcome):
     """However an operation leaves, its span ends, says so, and is no error. Without an event it has no link."""
-    operation = park_one(opened, Waiting())
+    operation = park(opened)
     assert [] == telemetry.waits()
     WAYS_OUT[outcome](opened, operation)
     span = telemetry.wait()
-    assert (outcome.value, ()) == (span.attributes["purgatory.outcome"], span.links)
+    assert (outcome.value, []) == (span.attributes["purgatory.outcome"], links(span))
     assert trace.StatusCode.UNSET is span.status.status_code
 
 
 def test_operation_that_need_not_wait_has_no_span(opened, telemetry):
-    """What completes at once leaves neither a span nor anything else."""
+    """What completes at once, or is rejected by a closed purgatory, leaves neither a span nor anything else."""
     with telemetry.tracer.start_as_current_span("request"):
-        assert opened.try_complete_else_watch(Waiting(ready=True), ["k"])
+        assert park(opened, ready=True).is_completed
+    opened.shutdown()
+    with pytest.raises(PurgatoryClosed):
+        park(opened)
     assert [] == telemetry.waits()
 
 
 def test_hook_that_raises_is_an_error_of_the_span(opened, telemetry):
     """An error of a hook is recorded, and the span's status is an error."""
-
-    def fail(_):
-        raise KeyError("lost")
-
-    operation = park_one(opened, Waiting(complete=fail))
-    satisfy(opened, "k", operation)
+    satisfy(opened, "k", park(opened, complete=raising(KeyError("lost"))))
     span = telemetry.wait()
     assert trace.StatusCode.ERROR is span.status.status_code
     assert ["KeyError"] == [event.attributes["exception.type"] for event in span.events]
@@ -127,18 +106,16 @@ def test_hooks_are_within_the_span(opened, telemetry):
         with telemetry.tracer.start_as_current_span("answer"):
             pass
 
-    operation = park_one(opened, Waiting(complete=answer))
-    operation.ready = True
+    operation = park(opened, complete=answer)
     with telemetry.tracer.start_as_current_span("event") as event:
-        opened.check_and_complete("k")
-    spans = {span.name: span for span in telemetry.exporter.get_finished_spans()}
-    assert spans["park Waiting"].start_time <= spans["answer"].end_time <= spans["park Waiting"].end_time
-    assert [ids(event.get_span_context())] == [ids(link.context) for link in spans["park Waiting"].links]
+        satisfy(opened, "k", operation)
+    wait, (answered,) = telemetry.wait(), telemetry.spans("answer")
+    assert wait.start_time <= answered.end_time <= wait.end_time
+    assert [ids(event)] == links(wait)
 
 
-def test_end_that_is_told_before_the_beginning_is_kept(telemetry):
+def test_end_that_is_told_before_the_beginning_is_kept(telemetry, spans):
     """If the finisher's word comes before the parker's, the span is whole all the same, and ended once."""
-    spans = Spans("fetch", telemetry.provider)
     operation = Waiting()
     with telemetry.tracer.start_as_current_span("event") as event:
         operation.force_complete()
@@ -146,13 +123,12 @@ def test_end_that_is_told_before_the_beginning_is_kept(telemetry):
         spans.finished(operation, Outcome.FORCED, None)
     assert [] == telemetry.waits()
     spans.parked(operation)
-    assert [ids(event.get_span_context())] == [ids(link.context) for link in telemetry.wait().links]
+    assert [ids(event)] == links(telemetry.wait())
     assert "forced" == telemetry.wait().attributes["purgatory.outcome"]
 
 
-def test_ends_whose_beginning_never_comes_are_not_kept_for_ever(telemetry):
+def test_ends_whose_beginning_never_comes_are_not_kept_for_ever(spans):
     """Of ends without a beginning, at most a fixed number is kept."""
-    spans = Spans("fetch", telemetry.provider)
     operations = [Waiting() for _ in range(MOST_ENDS + 5)]
     for operation in operations:
         spans.finished(operation, Outcome.CANCELLED, None)
@@ -160,9 +136,8 @@ def test_ends_whose_beginning_never_comes_are_not_kept_for_ever(telemetry):
     assert operations[-1] in spans._ends
 
 
-def test_races_end_each_span_once(telemetry):
+def test_races_end_each_span_once(telemetry, spans):
     """Parkers and finishers at once: each operation that waited has one span, and nothing is left behind."""
-    spans = Spans("fetch", telemetry.provider)
     with DelayedOperationPurgatory("fetch", observers=[spans]) as purgatory:
         operations = [Waiting(20) for _ in range(400)]
         done = threading.Event()
@@ -170,13 +145,12 @@ def test_races_end_each_span_once(telemetry):
         def check():
             while not done.is_set():
                 for operation in operations:
-                    operation.ready = True  # also before it is parked, and while it is
-                    purgatory.check_and_complete("k")
+                    satisfy(purgatory, "k", operation)  # also before it is parked, and while it is
 
         with beside(check):
             for operation in operations:
                 operation.ready = False
-                purgatory.try_complete_else_watch(operation, ["k"])
+                park_one(purgatory, operation)
             in_thread(lambda: [purgatory.check_and_complete("k") for _ in range(3)])
             done.set()
     waited = [operation for operation in operations if operation.outcome is not Outcome.IMMEDIATE]
@@ -187,8 +161,8 @@ def test_races_end_each_span_once(telemetry):
 def test_keys_can_be_left_out(telemetry, mock_timer):
     """Keys that are secret are not in the span."""
     observer = Spans("fetch", telemetry.provider, keys=False)
-    with DelayedOperationPurgatory("fetch", timer=mock_timer, reaper_enabled=False, observers=[observer]) as purgatory:
-        purgatory.try_complete_else_watch(Waiting(), ["secret"])
+    with DelayedOperationPurgatory("fetch", timer=mock_timer, observers=[observer]) as purgatory:
+        park(purgatory, "secret")
     assert "purgatory.keys" not in telemetry.wait().attributes
 
 
@@ -196,38 +170,29 @@ def test_spans_that_are_not_sampled_leave_nothing(mock_timer):
     """Where the sampler says no, nothing is exported and nothing is kept."""
     telemetry = Telemetry(sampler=ALWAYS_OFF)
     spans = Spans("fetch", telemetry.provider)
-    with DelayedOperationPurgatory("fetch", timer=mock_timer, reaper_enabled=False, observers=[spans]) as purgatory:
-        purgatory.try_complete_else_watch(Waiting(), ["k"])
+    with DelayedOperationPurgatory("fetch", timer=mock_timer, observers=[spans]) as purgatory:
+        park(purgatory)
     assert [] == telemetry.waits()
     assert {} == spans._spans
 
 
-def test_awaited_operation_is_a_span_of_its_request(telemetry):
+async def test_awaited_operation_is_a_span_of_its_request(telemetry, spans):
     """On a loop, a wait is a child of the awaiting task's span, and linked to that of the task which checked."""
+    news = []
+    async with AsyncPurgatory("polls", observers=[spans]) as purgatory:
 
-    async def main():
-        news = []
-        async with AsyncPurgatory("polls", observers=[Spans("polls", telemetry.provider)]) as purgatory:
+        async def poll():
+            with telemetry.tracer.start_as_current_span("poll") as span:
+                await purgatory.wait_for(lambda: news, keys=["k"], timeout_ms=60_000)
+            return span
 
-            async def poll():
-                with telemetry.tracer.start_as_current_span("poll") as span:
-                    await purgatory.wait_for(lambda: news, keys=["k"], timeout_ms=60_000)
-                return span.get_span_context()
-
-            async def publish():
-                with telemetry.tracer.start_as_current_span("publish") as span:
-                    news.append(1)
-                    purgatory.check_and_complete("k")
-                return span.get_span_context()
-
-            polling = asyncio.create_task(poll())
-            await until(lambda: purgatory.waiting)
-            published = await asyncio.create_task(publish())
-            return await polling, published
-
-    polled, published = run_on("asyncio", main)
-    assert ids(polled) == ids(telemetry.wait().parent)
-    assert [ids(published)] == [ids(link.context) for link in telemetry.wait().links]
+        polling = asyncio.create_task(poll())
+        await until(lambda: purgatory.waiting)
+        with telemetry.tracer.start_as_current_span("publish") as published:
+            news.append(1)
+            purgatory.check_and_complete("k")
+        assert ids(await polling) == ids(telemetry.wait().parent)
+    assert [ids(published)] == links(telemetry.wait())
 
 
 def test_all_purgatories_are_instrumented(telemetry):
@@ -236,11 +201,9 @@ def test_all_purgatories_are_instrumented(telemetry):
         stop = instrument(telemetry.provider)
         with DelayedOperationPurgatory("after", timer_enabled=False) as after:
             for purgatory in (before, after):
-                operation = park_one(purgatory, Waiting())
-                operation.cancel()
+                park(purgatory).cancel()
             stop()
-            operation = park_one(after, Waiting())
-            operation.cancel()
+            park(after).cancel()
         stop()
         DelayedOperationPurgatory("later", timer_enabled=False).shutdown()
     assert ["before", "after"] == [span.attributes["purgatory.name"] for span in telemetry.waits()]
@@ -250,11 +213,3 @@ def test_name_is_asked_for():
     """An observer knows the name of its purgatory."""
     with pytest.raises(InvalidSetting, match="name"):
         Spans("")
-
-
-def test_refused_operation_has_no_span(opened, telemetry):
-    """An operation that a closed purgatory rejects has no span."""
-    opened.shutdown()
-    with pytest.raises(PurgatoryClosed):
-        opened.try_complete_else_watch(Waiting(), ["k"])
-    assert [] == telemetry.waits()
