@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from purgatory import InvalidSetting, Outcome
-from purgatory.aio import AsyncOperation
 from purgatory.testing import HookRaised, LeftParked, Purgatories
-from tests.support import Waiting
+from tests.support import park
+from tests.support.loops import Async
 from timer import MockTimer
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -117,46 +117,34 @@ def run_suite(folder, suite):
     outside = {name: value for name, value in os.environ.items() if name not in {"CI", "BUILD_NUMBER"}}
     (folder / "conftest.py").write_text('pytest_plugins = ["purgatory.testing"]\n', encoding="utf-8")
     (folder / "test_sessions.py").write_text(suite, encoding="utf-8")
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            f"import sys; sys.path.insert(0, {str(ROOT)!r}); import pytest; sys.exit(pytest.main())",
-        ],
-        cwd=folder,
-        env=outside,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    return done.stdout
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import pytest; sys.exit(pytest.main())"
+    command = [sys.executable, "-c", program]
+    return subprocess.run(
+        command, cwd=folder, env=outside, capture_output=True, text=True, check=False, timeout=60
+    ).stdout
 
 
-def test_purgatories_share_a_clock():
+def test_purgatories_share_a_clock(purgatories):
     """Time passes for all of them at once, and no further than it is moved."""
-    with Purgatories() as purgatories:
-        first, second = Waiting(10), Waiting(11)
-        purgatories.make("a").try_complete_else_watch(first, ["k"])
-        purgatories.make("b").try_complete_else_watch(second, ["k"])
-
-        assert purgatories.advance(10)
-        assert (Outcome.EXPIRED, None) == (first.outcome, second.outcome)
-        assert purgatories.advance(1)
-        assert Outcome.EXPIRED is second.outcome
+    first, second = park(purgatories.make("a"), delay_ms=10), park(purgatories.make("b"), delay_ms=11)
+    assert purgatories.advance(10)
+    assert (Outcome.EXPIRED, None) == (first.outcome, second.outcome)
+    assert purgatories.advance(1)
+    assert Outcome.EXPIRED is second.outcome
 
 
-@pytest.mark.parametrize("kind", ["make", "make_threshold", "make_futures"])
-def test_who_is_left_is_named(kind):
+@pytest.mark.parametrize(
+    ("kind", "leave"),
+    [
+        ("make", park),
+        ("make_threshold", lambda made: made.wait(3, 1000)),
+        ("make_futures", lambda made: made.try_complete_else_watch(1000, [Future()], print)),
+    ],
+)
+def test_who_is_left_is_named(kind, leave):
     """An operation that still waits at the end, in any kind of purgatory, is an error, and is removed."""
     with pytest.raises(LeftParked) as raised, Purgatories() as purgatories:
-        made = getattr(purgatories, kind)("left")
-        if kind == "make":
-            made.try_complete_else_watch(Waiting(), ["k"])
-        elif kind == "make_threshold":
-            made.wait(3, 1000)
-        else:
-            made.try_complete_else_watch(1000, [Future()], print)
+        leave(getattr(purgatories, kind)("left"))
 
     (operation,) = raised.value.operations
     assert Outcome.CANCELLED is operation.outcome
@@ -165,25 +153,24 @@ def test_who_is_left_is_named(kind):
 def test_who_was_put_off_is_due_later():
     """The time that is left is that of the deadline as it was moved last."""
     with pytest.raises(LeftParked, match=r"Waiting under 'k' in 'test', due in 7000 ms"), Purgatories() as purgatories:
-        purgatories.make().try_complete_else_watch(operation := Waiting(1_000), ["k"])
+        operation = park(purgatories.make(), delay_ms=1_000)
         purgatories.advance(500)
         assert operation.extend(10_000)
         purgatories.advance(3_000)
 
 
-class Asserting(Waiting):
-    """Its hook finds something wrong."""
-
-    def on_complete(self):
-        assert 1 == 2
+def wrong(_):
+    """A hook that finds something wrong."""
+    assert 1 == 2
 
 
 def test_hook_that_raises_fails_the_test():
     """A hook's error is contained by the library, and fails the test. An assertion in a hook counts."""
-    with pytest.raises(HookRaised, match=r"on_complete in 'asserts' \(1 times\)") as raised:  # noqa: SIM117
-        with Purgatories() as purgatories:
-            purgatories.make("asserts").try_complete_else_watch(operation := Asserting(), ["k"])
-            operation.force_complete()
+    with (
+        pytest.raises(HookRaised, match=r"on_complete in 'asserts' \(1 times\)") as raised,
+        Purgatories() as purgatories,
+    ):
+        park(purgatories.make("asserts"), complete=wrong).force_complete()
 
     assert {("asserts", "on_complete"): 1} == raised.value.errors
     assert isinstance(raised.value.__cause__, AssertionError)
@@ -193,51 +180,47 @@ def test_hook_that_is_meant_to_raise():
     """A test that expects a hook to raise takes the error, and the next error still fails it."""
     with pytest.raises(HookRaised), Purgatories() as purgatories:
         asserts = purgatories.make("asserts")
-        for times in (1, 2):
-            asserts.try_complete_else_watch(operation := Asserting(), ["k"])
-            operation.force_complete()
-            if times == 1:
-                assert {("asserts", "on_complete"): 1} == purgatories.take_errors()
-                purgatories.check()
+        park(asserts, complete=wrong).force_complete()
+        assert {("asserts", "on_complete"): 1} == purgatories.take_errors()
+        purgatories.check()
+        park(asserts, complete=wrong).force_complete()
 
 
-def test_settings_are_taken():
+def test_settings_are_taken(purgatories):
     """The factories take the settings of their class, but no other clock."""
-    with Purgatories() as purgatories:
-        assert 7 == purgatories.make(max_parked=7).capacity
-        assert 3 == purgatories.make_futures(broker_id=3).purgatory.broker_id
-        for make in (purgatories.make, purgatories.make_async, purgatories.make_futures):
-            with pytest.raises(InvalidSetting, match="timer must be left out"):
-                make("x", timer=MockTimer())
+    assert 7 == purgatories.make(max_parked=7).capacity
+    assert 3 == purgatories.make_futures(broker_id=3).purgatory.broker_id
+    for make in (purgatories.make, purgatories.make_async, purgatories.make_futures):
+        with pytest.raises(InvalidSetting, match="timer must be left out"):
+            make("x", timer=MockTimer())
 
 
-def test_purgatory_that_was_shut_down_leaves_nobody():
+def test_purgatory_that_was_shut_down_leaves_nobody(purgatories):
     """A test that shuts its purgatory down itself may have left operations in it until then."""
-    with Purgatories() as purgatories:
-        made = purgatories.make()
-        made.try_complete_else_watch(Waiting(), ["k"])
-        made.shutdown()
+    made = purgatories.make()
+    park(made)
+    made.shutdown()
+    purgatories.check()
 
 
 def test_error_of_the_test_stands():
     """A test that fails on its own account isn't blamed for what it left."""
     with pytest.raises(ZeroDivisionError), Purgatories() as purgatories:
-        purgatories.make().try_complete_else_watch(Waiting(), ["k"])
+        park(purgatories.make())
         raise ZeroDivisionError
 
 
-def test_futures_call_back_at_once():
+def test_futures_call_back_at_once(purgatories):
     """A set of futures calls back on the thread that completes the last of them, before ``set_result`` returns."""
-    with Purgatories() as purgatories:
-        answers, heard = [Future(), Future()], []
-        purgatories.make_futures().try_complete_else_watch(1000, answers, heard.append)
-        answers[0].set_result(1)
-        assert [] == heard
-        answers[1].set_result(2)
-        assert [tuple(answers)] == heard
+    answers, heard = [Future(), Future()], []
+    purgatories.make_futures().try_complete_else_watch(1000, answers, heard.append)
+    answers[0].set_result(1)
+    assert [] == heard
+    answers[1].set_result(2)
+    assert [tuple(answers)] == heard
 
 
-def test_task_that_was_just_created_expires_by_hand():
+async def test_task_that_was_just_created_expires_by_hand():
     """``advance_async`` lets a task that was just created park before the clock moves, also one inside other tasks."""
 
     async def nested(purgatory, depth):
@@ -245,90 +228,60 @@ def test_task_that_was_just_created_expires_by_hand():
             return await purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=1_000)
         return await asyncio.create_task(nested(purgatory, depth - 1))
 
-    async def main():
-        async with Purgatories() as purgatories, asyncio.timeout(20):
-            purgatory = purgatories.make_async()
-            for depth in range(5):
-                waiting = asyncio.create_task(nested(purgatory, depth))
-                assert await purgatories.advance_async(1_000)
-                assert Outcome.EXPIRED is await waiting
-
-    asyncio.run(main())
+    async with Purgatories() as purgatories:
+        purgatory = purgatories.make_async()
+        for depth in range(5):
+            waiting = asyncio.create_task(nested(purgatory, depth))
+            assert await purgatories.advance_async(1_000)
+            assert Outcome.EXPIRED is await waiting
 
 
-def test_task_that_never_rests_does_not_hold_up_the_clock():
+async def test_task_that_never_rests_does_not_hold_up_the_clock():
     """A task that never awaits anything gets some turns, and then the clock moves all the same."""
 
     async def spin():
         while True:  # noqa: ASYNC110  # it is to spin
             await asyncio.sleep(0)
 
-    async def main():
-        async with Purgatories() as purgatories, asyncio.timeout(20):
-            spinning = asyncio.create_task(spin())
-            assert not await purgatories.advance_async(1_000)
-            spinning.cancel()
-
-    asyncio.run(main())
+    async with Purgatories() as purgatories:
+        spinning = asyncio.create_task(spin())
+        assert not await purgatories.advance_async(1_000)
+        spinning.cancel()
 
 
-def test_threshold_times_out_by_hand():
+def test_threshold_times_out_by_hand(purgatories):
     """A threshold's wait ends by the clock that the test moves."""
-    with Purgatories() as purgatories:
-        third = purgatories.make_threshold(value=1).wait(3, 500)
-        assert not third.done()
-        purgatories.advance(500)
-        assert isinstance(third.exception(), TimeoutError)
+    third = purgatories.make_threshold(value=1).wait(3, 500)
+    assert not third.done()
+    purgatories.advance(500)
+    assert isinstance(third.exception(), TimeoutError)
 
 
-class Slow(AsyncOperation):
-    """Its coroutine hook takes some turns of the loop."""
-
-    told = False
-
-    def try_complete(self):
-        return False
-
-    async def on_complete(self):
-        for _ in range(7):
-            await asyncio.sleep(0)
-        self.told = True
-
-
-def test_time_passes_on_a_loop(run_it):
+async def test_time_passes_on_a_loop():
     """On a loop, moving the clock returns when every expired operation has its answer, coroutine hooks included."""
 
-    async def main():
+    async def some_turns():
+        for _ in range(7):
+            await asyncio.sleep(0)
+
+    async with Purgatories() as purgatories:
+        polls, operation = purgatories.make_async("polls"), Async(30_000, complete=some_turns)
+        poll = asyncio.ensure_future(polls.wait_for(lambda: False, keys=["k"], timeout_ms=30_000))
+        slow = asyncio.ensure_future(polls.park(operation, ["k"]))
+        await purgatories.settled()
+        assert 2 == polls.parked == polls.waiting
+        assert not await purgatories.advance_async(29_999)
+        assert await purgatories.advance_async(1)
+        assert "expire" == operation.history[-1]
+        assert 0 == polls.waiting
+        assert Outcome.EXPIRED is await poll is await slow
+
+
+async def test_who_awaits_at_the_end_is_named():
+    """A task that still awaits at the end is an error. It gets ``CANCELLED``."""
+    with pytest.raises(LeftParked):
         async with Purgatories() as purgatories:
             polls = purgatories.make_async("polls")
             poll = asyncio.ensure_future(polls.wait_for(lambda: False, keys=["k"], timeout_ms=30_000))
-            slow = asyncio.ensure_future(polls.park(operation := Slow(30_000), ["k"]))
             await purgatories.settled()
-            assert 2 == polls.parked == polls.waiting
-            assert not await purgatories.advance_async(29_999)
-            assert await purgatories.advance_async(1)
-            assert operation.told
-            assert 0 == polls.waiting
-            assert Outcome.EXPIRED is await poll is await slow
-
-    run_it(main)
-
-
-def test_who_awaits_at_the_end_is_named(run_it):
-    """A task that still awaits at the end is an error. It gets ``CANCELLED``."""
-
-    async def main():
-        with pytest.raises(LeftParked):
-            async with Purgatories() as purgatories:
-                polls = purgatories.make_async("polls")
-                poll = asyncio.ensure_future(polls.wait_for(lambda: False, keys=["k"], timeout_ms=30_000))
-                await purgatories.settled()
-        assert Outcome.CANCELLED is await poll
-
-    run_it(main)
-
-
-@pytest.fixture
-def run_it():
-    """Run a coroutine function, bounded."""
-    return lambda main: asyncio.run(asyncio.wait_for(main(), 30))
+    assert Outcome.CANCELLED is await poll

@@ -81,16 +81,17 @@ def test_payload_is_never_shown(fetch, console, get):
 
 
 def test_rates_are_per_second(fetch, hub):
+    def look():  # not by a request, which would start the thread that looks, too
+        with hub._sampling:
+            return hub._sampler.look()
+
     began = time.monotonic()
-    with hub._sampling:
-        hub._sampler.look()  # not by a request, which would start the thread that looks, too
+    look()
     for _ in range(40):
         park(fetch, ready=True)
     time.sleep(0.3)
-    with hub._sampling:
-        state = hub._sampler.look()
-
-    assert 40 / (time.monotonic() - began) <= state["purgatories"][0]["rates"]["immediate"] <= 40 / 0.3
+    rate = look()["purgatories"][0]["rates"]["immediate"]
+    assert 40 / (time.monotonic() - began) <= rate <= 40 / 0.3
 
 
 def test_history_is_kept(fetch, console, get):
@@ -119,21 +120,15 @@ def test_history_is_read_while_the_thread_notes(hub):
     assert lengths[-1] <= 600
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_it_only_shows(console, get, method):
-    assert 405 == get(console, "/api/state", method=method).status
-
-
 PAGE = ["/", "/console.js", "/charts.js", "/wheel.js", "/console.css"]
 
 
 @pytest.mark.parametrize("path", [*PAGE, "/api/state"])
 def test_answers_forbid_the_rest_of_the_web(console, get, path):
     answer = get(console, path)
-    assert 200 == answer.status
-    assert "default-src 'none'" in answer.headers["content-security-policy"]
-    assert "frame-ancestors 'none'" in answer.headers["content-security-policy"]
-    assert "nosniff" == answer.headers["x-content-type-options"]
+    assert (200, "nosniff") == (answer.status, answer.headers["x-content-type-options"])
+    for policy in ("default-src 'none'", "frame-ancestors 'none'"):
+        assert policy in answer.headers["content-security-policy"]
 
 
 @pytest.mark.parametrize("path", PAGE)
@@ -175,12 +170,6 @@ def test_token_in_the_address_becomes_a_cookie(guarded, get):
 def test_bad_token_is_an_error(token):
     with pytest.raises(InvalidSetting, match="token must be a non-empty str"):
         app(token=token)
-
-
-def test_other_host_is_refused(hub, get):
-    """A request that names a foreign host comes from a foreign page."""
-    for hosts, status in (({"localhost"}, 421), ({"127.0.0.1"}, 200)):
-        assert status == get(make_app(hub, token=None, hosts=hosts), "/api/state").status
 
 
 def test_mounted_in_a_service(fetch, console, get):

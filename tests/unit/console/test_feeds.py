@@ -5,10 +5,10 @@ import types
 
 import pytest
 
-from purgatory.aio import AsyncPurgatory
 from purgatory.console import _feeds, cli, serve
 from purgatory.console._state import Sampler
 from purgatory.feeds import MemoryFeed
+from tests.support.feeds import Worker
 from tests.support.loops import until
 
 
@@ -18,21 +18,15 @@ def look(sampler, name):
     return seen
 
 
-def apply(event):
-    return [event.key]
-
-
 async def test_state_has_each_feed(monkeypatch):
     """A worker in good health follows, has a position and no lag, and applies so many events per second."""
     clock = types.SimpleNamespace(s=0.0, monotonic=lambda: clock.s)
     monkeypatch.setattr(_feeds, "time", clock)
-    sampler, feed = Sampler(), MemoryFeed("healthy")
-    async with AsyncPurgatory("p") as purgatory, feed.follow(purgatory, apply) as following:
+    sampler = Sampler()
+    async with Worker(MemoryFeed("healthy")) as worker:
         assert {"applied": 0, "published": 0} == look(sampler, "healthy")["rates"]
-        for _ in range(10):
-            position = await feed.publish("key", b"1")
-        await following.applied(position)
-        await until(lambda: following.lag_s == 0)
+        position = await worker.publish(*[b"1"] * 10)
+        await until(lambda: worker.following.lag_s == 0)
         clock.s = 2.0
         seen = look(sampler, "healthy")
         assert (True, str(position), 0, 0) == tuple(
@@ -40,10 +34,10 @@ async def test_state_has_each_feed(monkeypatch):
         )
         assert {"applied": 5, "published": 5} == seen["rates"]
         assert (10, 10) == (seen["totals"]["applied"], seen["totals"]["published"])
-        feed.disconnect(away=True)
-        await until(lambda: not following.is_following)
+        worker.feed.disconnect(away=True)
+        await until(lambda: not worker.following.is_following)
         assert look(sampler, "healthy")["is_following"] is False
-        feed.come_back()
+        worker.feed.come_back()
 
 
 async def test_process_that_only_publishes_has_no_position():
@@ -65,26 +59,20 @@ def test_feeds_of_one_name_are_numbered():
 async def test_top_has_a_line_per_feed(monkeypatch, capsys, columns, has_position):
     """State, lag and counts are shown at any width, with whole headings. Hostile names are text."""
     monkeypatch.setenv("COLUMNS", columns)
-    feed, lost = MemoryFeed("[red]inbox"), MemoryFeed("lost")
-    async with (
-        AsyncPurgatory("p") as purgatory,
-        feed.follow(purgatory, apply) as following,
-        lost.follow(purgatory, apply) as away,
-    ):
-        await following.applied(await feed.publish("key", b"1"))
-        lost.disconnect(away=True)
-        await until(lambda: not away.is_following)
+    async with Worker(MemoryFeed("[red]inbox")) as worker, Worker(MemoryFeed("lost")) as lost:
+        position = await worker.publish(b"1")
+        lost.feed.disconnect(away=True)
+        await until(lambda: not lost.following.is_following)
         with serve(0) as server:
             assert 0 == cli.main([server.url, "--once"])
             lines = capsys.readouterr().out.splitlines()
             assert 0 == cli.main([server.url, "--json"])
-        lost.come_back()
-        text = str(following.position)
+        lost.feed.come_back()
     (heading,) = [line.split() for line in lines if line.startswith("feed ")]
     assert {"feed", "state", "lag", "events", "applied/s", "gaps", "skipped"} <= set(heading)
     (line,) = [line for line in lines if line.startswith("[red]inbox")]
     assert "following" == line.split()[1]
-    assert has_position == (text in line)
+    assert has_position == (str(position) in line)
     assert any(line.startswith("lost") and "NOT FOLLOWING" in line for line in lines)
     assert max(map(len, lines)) <= int(columns)
     assert {"[red]inbox", "lost"} <= {seen["id"] for seen in json.loads(capsys.readouterr().out)["feeds"]}

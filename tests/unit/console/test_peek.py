@@ -8,7 +8,7 @@ import pytest
 from purgatory import DelayedOperationPurgatory
 from purgatory.console import _peek
 from purgatory.console._peek import Peek
-from tests.support import Waiting, park_all
+from tests.support import park, park_many
 
 
 @pytest.fixture
@@ -24,13 +24,15 @@ def look(fetch, mock_timer):
     return lambda: peek.look(mock_timer.now_ns())
 
 
-def park(purgatory, key, times=1):
-    return park_all(purgatory, [Waiting() for _ in range(times)], key)
+@pytest.fixture
+def few_keys(monkeypatch):
+    """A look walks 100 keys."""
+    monkeypatch.setattr(_peek, "KEYS_A_LOOK", 100)
 
 
 def test_hottest_keys_come_first(fetch, look):
     park(fetch, "cold")
-    park(fetch, "hot", 5)
+    park_many(fetch, 5, "hot")
     seen = look()
     assert (("hot", 5), ("cold", 1)) == seen.hottest
     assert 2 == seen.keys == seen.visited
@@ -46,23 +48,22 @@ def test_oldest_operations_come_first(fetch, look, mock_timer):
 
 
 def test_few_keys_show_more_than_one_operation_each(fetch, look):
-    park(fetch, "only", 5)
+    park_many(fetch, 5)
     assert 5 == len(look().oldest)
 
 
 def test_finished_operations_are_not_shown(fetch, look):
     """Its entry may still be in the list of watchers."""
-    done, _ = park(fetch, "k", 2)
+    done, _ = park_many(fetch, 2)
     done.force_complete()
     assert 1 == len(look().oldest)
 
 
-def test_look_is_bounded(fetch, look, monkeypatch):
+def test_look_is_bounded(fetch, look, few_keys):
     """With many keys a look walks a part and says so. Look after look it comes round, and finds the leader."""
-    monkeypatch.setattr(_peek, "KEYS_A_LOOK", 100)
     for number in range(2000):
         park(fetch, number)
-    park(fetch, "hot", 3)
+    park_many(fetch, 3, "hot")
     looks = [look() for _ in range(25)]
 
     assert all(100 <= seen.visited < 200 for seen in looks)
@@ -70,16 +71,15 @@ def test_look_is_bounded(fetch, look, monkeypatch):
     assert ("hot", 3) == looks[-1].hottest[0]
 
 
-def test_leader_is_not_forgotten(fetch, look, mock_timer, monkeypatch):
+def test_leader_is_not_forgotten(fetch, look, mock_timer, few_keys):
     """Once found, the hottest and the oldest stay in view while the look walks elsewhere, and are measured again."""
-    monkeypatch.setattr(_peek, "KEYS_A_LOOK", 100)
-    park(fetch, "hot", 3)
+    park_many(fetch, 3, "hot")
     mock_timer.advance_clock(5)
     for number in range(2000):
         park(fetch, number)
     for _ in range(25):
         look()
-    park(fetch, "hot", 1)
+    park(fetch, "hot")
 
     for _ in range(5):
         seen = look()
@@ -89,8 +89,7 @@ def test_leader_is_not_forgotten(fetch, look, mock_timer, monkeypatch):
 
 def test_nothing_is_kept_alive():
     passing = DelayedOperationPurgatory("passing", timer_enabled=False)
-    peek = Peek(passing)
-    (operation,) = park(passing, "k")
+    peek, operation = Peek(passing), park(passing)
     peek.look(0)
     operation.force_complete()
     passing.purge()

@@ -14,7 +14,6 @@ from purgatory.aio import AsyncPurgatory
 from purgatory.web import HungUp, LongPolls, Unavailable, unless_hung_up
 from tests.support import Waiting
 from tests.support.loops import until
-from timer import MockTimer
 
 
 class Client:
@@ -30,10 +29,10 @@ class Client:
         self.messages.put_nowait({"type": "http.disconnect"})
 
 
-def poll(polls, client=None, holds=lambda: False, timeout_ms=60_000):
+def poll(polls, client=None, holds=lambda: False, timeout_ms=60_000, **options):
     """A task that waits under "k" until it holds, for the client."""
     request = (client or Client()).request
-    return asyncio.ensure_future(polls.wait_for(request, holds, keys=["k"], timeout_ms=timeout_ms))
+    return asyncio.ensure_future(polls.wait_for(request, holds, keys=["k"], timeout_ms=timeout_ms, **options))
 
 
 def take(polls, client=None, find=lambda: None, timeout_ms=60_000, **options):
@@ -46,9 +45,20 @@ def body(text, more=False):
     return {"type": "http.request", "body": text, "more_body": more}
 
 
+GONE = {"type": "http.disconnect"}
+
+
+async def nothing_left(purgatory):
+    """Neither an operation nor a task is left of a wait."""
+    assert (0, 0) == (purgatory.parked, purgatory.waiting)
+    await asyncio.sleep(0)  # the listener was cancelled
+    assert 1 == len(asyncio.all_tasks())
+
+
 @pytest.fixture
-def purgatory():
-    return AsyncPurgatory("test")
+def purgatory(mock_timer):
+    """A purgatory on a clock that is moved by hand. A test that is a coroutine gets it open."""
+    return AsyncPurgatory("test", timer=mock_timer)
 
 
 @pytest.fixture
@@ -59,14 +69,12 @@ def polls(purgatory):
 async def test_condition_that_holds_ends_the_wait(purgatory, polls):
     """An event that makes the condition hold ends the wait. Nothing of it is left."""
     inbox = []
-    client = Client()
-    waiting = poll(polls, client, holds=lambda: inbox)
-    await until(lambda: purgatory.snapshot().parked)
+    waiting = poll(polls, holds=lambda: inbox)
+    await until(lambda: purgatory.parked)
     inbox.append(1)
     assert 1 == purgatory.check_and_complete("k")
     assert Outcome.SATISFIED is await waiting
-    await asyncio.sleep(0)  # the listener was cancelled
-    assert 1 == len(asyncio.all_tasks())
+    await nothing_left(purgatory)
 
 
 @pytest.mark.parametrize("end", ["hang-up", "cancellation"])
@@ -79,36 +87,29 @@ async def test_client_that_hangs_up_ends_the_wait(end, purgatory, polls):
     with pytest.raises(HungUp if end == "hang-up" else asyncio.CancelledError):
         await waiting
     assert Outcome.CANCELLED is operation.outcome
-    assert (0, 0) == (purgatory.snapshot().parked, purgatory.waiting)
-    await asyncio.sleep(0)
-    assert 1 == len(asyncio.all_tasks())
+    await nothing_left(purgatory)
 
 
-async def test_result_is_brought():
+async def test_result_is_brought(purgatory, polls, mock_timer):
     """A wait for a result returns it to one of the waiters, and raises when the time is up."""
     items = []
-    timer = MockTimer()
-    async with AsyncPurgatory("test", timer=timer) as purgatory:
-        polls = LongPolls(purgatory)
-
-        waiting = [
-            take(polls, find=lambda: items.pop() if items else None, timeout_ms=timeout_ms)
-            for timeout_ms in (60_000, 100)
-        ]
-        await until(lambda: 2 == purgatory.snapshot().parked)
-        items.append("item")
-        purgatory.check_and_complete("k")
-        assert "item" == await waiting[0]
-        timer.advance_clock(100)
-        with pytest.raises(TimeoutError):
-            await waiting[1]
+    one, other = (
+        take(polls, find=lambda: items.pop() if items else None, timeout_ms=timeout_ms) for timeout_ms in (60_000, 100)
+    )
+    await until(lambda: 2 == purgatory.parked)
+    items.append("item")
+    purgatory.check_and_complete("k")
+    assert "item" == await one
+    mock_timer.advance_clock(100)
+    with pytest.raises(TimeoutError):
+        await other
 
 
 async def test_result_for_a_cancelled_endpoint_is_given_back(purgatory, polls):
     """A result for an endpoint that is cancelled before it gets it is given back."""
     items, back = [], []
     waiting = take(polls, find=lambda: items or None, give_back=back.append)
-    await until(lambda: purgatory.snapshot().parked)
+    await until(lambda: purgatory.parked)
     items.append("item")
     purgatory.check_and_complete("k")
     for _ in range(3):  # wherever the result is on its way
@@ -122,10 +123,9 @@ async def test_result_for_a_cancelled_endpoint_is_given_back(purgatory, polls):
 @pytest.mark.parametrize("item_first", [True, False])
 async def test_client_that_has_gone_gets_no_item(item_first, purgatory, polls):
     """If an item and a hang-up come together, in either order, the item is given back and the next client gets it."""
-    items, back = [], []
-    client = Client()
+    items, back, client = [], [], Client()
     waiting = take(polls, client, lambda: items.pop() if items else None, give_back=back.append)
-    await until(lambda: purgatory.snapshot().parked)
+    await until(lambda: purgatory.parked)
     items.append("item")
     come = [lambda: purgatory.check_and_complete("k"), client.hang_up]
     for event in come if item_first else reversed(come):
@@ -135,18 +135,17 @@ async def test_client_that_has_gone_gets_no_item(item_first, purgatory, polls):
     assert ["item"] == [*back, *items]
 
 
-async def test_item_that_is_there_at_once_is_not_given_to_a_client_that_has_gone(polls):
+async def test_item_that_is_there_at_once_is_not_given_to_a_client_that_has_gone(purgatory, polls):
     """A hang-up that is known wins over an item that need not be waited for. A client that is there gets it."""
     items, back = ["item"], []
     with pytest.raises(HungUp):
-        await take(polls, Client({"type": "http.disconnect"}), items.pop, give_back=back.append)
+        await take(polls, Client(GONE), items.pop, give_back=back.append)
     assert ["item"] == back
     items.append("another")
     assert "another" == await take(polls, Client(), items.pop, give_back=back.append)
     items.append("unacknowledged")
-    assert "unacknowledged" == await take(polls, Client({"type": "http.disconnect"}), items.pop)
-    await asyncio.sleep(0)
-    assert 1 == len(asyncio.all_tasks())
+    assert "unacknowledged" == await take(polls, Client(GONE), items.pop)
+    await nothing_left(purgatory)
 
 
 async def test_endpoint_cancelled_while_it_looks_for_its_client_gives_back(polls):
@@ -163,34 +162,35 @@ async def test_endpoint_cancelled_while_it_looks_for_its_client_gives_back(polls
 
 async def test_wait_can_have_a_name(purgatory, polls):
     """``name`` names the type of the operation that waits."""
-    common = {"keys": ["k"], "timeout_ms": 60_000}
-    waiting = [
-        asyncio.ensure_future(polls.wait_for(Client().request, lambda: False, **common, name="inbox poll")),
-        asyncio.ensure_future(polls.wait_for_result(Client().request, lambda: None, **common, name="order")),
-    ]
+    waiting, taking = poll(polls, name="inbox poll"), take(polls, name="order")
     await until(lambda: 2 == purgatory.parked)
     assert {"inbox poll", "order"} == {type(operation).__qualname__ for operation in purgatory.operations()}
     purgatory.cancel_for_key("k")
-    assert Outcome.CANCELLED is await waiting[0]
+    assert Outcome.CANCELLED is await waiting
     with pytest.raises(WaitCancelled):
-        await waiting[1]
+        await taking
 
 
 async def test_client_that_went_before_is_not_waited_for(polls):
-    """A client that has hung up before the wait begins doesn't wait. A result that is there at once is returned all the
-    same.
+    """A client that has hung up before does not wait, also if the server reports it once for several waits.
+
+    A result that is there at once is returned all the same.
     """
-    client = Client({"type": "http.disconnect"})
-    with pytest.raises(HungUp):
-        await polls.wait_for(client.request, lambda: False, keys=["k"], timeout_ms=60_000)
-    client = Client({"type": "http.disconnect"})
-    assert Outcome.IMMEDIATE is await polls.wait_for(client.request, lambda: True, keys=["k"], timeout_ms=60_000)
+    client = Client(GONE)
+    for _ in range(2):
+        with pytest.raises(HungUp):
+            await poll(polls, client)
+    assert await client.request.is_disconnected()
+    assert Outcome.IMMEDIATE is await poll(polls, Client(GONE), lambda: True)
 
 
-async def test_body_can_be_read_after_the_wait(polls):
+async def test_body_can_be_read_after_the_wait(polls, mock_timer):
     """Listening for the client reads the body, and keeps it."""
     client = Client(body(b"one, ", more=True), body(b"two"))
-    assert Outcome.EXPIRED is await polls.wait_for(client.request, lambda: False, keys=["k"], timeout_ms=20)
+    waiting = poll(polls, client, timeout_ms=20)
+    await until(client.messages.empty)
+    mock_timer.advance_clock(20)
+    assert Outcome.EXPIRED is await waiting
     assert b"one, two" == await client.request.body()
 
 
@@ -207,27 +207,16 @@ async def test_wait_that_ends_before_the_body_loses_nothing_of_it(purgatory, pol
 
 
 @pytest.mark.parametrize(("piece", "taken"), [(bytes(600_000), 2), (b"x", 1024)], ids=["large", "small"])
-async def test_long_body_stays_with_the_server(piece, taken):
+async def test_long_body_stays_with_the_server(piece, taken, purgatory, polls, mock_timer):
     """A wait takes a mebibyte of a body, in at most 1,024 pieces. The rest is read after it."""
     pieces = [piece] * (taken + 5)
-    timer = MockTimer()
-    async with AsyncPurgatory("test", timer=timer) as purgatory:
-        client = Client(*[body(piece, more=True) for piece in pieces], body(b""))
-        waiting = poll(LongPolls(purgatory), client, timeout_ms=20)
-        await until(lambda: client.messages.qsize() <= 6)
-        timer.advance_clock(20)
-        assert Outcome.EXPIRED is await waiting
-        assert 6 == client.messages.qsize()
-        assert b"".join(pieces) == await client.request.body()
-
-
-async def test_hang_up_is_known_to_the_next_wait(polls):
-    """A server that reports a hang-up once is enough for every wait of the request."""
-    client = Client({"type": "http.disconnect"})
-    for _ in range(2):
-        with pytest.raises(HungUp):
-            await polls.wait_for(client.request, lambda: False, keys=["k"], timeout_ms=60_000)
-    assert await client.request.is_disconnected()
+    client = Client(*[body(piece, more=True) for piece in pieces], body(b""))
+    waiting = poll(polls, client, timeout_ms=20)
+    await until(lambda: client.messages.qsize() <= 6)
+    mock_timer.advance_clock(20)
+    assert Outcome.EXPIRED is await waiting
+    assert 6 == client.messages.qsize()
+    assert b"".join(pieces) == await client.request.body()
 
 
 async def test_body_that_was_read_as_a_stream_is_no_hindrance(purgatory, polls):
@@ -235,7 +224,7 @@ async def test_body_that_was_read_as_a_stream_is_no_hindrance(purgatory, polls):
     client = Client(body(b"all"))
     assert [b"all", b""] == [piece async for piece in client.request.stream()]
     waiting = poll(polls, client)
-    await until(lambda: purgatory.snapshot().parked)
+    await until(lambda: purgatory.parked)
     client.hang_up()
     with pytest.raises(HungUp):
         await waiting
@@ -262,24 +251,21 @@ async def test_server_that_fails_to_report_is_no_hang_up():
     assert "answer" == await unless_hung_up(request, asyncio.sleep(0.01, "answer"))
 
 
-async def test_deadline_during_a_shutdown_is_an_ordinary_deadline():
+async def test_deadline_during_a_shutdown_is_an_ordinary_deadline(purgatory, polls, mock_timer):
     """A poll whose own time is up while the shutdown waits is answered as at any other time."""
-    timer = MockTimer()
-    purgatory = AsyncPurgatory("test", timer=timer)
-    waiting = poll(LongPolls(purgatory), timeout_ms=50)
+    waiting = poll(polls, timeout_ms=50)
     await until(lambda: purgatory.waiting)
     ending = asyncio.ensure_future(purgatory.shutdown("wait", timeout_ms=10_000))
     await until(lambda: purgatory.is_closed)
-    timer.advance_clock(50)
+    mock_timer.advance_clock(50)
     await ending
     assert Outcome.EXPIRED is await waiting
 
 
 @pytest.mark.parametrize("drain", ["expire", "cancel"])
 @pytest.mark.parametrize("wait", [poll, take])
-async def test_shutdown_answers_who_waits_and_who_comes(wait, drain):
+async def test_shutdown_answers_who_waits_and_who_comes(wait, drain, purgatory):
     """Endpoints that wait at a shutdown, and later ones, get ``Unavailable``: 503 with Retry-After."""
-    purgatory = AsyncPurgatory("test")
     polls = LongPolls(purgatory, retry_after_s=3)
     waiting = wait(polls)
     await until(lambda: purgatory.waiting)
@@ -287,12 +273,9 @@ async def test_shutdown_answers_who_waits_and_who_comes(wait, drain):
     for refused in (waiting, wait(polls)):
         with pytest.raises(Unavailable, match="stopping") as raised:
             await refused
-        assert isinstance(raised.value, HTTPException)
-        assert (503, {"Retry-After": "3"}, 3) == (
-            raised.value.status_code,
-            raised.value.headers,
-            raised.value.retry_after_s,
-        )
+        error = raised.value
+        assert isinstance(error, HTTPException)
+        assert (503, {"Retry-After": "3"}, 3) == (error.status_code, error.headers, error.retry_after_s)
 
 
 async def test_full_purgatory_refuses():
@@ -300,32 +283,29 @@ async def test_full_purgatory_refuses():
     async with AsyncPurgatory("test", max_parked=1) as purgatory:
         polls = LongPolls(purgatory)
         first = poll(polls)
-        await until(lambda: purgatory.snapshot().parked)
+        await until(lambda: purgatory.parked)
         with pytest.raises(Unavailable, match="too many"):
-            await polls.wait_for(Client().request, lambda: False, keys=["k"], timeout_ms=60_000)
+            await poll(polls)
         assert not first.done()
         first.cancel()
 
 
-async def test_mistakes_are_raised_as_they_are(purgatory, polls):
+async def test_mistakes_are_raised_as_they_are(polls):
     """The purgatory's errors for wrong arguments, and the predicate's own error, are raised."""
     with pytest.raises(NoKeys):
         await polls.wait_for(Client().request, lambda: False, keys=[], timeout_ms=1)
     with pytest.raises(ZeroDivisionError):
-        await polls.wait_for(Client().request, lambda: 1 / 0, keys=["k"], timeout_ms=60_000)
+        await poll(polls, holds=lambda: 1 / 0)
 
 
-async def test_wait_ends_before_the_client_gives_up():
+async def test_wait_ends_before_the_client_gives_up(purgatory, mock_timer):
     """With a margin, a wait ends that much before its time."""
-    with MockTimer() as timer:
-        async with AsyncPurgatory("test", timer=timer) as purgatory:
-            polls = LongPolls(purgatory, margin_ms=500)
-            waiting = poll(polls, timeout_ms=30_000)
-            await until(lambda: purgatory.snapshot().parked)
-            timer.advance_clock(29_499)
-            assert 1 == purgatory.snapshot().parked
-            timer.advance_clock(1)
-            assert Outcome.EXPIRED is await waiting
+    waiting = poll(LongPolls(purgatory, margin_ms=500), timeout_ms=30_000)
+    await until(lambda: purgatory.parked)
+    mock_timer.advance_clock(29_499)
+    assert 1 == purgatory.parked
+    mock_timer.advance_clock(1)
+    assert Outcome.EXPIRED is await waiting
 
 
 def test_jitter_spreads_deadlines():
@@ -345,10 +325,8 @@ def test_setting_that_cannot_work_is_refused(settings):
         LongPolls(**{"purgatory": AsyncPurgatory("test"), **settings})
 
 
-async def test_lifespan_shuts_down():
+async def test_lifespan_shuts_down(purgatory, polls):
     """As an application's lifespan it shuts the purgatory down at the end."""
-    purgatory = AsyncPurgatory("test")
-    polls = LongPolls(purgatory)
     async with polls.lifespan(Starlette()):
         assert not purgatory.is_closed
     assert purgatory.is_closed
@@ -364,15 +342,14 @@ async def test_metrics_are_a_route():
     assert "# HELP purgatory_parked_operations" in answer.text
 
 
-async def test_poll_that_expires_ends_normally(purgatory, polls):
+async def test_poll_that_expires_ends_normally(purgatory, polls, mock_timer):
     """The time of a poll is up without anything being wrong. A wait that must be answered passes ``()``."""
-    request = Client().request
-    options = {"keys": ["k"], "timeout_ms": 1}
-    assert Outcome.EXPIRED is await polls.wait_for(request, lambda: False, **options)
+    waiting = [poll(polls, timeout_ms=1), poll(polls, timeout_ms=1, normal_ends=()), take(polls, timeout_ms=1)]
+    await until(lambda: 3 == purgatory.parked)
+    mock_timer.advance_clock(1)
+    assert [Outcome.EXPIRED] * 2 == [await each for each in waiting[:2]]
     with pytest.raises(TimeoutError):
-        await polls.wait_for_result(request, lambda: None, **options)
-    assert (2, 2) == (purgatory.totals().expired, purgatory.totals().expired_normally)
-    await polls.wait_for(request, lambda: False, normal_ends=(), **options)
+        await waiting[2]
     assert (3, 2) == (purgatory.totals().expired, purgatory.totals().expired_normally)
 
 
