@@ -12,7 +12,7 @@ import purgatory
 from purgatory import DelayedOperationPurgatory, _cli
 from purgatory._distribution import missing
 from purgatory.journal import Journal
-from tests.support import Waiting
+from tests.support import output_of, park, raising
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,9 +50,8 @@ EXTRAS = ("pyspark", "pandas", "pyarrow", "google", "rich", "starlette", "uvicor
 
 
 def bare(*arguments, missing=EXTRAS):
-    """Run a command without what the extras bring."""
-    program = BARE.format(missing=missing, arguments=arguments)
-    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
+    """What a command says on standard error, without what the extras bring. It fails with status 2."""
+    return output_of(BARE.format(missing=missing, arguments=arguments), status=2)[1]
 
 
 @pytest.mark.parametrize(
@@ -69,14 +68,12 @@ def test_missing_extra_is_named_in_one_line(arguments, module, extra, tmp_path):
     """Where an extra is missing, at once or in the middle of a command, one line says what installs it."""
     with Journal(tmp_path) as journal, DelayedOperationPurgatory("p", reaper_enabled=False) as waiting:
         waiting.attach(journal.observer("p"))
-        waiting.try_complete_else_watch(Waiting(ready=True), ["k"])
-    done = bare(*(argument.format(folder=tmp_path) for argument in arguments))
+        park(waiting, ready=True)
 
-    assert 2 == done.returncode
     assert (
         f"purgatory {arguments[0]}: No module named {module!r}; "
         f"install it with: pip install 'delayed-operation-purgatory[{extra}]'\n"
-    ) == done.stderr
+    ) == bare(*(argument.format(folder=tmp_path) for argument in arguments))
 
 
 @pytest.mark.parametrize(
@@ -86,20 +83,17 @@ def test_missing_extra_is_named_in_one_line(arguments, module, extra, tmp_path):
         ("purgatory.console", "starlette", "console"),
         ("purgatory.console", "uvicorn", "console"),
         ("purgatory.otel", "opentelemetry", "otel"),
-        ("purgatory.pipeline.source", "pyspark", "spark"),
-        ("purgatory.pipeline.source", "numpy", "spark"),
-        ("purgatory.pipeline.source", "pyarrow", "spark"),
+        *(("purgatory.pipeline.source", absent, "spark") for absent in ("pyspark", "numpy", "pyarrow")),
     ],
 )
 def test_import_names_the_missing_extra(module, absent, extra):
     """A part that is imported without its extra says which one it is, in the error that is a missing module's."""
     program = BARE.format(missing=[absent], arguments=[]).partition("from purgatory._cli")[0] + f"import {module}"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60)
 
     assert re.fullmatch(
         rf"(\w+\.)*MissingExtra: No module named '{absent}\b.*'; "
         rf"install it with: pip install 'delayed-operation-purgatory\[{extra}\]'",
-        done.stderr.splitlines()[-1],
+        output_of(program, status=1)[1].splitlines()[-1],
     )
 
 
@@ -111,21 +105,14 @@ def test_broken_module_of_ours_is_no_missing_extra():
 
 def test_system_that_lacks_something_is_named_in_one_line():
     """A missing module of the standard library is not blamed on an extra. The line says which systems do."""
-    done = bare("journal", "verify", ".", missing=("fcntl",))
-
-    assert (2, "purgatory journal: No module named 'fcntl'; this needs Linux or macOS\n") == (
-        done.returncode,
-        done.stderr,
-    )
+    said = bare("journal", "verify", ".", missing=("fcntl",))
+    assert "purgatory journal: No module named 'fcntl'; this needs Linux or macOS\n" == said
 
 
 def test_failing_import_of_our_own_is_no_matter_of_extras(monkeypatch):
     """A broken module of the library itself isn't taken for a missing extra."""
-
-    def broken(name):
-        raise ImportError("cannot import name 'x'", name="purgatory.journal")
-
-    monkeypatch.setattr(_cli.importlib, "import_module", broken)
+    error = ImportError("cannot import name 'x'", name="purgatory.journal")
+    monkeypatch.setattr(_cli.importlib, "import_module", raising(error))
     with pytest.raises(ImportError, match="cannot import name"):
         _cli.main(["journal", "verify"])
 
@@ -160,8 +147,5 @@ def test_it_is_a_module_too():
 
 def test_only_the_part_asked_for_is_imported():
     """Listing the commands imports no Spark, no pandas, no web server."""
-    program = (
-        "import sys; from purgatory._cli import main; main(['--help']); print({'pyspark','pandas'} & set(sys.modules))"
-    )
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert run.stdout.endswith("set()\n")
+    program = "import sys; from purgatory._cli import main; main(['--help']); print({slow} & set(sys.modules))"
+    assert output_of(program.format(slow={"pyspark", "pandas", "uvicorn"}))[0].endswith("set()\n")

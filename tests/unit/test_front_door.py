@@ -63,6 +63,15 @@ def run(source, page, line):
     return printed.getvalue()
 
 
+def output(*command, status=0, **options):
+    """What a command writes, with this status at its end: to standard output and to standard error."""
+    done = subprocess.run(  # noqa: S603  # commands of this project
+        command, **{"cwd": ROOT, **options}, capture_output=True, text=True, check=False, timeout=100
+    )
+    assert status == done.returncode, done.stderr
+    return done.stdout, done.stderr
+
+
 @pytest.mark.parametrize(("page", "number"), [(page, number) for page in PAGES for number in range(len(blocks(page)))])
 def test_code_on_a_page_runs(page, number):
     """A block of Python in the README or the guide runs as it stands, and what it asserts holds."""
@@ -77,23 +86,12 @@ def test_blocks_print_what_the_readme_shows_and_nothing_else(number):
     source, _ = blocks("README.md")[number]
     shown = re.findall(r"#[^\n]*?((?:alice|bob) \[.*?\])", source)
 
-    done = subprocess.run(
-        [sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60
-    )
-
     assert (["alice ['hello']", "bob []"] if "LongPoll" in source else []) == shown
-    assert ("".join(f"{line}\n" for line in shown), "") == (done.stdout, done.stderr)
+    assert ("".join(f"{line}\n" for line in shown), "") == output(sys.executable, "-c", source)
 
 
 def make(*arguments):
-    return subprocess.run(
-        ["make", "--no-print-directory", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=100,
-    ).stdout
+    return output("make", "--no-print-directory", *arguments)[0]
 
 
 @pytest.mark.parametrize("arguments", [(), ("help",)], ids=["make", "make help"])
@@ -136,24 +134,16 @@ def test_ci_runs_no_test_twice():
     assert "quick" not in make("-n", "test")
 
 
-def script(name, *arguments, path):
-    """Run one of the set-up scripts with nothing on the PATH but what is named."""
-    return subprocess.run(
-        [ROOT / ".ci" / name, *arguments],
-        env={"PATH": str(path)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=30,
-    )
+def script(name, *arguments, path, status=0):
+    """What one of the set-up scripts says on standard error, with nothing on the PATH but what is named."""
+    return output(ROOT / ".ci" / name, *arguments, env={"PATH": str(path)}, status=status)[1]
 
 
 def test_missing_python_is_said_in_a_line(tmp_path):
     """Without a Python that serves there is one line that says what to do, and no environment."""
-    done = script("venv.sh", tmp_path / "venv", path=tmp_path)
+    said = script("venv.sh", tmp_path / "venv", path=tmp_path, status=1)
 
-    assert 1 == done.returncode
-    assert re.fullmatch(r"error: no Python >= 3\.11 .*PYTHON=/path/to/python\n", done.stderr)
+    assert re.fullmatch(r"error: no Python >= 3\.11 .*PYTHON=/path/to/python\n", said)
     assert not (tmp_path / "venv").exists()
 
 
@@ -163,10 +153,9 @@ def test_missing_programs_are_named_in_a_line(tmp_path):
         (tmp_path / program).symlink_to(shutil.which(program))
     (tmp_path / "kcat").symlink_to(shutil.which("true"))
 
-    done = script("setup.sh", "java", "kcat", "chromium", path=tmp_path)
+    said = script("setup.sh", "java", "kcat", "chromium", path=tmp_path)
 
-    assert 0 == done.returncode
-    assert re.fullmatch(r"please install: openjdk-17-jre-headless chromium \(.*\n", done.stderr)
+    assert re.fullmatch(r"please install: openjdk-17-jre-headless chromium \(.*\n", said)
 
 
 def test_source_distribution_has_all_that_there_is():
@@ -186,17 +175,9 @@ def test_wheels_are_tested_away_from_the_sources():
 
     assert not {"purgatory", "timer", "."} & set(table["test-sources"])
     assert "python -m tests.installed" in table["test-command"]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.installed"],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert 1 == done.returncode
-    assert "is the source beside the tests" in done.stderr
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    _, said = output(sys.executable, "-m", "tests.installed", env=environment, status=1)
+    assert "is the source beside the tests" in said
 
 
 def test_changelog_has_a_place_for_news():
@@ -227,27 +208,23 @@ def tracked():
     return [path for path in ROOT.rglob("*") if path.is_file() and ".venv" not in path.parts]
 
 
-def test_no_file_speaks_of_one_machine():
-    """No tracked file holds the path of a machine or the address of a private index."""
-    found = []
+def texts():
+    """The path and the text of each file that is one."""
     for path in tracked():
         with contextlib.suppress(UnicodeDecodeError, FileNotFoundError):
-            text = path.read_text(encoding="utf-8")
-            found += [f"{path.relative_to(ROOT)}: {match[0]}" for match in MACHINE.finditer(text)]
+            yield str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
 
-    assert [] == found
+
+def test_no_file_speaks_of_one_machine():
+    """No tracked file holds the path of a machine or the address of a private index."""
+    assert [] == [f"{path}: {match[0]}" for path, text in texts() for match in MACHINE.finditer(text)]
 
 
 def test_placeholder_of_the_address_stands_in_one_file():
     """The placeholder for the repository's address is in pyproject.toml alone, and CONTRIBUTING names it."""
     placeholder = f"github.com/{'OWNER'}/"
-    with_placeholder = []
-    for path in tracked():
-        with contextlib.suppress(UnicodeDecodeError, FileNotFoundError):
-            if placeholder in path.read_text(encoding="utf-8"):
-                with_placeholder.append(str(path.relative_to(ROOT)))
 
-    assert ["pyproject.toml"] == with_placeholder
+    assert ["pyproject.toml"] == [path for path, text in texts() if placeholder in text]
     assert "OWNER" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
@@ -263,6 +240,5 @@ def test_import_is_light():
     """``import purgatory`` imports none of the slow modules: each is imported when it is first needed."""
     slow = {"asyncio", "hashlib", "prometheus_client", "ssl", "structlog"}
     script = f"import sys, purgatory; print(*sorted({slow} & set(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
 
-    assert "\n" == done.stdout
+    assert ("\n", "") == output(sys.executable, "-c", script)

@@ -9,12 +9,11 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(folder):
-    """Run Python in a user's folder, which comes before ours on the path."""
-    program = f"import sys; sys.path[:0] = [{str(folder)!r}, {str(ROOT)!r}]; import purgatory"
-    return subprocess.run(
-        [sys.executable, "-c", program], cwd=folder, capture_output=True, text=True, check=False, timeout=60
-    )
+def run(folder, name="purgatory"):
+    """An import in a user's folder, which comes before ours on the path."""
+    program = f"import sys; sys.path[:0] = [{str(folder)!r}, {str(ROOT)!r}]; import {name}"
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
 
 
 @pytest.mark.parametrize("name", ["timer.py", "timer/__init__.py"])
@@ -34,19 +33,12 @@ def test_folder_named_timer_is_no_obstacle(tmp_path):
     """A folder of that name that holds no package doesn't come before ours."""
     (tmp_path / "timer").mkdir()
 
-    assert (0, "") == (run(tmp_path).returncode, run(tmp_path).stderr)
+    done = run(tmp_path)
+    assert (0, "") == (done.returncode, done.stderr)
 
 
 def test_timer_that_uses_purgatory_is_named(tmp_path):
     """A user's ``timer.py`` that itself imports purgatory is named too."""
     (tmp_path / "timer.py").write_text("import purgatory\n", encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-c", f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import timer"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
 
-    assert f"found {tmp_path / 'timer.py'} in its place" in done.stderr
+    assert f"found {tmp_path / 'timer.py'} in its place" in run(tmp_path, "timer").stderr
