@@ -2,10 +2,11 @@
 
 import pytest
 
-from purgatory import DelayedOperationPurgatory
+from purgatory import DelayedOperationPurgatory, Outcome
 from purgatory.metrics import CallbackTime, ParkedTime, register
 from purgatory.metrics._histograms import FOLD_AT, PowerHistogram, cumulated
 from tests.support import park, run_threads
+from tests.support.operations import WAYS_OUT
 
 
 def bucket_of(counts):
@@ -53,22 +54,17 @@ def test_nothing_is_lost_between_threads():
     assert 100_000 == sum_ns
 
 
-@pytest.mark.parametrize("outcome", ["satisfied", "expired", "cancelled", "forced"])
+@pytest.mark.parametrize("outcome", WAYS_OUT)
 def test_time_parked_is_by_outcome(outcome, purgatory, mock_timer):
     """The time from parking to the outcome is counted under that outcome, whichever it is."""
     parked_time = ParkedTime(mock_timer.now_ns)
     purgatory.attach(parked_time)
-    operation = park(purgatory, delay_ms=40)
-    if outcome == "expired":
-        mock_timer.advance_clock(40)
-    else:
-        mock_timer.advance_clock(30)
-        operation.ready = outcome == "satisfied"
-        purgatory.check_and_complete("k")
-        _ = operation.cancel() if outcome == "cancelled" else operation.force_complete()
+    operation = park(purgatory)
+    mock_timer.advance_clock(30)
+    WAYS_OUT[outcome](purgatory, operation)
     times = parked_time.read()
 
-    assert 30_000_000 <= times[outcome][1] <= 40_000_000
+    assert (60_030 if outcome is Outcome.EXPIRED else 30) * 1_000_000 == times[outcome.value][1]
     assert 1 == sum(sum(counts) for counts, _ in times.values())
 
 
