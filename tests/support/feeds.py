@@ -31,6 +31,16 @@ class Seen(DelayedOperation):
         return self.value in self.state and self.force_complete()
 
 
+def apply_to(state: list[bytes], keys: Any = None) -> Callable[[Event], Any]:
+    """An ``apply`` that adds the value to the state. It returns the event's key, or ``keys``."""
+
+    def apply(event: Event) -> Any:
+        state.append(event.value)
+        return [event.key] if keys is None else keys
+
+    return apply
+
+
 class Worker:
     """A worker whose state is the list of the values that it has applied. ``apply`` returns ``keys``, if given."""
 
@@ -38,12 +48,7 @@ class Worker:
         self.feed = MemoryFeed() if feed is None else feed
         self.purgatory: AsyncPurgatory[DelayedOperation] = AsyncPurgatory("worker")
         self.state: list[bytes] = []
-        self.keys = keys
-        self.following = self.feed.follow(self.purgatory, **{"apply": self.apply, **settings})
-
-    def apply(self, event: Event) -> Any:
-        self.state.append(event.value)
-        return [event.key] if self.keys is None else self.keys
+        self.following = self.feed.follow(self.purgatory, **{"apply": apply_to(self.state, keys), **settings})
 
     def waits(self, value: bytes, *keys: Hashable, kind: type[Seen] = Seen) -> list[Seen]:
         """Start an operation under each key, which waits until this worker has applied a value."""

@@ -15,7 +15,7 @@ from purgatory.feeds import FeedGap, FollowingEnded, InvalidKeys, MemoryFeed, No
 from purgatory.feeds._following import applying
 from purgatory.feeds._following.applying import _add_keys
 from tests.support import PATIENCE_S, eventually, in_thread
-from tests.support.feeds import Scripted, Seen, Worker, append, followed_on_threads, later
+from tests.support.feeds import Scripted, Seen, Worker, append, apply_to, followed_on_threads, later
 from tests.support.loops import until
 
 
@@ -83,13 +83,8 @@ async def test_closed_purgatory_is_an_error(feed):
 async def test_purgatory_on_threads_is_checked_from_the_loop(feed, wrap):
     """A thread-based purgatory may be followed for on a loop, too, by itself or under an AsyncPurgatory."""
     state = []
-
-    def apply(event):
-        state.append(event.value)
-        return [event.key]
-
     with DelayedOperationPurgatory("worker") as purgatory:
-        async with feed.follow(wrap(purgatory), apply) as following:
+        async with feed.follow(wrap(purgatory), apply_to(state)) as following:
             poll = Seen(state, b"1")
             purgatory.try_complete_else_watch(poll, ["key"])
             await following.applied(await feed.publish("key", b"1"))
@@ -106,12 +101,7 @@ async def test_purgatory_that_is_shut_down_meanwhile_stops_no_event(worker):
 async def test_hot_key_is_checked_in_slices(feed):
     """Thousands of polls under one key do not starve the loop."""
     state = []
-
-    def apply(event):
-        state.append(event.value)
-        return [event.key]
-
-    async with AsyncPurgatory("worker", slice_size=16) as purgatory, feed.follow(purgatory, apply):
+    async with AsyncPurgatory("worker", slice_size=16) as purgatory, feed.follow(purgatory, apply_to(state)):
         waits = [purgatory.wait_for(lambda: state, keys=["key"], timeout_ms=60_000) for _ in range(500)]
         polls = [asyncio.create_task(wait) for wait in waits]
         await asyncio.sleep(0)
@@ -608,15 +598,11 @@ def test_many_threads_publish_and_wait(no_threads_left):
     """Each thread sees what it has published."""
     state = []
 
-    def apply(event):
-        state.append(event.value)
-        return [event.key]
-
     def work(value):
         following.applied(following.publish("key", value), timeout_ms=60_000)
         return value in state
 
-    with followed_on_threads(apply) as following:
+    with followed_on_threads(apply_to(state)) as following:
         assert all(in_thread(work, b"%d" % number) for number in range(20))
     assert 20 == len(state)
 
