@@ -34,42 +34,40 @@ def blocked(run, logs):
     slow_callback_ms(1000)
 
 
-@pytest.mark.parametrize(("hook", "asked"), [("on_complete", "complete"), ("on_expiration", "expire")])
-def test_hook_that_blocks_the_loop_is_logged(blocked, hook, asked):
-    """In a service with nothing but a loop, a hook that blocks it is logged with purgatory, keys and stack."""
+class Doing(Async):
+    """Its coroutine hook does something where it should await."""
+
+    def __init__(self, do):
+        super().__init__(1)
+        self.do = do
+
+    async def on_complete(self):
+        self.do()
+
+
+@pytest.mark.parametrize(
+    ("kind", "hook", "block"),
+    [
+        ("Waiting", "on_complete", lambda purgatory, wait: purgatory.park(Waiting(1, complete=wait), ["k"])),
+        ("Waiting", "on_expiration", lambda purgatory, wait: purgatory.park(Waiting(1, expire=wait), ["k"])),
+        ("Until", "try_complete", lambda purgatory, wait: purgatory.wait_for(wait, keys=["k"], timeout_ms=1)),
+        ("Doing", "on_complete", lambda purgatory, wait: purgatory.park(Doing(wait), ["k"])),
+    ],
+)
+def test_hook_that_blocks_the_loop_is_logged(blocked, kind, hook, block):
+    """In a service with nothing but a loop, a hook, a coroutine hook or a predicate that blocks it is logged.
+
+    The entry has the purgatory, the operation with its keys, and the stack.
+    """
 
     async def main(go):
         async with AsyncPurgatory("loop") as purgatory:
-            await purgatory.park(Waiting(1, **{asked: lambda _: go.wait(20)}), ["k"])
+            await block(purgatory, lambda *_: go.wait(20))
 
     (entry,) = blocked(main)
-    assert ("loop", ("k",), hook) == tuple(entry[field] for field in ("purgatory", "keys", "hook"))
+    keys = () if kind == "Until" else ("k",)  # its first check comes before it is parked
+    assert ("loop", kind, keys, hook) == tuple(entry[name] for name in ("purgatory", "operation", "keys", "hook"))
     assert ("go.wait(20)" in entry["stack"]) is HAS_GLOBAL_LOCK
-
-
-def test_predicate_that_blocks_the_loop_is_logged(blocked):
-    """A predicate of ``wait_for`` that blocks is seen as the check that it is."""
-
-    async def main(go):
-        async with AsyncPurgatory("loop") as purgatory:
-            await purgatory.wait_for(lambda: go.wait(20), keys=["k"], timeout_ms=1)
-
-    (entry,) = blocked(main)
-    assert "try_complete" == entry["hook"]
-
-
-def test_coroutine_hook_that_doesnt_await_is_logged(blocked):
-    """A coroutine hook that blocks in the middle of its work is seen."""
-
-    async def main(go):
-        async def block():
-            go.wait(20)
-
-        async with AsyncPurgatory("loop") as purgatory:
-            await purgatory.park(Async(ready=True, complete=block), ["k"])
-
-    (entry,) = blocked(main)
-    assert ("Async", "on_complete") == (entry["operation"], entry["hook"])
 
 
 async def test_watch_ends_with_the_purgatory(run, no_threads_left):
