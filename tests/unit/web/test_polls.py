@@ -56,9 +56,10 @@ async def nothing_left(purgatory):
 
 
 @pytest.fixture
-def purgatory(mock_timer):
-    """A purgatory on a clock that is moved by hand. A test that is a coroutine gets it open."""
-    return AsyncPurgatory("test", timer=mock_timer)
+def purgatory(request):
+    """A purgatory that is open, on a clock that is moved by hand if the test has one."""
+    by_hand = {"timer": request.getfixturevalue("mock_timer")} if "mock_timer" in request.fixturenames else {}
+    return AsyncPurgatory("test", **by_hand)
 
 
 @pytest.fixture
