@@ -93,6 +93,17 @@ async def test_an_outage_of_the_tree_is_logged_once(client):
     assert ["isr not changed", "tree unreachable", "tree reachable again", "isr not changed"] == events
 
 
+async def test_in_sync_replicas_that_are_being_written_are_not_proposed_again(client):
+    client._jobs = SimpleNamespace(change_isr=Mock(return_value=Leadership(1, 3, (1, 2))))
+    partition = SimpleNamespace(
+        key=("t", 0), leader_epoch=3, isr={1}, version=1, is_leader=False, isr_being_written=None
+    )
+    for _ in range(2):
+        client._propose_isr(partition, frozenset({1, 2}))
+    await until(lambda: partition.isr_being_written is None)
+    assert 1 == client._jobs.change_isr.call_count
+
+
 def test_a_node_ends_when_another_machine_keeps_its_id(node, monkeypatch):
     """The other machine's session may be about to end, so the node waits for ten seconds from when it found it."""
     monkeypatch.setattr(membership, "_INTRODUCED_S", 10)

@@ -308,6 +308,15 @@ def test_sequences_wrap(log):
     assert 2 == append(log, b"c", producer=(9, 0, 0))
 
 
+def test_a_deleted_record_is_passed_over_although_its_batch_is_as_late(log):
+    """If only deleted records of a batch are as late as wanted, the lookup goes on with the next batch."""
+    data = build([(None, b"late"), (None, b"early")], timestamps=[900, 100])
+    log.append(data, parse(data))
+    append(log, b"next", timestamp=600)
+    log.delete_before(1)
+    assert (2, 600) == found(log, 500)
+
+
 @example([100, 900, 300, 500], 4, 50)
 @example([100, 900, 300, 500], 4, 400)
 @example([100, 900, 300, 500], 5, 200)  # the batch's later record is there
