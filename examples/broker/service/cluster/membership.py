@@ -231,7 +231,7 @@ class Membership:
         if not self._watching:
             self._watching = True
             self._watch(self._store.watch, layout.CONFIG_CHANGES, self.topics.read_settings)
-            self._watch(self._store.watch_children, layout.TOPICS, self.topics.read_names)
+            self._watch(self._store.watch_children, layout.DELETIONS, self.topics.read_leaving)
 
     def _watch(self, watch: Callable[[str, Callable[[], None]], Watch], path: str, look: Callable[[], None]) -> None:
         """Call `look` on the loop now and after every change. May be called from any thread."""

@@ -50,8 +50,8 @@ class ClusterTopics:
         self._replicas = replicas
         self._tree = tree
         self._jobs = jobs
-        self._names: set[str] = set()
-        """All topics in the tree, those that are being deleted included."""
+        self._leaving: set[str] = set()
+        """Topics that are being deleted. A client may create such a topic again as soon as that is over."""
 
         purgatory = partial(DelayedOperationPurgatory[Any], timer=timer, broker_id=config.cluster.node_id)
         self.creations: DelayedOperationPurgatory[DelayedTopics[str]] = purgatory("create_topics")
@@ -82,8 +82,11 @@ class ClusterTopics:
         self._tree.run(lambda: self._jobs.grow_topic(name, new), lambda _: then(None), then)
 
     def delete(self, name: str, then: Callable[[BrokerError | None], None]) -> None:
-        self._names.add(name)  # it exists until it has left the tree
-        self._tree.run(lambda: self._jobs.delete_topic(name), lambda _: then(None), then)
+        def requested(_: None) -> None:
+            self._leaving.add(name)  # until a later read finds no request for it
+            then(None)
+
+        self._tree.run(lambda: self._jobs.delete_topic(name), requested, then)
 
     def change_settings(
         self, topic: Topic, change: Callable[[Topic], Topic], then: Callable[[BrokerError | None], None]
@@ -130,8 +133,8 @@ class ClusterTopics:
         self._wait(self.creations, name, lambda: metadata.have_leaders(keys), timeout_ms, respond)
 
     def wait_for_deletion(self, name: str, timeout_ms: int, respond: Callable[[ErrorCode], None]) -> None:
-        """Respond when a topic is no longer in the tree."""
-        self._wait(self.deletions, name, lambda: name not in self._names, timeout_ms, respond)
+        """Respond when a topic has left the tree."""
+        self._wait(self.deletions, name, lambda: name not in self._leaving, timeout_ms, respond)
 
     @staticmethod
     def _wait(
@@ -165,15 +168,15 @@ class ClusterTopics:
 
     # -- what the tree says
 
-    def read_names(self) -> None:
-        """Read the names of all topics, and check the requests that wait for a deletion."""
+    def read_leaving(self) -> None:
+        """Read which topics are being deleted, and check the requests that wait for a deletion."""
 
-        def known(names: set[str]) -> None:
-            gone, self._names = self._names - names, names
+        def known(leaving: set[str]) -> None:
+            gone, self._leaving = self._leaving - leaving, leaving
             for name in gone:
                 self.deletions.check_and_complete(name)
 
-        self._tree.run(self._jobs.topic_names, known, lambda _: None)
+        self._tree.run(self._jobs.leaving, known, lambda _: None)
 
     def read_settings(self) -> None:
         """Read the known topics from the tree, and apply their settings."""

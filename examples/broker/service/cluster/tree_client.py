@@ -87,7 +87,7 @@ class TreeJobs:
         """Read the ids of these topics, as far as they exist and are not being deleted."""
         found = {}
         self._store.sync()
-        leaving = set(self._store.children(layout.DELETIONS))
+        leaving = self.leaving()
         for name in names:
             with contextlib.suppress(NoNode):
                 found[name] = layout.topic_id_of(self._store.get(layout.topic_path(name)).data)
@@ -100,6 +100,10 @@ class TreeJobs:
     def topic_names(self) -> set[str]:
         """Return the names of all topics, those that are being deleted included."""
         return set(self._store.children(layout.TOPICS))
+
+    def leaving(self) -> set[str]:
+        """Return the names of the topics that are being deleted."""
+        return set(self._store.children(layout.DELETIONS))
 
     def create_topic(
         self, name: str, assignment: Mapping[int, tuple[int, ...]], settings: Mapping[str, str], topic_id: str = ""

@@ -6,7 +6,8 @@ import pytest
 
 from examples.broker.controller.tree import layout
 from examples.broker.coordination.embedded import EmbeddedStore
-from examples.broker.protocol.errors import BrokerError
+from examples.broker.coordination.store import Delete
+from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.replication.cluster import Cluster
 from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.settings import ReplicationSettings
@@ -82,3 +83,20 @@ def test_settings_that_arrive_late_bring_no_topic_back(node):
     node.tree.answer()
     assert ["u"] == list(node.replicas.store.topics)
     assert {"retention.ms": "5"} == node.replicas.store.topics["u"].settings
+
+
+def test_a_deletion_is_answered_although_the_topic_is_there_again(node):
+    """A client may create the topic again before this node reads that it was gone."""
+    answers, topics, store = [], node.topics, node.jobs._store
+    node.jobs.create_topic("t", {0: (1,)}, {})
+    topics.delete("t", lambda _: topics.wait_for_deletion("t", 1_000, answers.append))
+    node.tree.answer()
+    topics.read_leaving()
+    node.tree.answer()
+    assert [] == answers
+
+    store.multi([Delete(path) for path in (f"{layout.DELETIONS}/t", layout.config_path("t"), layout.topic_path("t"))])
+    node.jobs.create_topic("t", {0: (1,)}, {})
+    topics.read_leaving()
+    node.tree.answer()
+    assert [ErrorCode.NONE] == answers

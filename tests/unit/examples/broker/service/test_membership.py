@@ -67,15 +67,15 @@ async def test_watches_that_the_store_does_not_set_are_tried_again(client, monke
     client._loop, client._watching, client._store = asyncio.get_running_loop(), False, Store(failing=3)
     client._report_offline = lambda: None
     client.topics = SimpleNamespace(
-        read_settings=lambda: looks.append("settings"), read_names=lambda: looks.append("names")
+        read_settings=lambda: looks.append("settings"), read_leaving=lambda: looks.append("leaving")
     )
     for _ in range(2):
         client._registered()
     await until(lambda: len(looks) == 2)
-    assert {layout.CONFIG_CHANGES, layout.TOPICS} == client._store.watches.keys()
-    client._store.watches[layout.TOPICS]()
+    assert {layout.CONFIG_CHANGES, layout.DELETIONS} == client._store.watches.keys()
+    client._store.watches[layout.DELETIONS]()
     await until(lambda: len(looks) == 3)
-    assert (["names", "settings"], "names") == (sorted(looks[:2]), looks[2])
+    assert (["leaving", "settings"], "leaving") == (sorted(looks[:2]), looks[2])
 
 
 async def test_an_outage_of_the_tree_is_logged_once(client):
