@@ -147,6 +147,15 @@ async def test_lag_is_known(feed):
     assert all(lag_s > 0 for _, lag_s in seen)
 
 
+async def test_worker_that_finds_nothing_more_is_up_to_date(monkeypatch):
+    """After a full batch there may be more events. An empty read says that there are none."""
+    monkeypatch.setattr(reading, "_WAIT_S", 0.01)
+    async with Worker(Scripted()) as worker:
+        append(worker.feed, *[b""] * 16)  # the size of the first batch
+        await until(lambda: len(worker.state) == 16 and worker.following.lag_s == 0)
+        assert (0, 16) == (worker.following.lag_events, worker.feed.asked[0])
+
+
 async def test_position_is_awaited_on_the_loop_of_the_block(worker):
     """Another loop gets an error in place of waiting for ever."""
     position = await worker.feed.publish("key", b"1")
