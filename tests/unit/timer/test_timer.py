@@ -427,6 +427,17 @@ def test_counts_are_exact_when_all_has_run():
         assert 500 == sum(timer.statistics().late_ns)
 
 
+def test_batch_goes_on_after_one_that_its_task_runs(timer, look):
+    """A task that drives its own timer runs in a batch until it ends, also after the batch that it ran itself."""
+    seen = []
+    inner = Ping(5, do=lambda: seen.append(timer.statistics().running_since_ns))
+    outer = added(timer, Ping(3, do=lambda: [timer.add(inner), look(5), inner.do()]))
+    look(3)
+
+    assert [outer.deadline_ns] * 2 == seen
+    assert timer.statistics().running_since_ns is None
+
+
 def test_batch_after_the_shutdown_starts_no_thread(clock):
     """A due bucket that ``add`` took before a shutdown, and hands over after it, runs on the thread of ``add``."""
     timer = SystemTimer(clock=clock)
