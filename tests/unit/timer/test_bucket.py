@@ -42,6 +42,24 @@ def test_only_what_is_there_is_taken_or_removed(make):
     assert not task.is_pending
 
 
+@pytest.mark.interpreted
+def test_task_that_moves_before_a_cancel_has_the_lock_is_cancelled_where_it_is(make):
+    """Another thread may move the task after `cancel` has read its bucket. Then `cancel` reads it again."""
+    task = Ping(3)
+    bucket, other = make(task), make()
+
+    class Moving:
+        def __enter__(self):
+            other.take(task, bucket)
+
+        def __exit__(self, *_):
+            pass
+
+    bucket.lock = Moving()
+    assert task.cancel()
+    assert ([], [], False) == (list(bucket), list(other), task.is_pending)
+
+
 def test_bucket_gives_its_tasks_in_slices(make):
     """A caller that removes a slice at a time gets every task once, except those that left meanwhile."""
     tasks = [Ping(3) for _ in range(7)]
