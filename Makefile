@@ -77,9 +77,14 @@ format: $(READY) ## Format the code and fix what the linter can fix
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
+# Coverage does not survive the first two: a failed allocation or an interrupt also strikes its tracer, which then records nothing more,
+# or hangs. The third counts blocks of memory, of which coverage takes some.
+UNTRACED := tests/unit/faults/test_memory.py tests/unit/purgatory/test_rare.py::test_interrupts_leave_no_lock_held \
+            tests/unit/purgatory/test_native.py::test_rounds_leave_no_references
+
 cov: $(READY) ## Run the quicker tests under coverage and report the lines and branches missed
 	$(VENV)/bin/coverage erase
-	$(VENV)/bin/coverage run -m pytest -m "not slow and not spark" tests $(ARGS)
+	$(VENV)/bin/coverage run -m pytest -m "not slow and not spark" $(addprefix --deselect=,$(UNTRACED)) tests $(ARGS)
 	$(VENV)/bin/coverage html --quiet --directory htmlcov
 	$(VENV)/bin/coverage report
 

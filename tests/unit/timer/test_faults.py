@@ -161,11 +161,12 @@ def test_tasks_that_are_cancelled_while_a_batch_begins():
         return tracer
 
     let_pass(inner, 1)
+    before = sys.gettrace()
     sys.settrace(tracer)
     try:
         executor.run()
     finally:
-        sys.settrace(None)
+        sys.settrace(before)
     assert [] == [task for task in tasks if task.ran.is_set() == (task in cancelled)]
     inner.shutdown()
 
