@@ -139,9 +139,9 @@ def test_operation_that_its_own_context_names_is_collected(kept):
     current = contextvars.ContextVar("current")
 
     def go():
-        operation = park_one(kept, Waiting())
-        current.set(operation)
-        operation.cancel()
+        operation = Waiting()
+        current.set(operation)  # before it is parked: the context is kept as it is then
+        park_one(kept, operation).cancel()
         return weakref.ref(operation)
 
     gone = contextvars.Context().run(go)
