@@ -107,6 +107,17 @@ def test_list_of_buckets_may_change_under_a_batch(timer):
     assert [task] == task.log
 
 
+def test_batch_runs_what_its_buckets_have_when_it_begins(timer):
+    """A batch has room for more tasks than there were when it was made."""
+    bucket, tasks = new_bucket(closed=True), [Ping(1) for _ in range(5)]
+    batch = CORE.Batch(timer._dispatcher, [bucket])
+    for task in tasks:
+        bucket.put(task)
+
+    assert not batch.run()
+    assert [[task] for task in tasks] == [task.log for task in tasks]
+
+
 @pytest.mark.parametrize("now_ns", [-(2**63), -(2**63) + 1, 2**63 - 1, 2**70, -(2**70)])
 def test_clock_at_the_end_of_64_bits(now_ns):
     """A clock may answer with any int. Tasks that were dated by it run, and count as late by nothing that overflows."""
