@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _READ_BYTES = 1024 * 1024
 _CHUNK_BYTES = 32 * 1024
 _KEPT = attrs.filters.exclude("answer_join", "answer_sync", "heartbeat")
-"""What is stored of a member."""
+"""A member, as it is stored."""
 _FOR_GROUPS = {
     ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
