@@ -26,10 +26,11 @@ found.
 
 *Ended by a shutdown.* A shutdown completes the operations that are still parked before their deadlines. Their outcome
 is "expired", and `ended_by` is "shutdown". Such a record only says that the operation waited for at least that long.
-Statistics of waits and outcomes leave it out (they treat it as censored).
+Statistics of waits and outcomes leave it out (they treat it as censored). Records of earlier writers have no
+`ended_by`, and a reader gives None.
 
 *Normal ends.* `normal_ends` names the ends that the operation's type calls normal: `expired`, `cancelled`, or both with
-a space between. Records of types that name none have none. See `normal`.
+a space between. Records of earlier writers, and of types that name none, have none. See `normal`.
 
 *What is missing.* Rows are numbered without gaps, so a missing number means a lost row. Rows that the writer dropped
 never had a number. The header of the next frame says how many there were (`dropped`), and so does the sealed file's
@@ -183,3 +184,6 @@ def _schema(name: str, row: type[Record | TraceRow]) -> Schema:
 JOURNAL: Final = _schema("journal", Record)
 TRACE: Final = _schema("trace", TraceRow)
 SCHEMAS: Final = {schema.name: schema for schema in (JOURNAL, TRACE)}
+
+ADDED: Final = frozenset({"normal_ends"})
+"""Columns that files of this version may lack, because they were added to the version later."""

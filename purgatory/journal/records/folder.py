@@ -73,7 +73,7 @@ class End:
 def end(folder: Path) -> End:
     """The end of the folder, as its writer recorded it. Read it before the folder is listed.
 
-    A new folder has no such file. A file that is incomplete or cannot be read counts as missing.
+    Folders of earlier versions have no such file. A file that is incomplete or cannot be read counts as missing.
     """
     try:
         told = json.loads((folder / END).read_bytes())

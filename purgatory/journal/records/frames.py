@@ -81,10 +81,14 @@ class Batch:
         """The sequence number of the last row."""
         return self.first + len(self.index) - 1
 
+    def instants(self, name: str) -> list[int]:
+        """A column of instants in microseconds since the epoch."""
+        epoch = self.epoch_ns
+        return [(value + epoch) // 1000 for value in self.numbers[name]]
+
     def rows(self) -> Iterator[Record | TraceRow]:
         """The rows as values, in sequence."""
         columns: dict[str, Sequence[Any]] = {}
-        epoch = self.epoch_ns
         for position, field in enumerate(self.schema.texts):
             texts = [_text(group[position], field.kind) for group in self.groups]
             columns[field.name] = [texts[i] for i in self.index]
@@ -92,7 +96,7 @@ class Batch:
             if field.name not in self.numbers:
                 columns[field.name] = [field.default] * len(self)
             elif field.kind == "instant":
-                columns[field.name] = [(value + epoch) // 1000 for value in self.numbers[field.name]]
+                columns[field.name] = self.instants(field.name)
             elif field.kind == "ints":
                 columns[field.name] = list(self._lists(field.name))
             else:

@@ -7,9 +7,9 @@ checksum, which every reading verifies. The file's metadata has the version, and
 
 It covers all bytes of the file but those eight digits. Parquet has no checksum for what says how the pages are to be
 read (their headers, and the footer). A flipped bit there gives another column, another count, or a crash inside Arrow.
-So nothing of a file is interpreted before its checksum is right. Files that another tool rewrote have none, and are
-read without. A separate checksum file was rejected: sealing, copying and deleting would have to keep two files
-together, while other tools skip an unknown entry of the metadata.
+So nothing of a file is interpreted before its checksum is right. Files of earlier versions, and files that another tool
+rewrote, have none, and are read without. A separate checksum file was rejected: sealing, copying and deleting would
+have to keep two files together, while other tools skip an unknown entry of the metadata.
 
 pyarrow is imported inside the functions, because the core install does not have it.
 """
@@ -25,7 +25,7 @@ from importlib.util import find_spec
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from purgatory.journal.records import VERSION, Field, Record, Schema, TraceRow
+from purgatory.journal.records import ADDED, SCHEMAS, VERSION, Field, Record, Schema, TraceRow
 from purgatory.journal.records.errors import JournalDamaged, JournalError, JournalFormat
 from purgatory.journal.records.folder import AT_END, DROPPED
 from purgatory.journal.records.frames import check_version
@@ -46,6 +46,7 @@ _CRC: Final = "purgatory.crc32"
 _MARK: Final = _CRC.encode() + b"\x18\x08"
 """The entry as it lies in a footer, up to its digits: its name, and what says that a text of eight bytes follows."""
 _DIGITS: Final = 8
+_CHUNK: Final = 1 << 20
 _GROUP: Final = 1 << 18
 _GROUP_BYTES: Final = 1 << 26
 """Rows and bytes of a group of rows in a sealed file. Arrow cannot read a group with more than 2 GB of keys."""
@@ -171,7 +172,8 @@ def write_groups(tables: Iterable[pa.Table], schema: pa.Schema, file: BinaryIO, 
     data = memoryview(sink.getvalue())
     place = _digits_in(data)
     assert place is not None
-    file.writelines((data[:place], _digits_of(data, place), data[place + _DIGITS :]))
+    before, behind = data[:place], data[place + _DIGITS :]
+    file.writelines((before, b"%08x" % zlib.crc32(behind, zlib.crc32(before)), behind))
 
 
 def _paths(schema: pa.Schema) -> Iterator[str]:
@@ -181,29 +183,39 @@ def _paths(schema: pa.Schema) -> Iterator[str]:
 
 
 def _digits_in(data: memoryview) -> int | None:
-    """Where the digits of a file's checksum are, or None if it has none."""
+    """Where the digits of a file's checksum are, in all of it or in its end, or None if it has none."""
     start = max(0, len(data) - AT_END)
     place = bytes(data[start:]).rfind(_MARK)
     return None if place < 0 else start + place + len(_MARK)
 
 
-def _digits_of(data: memoryview, place: int) -> bytes:
-    """The checksum of a file whose checksum is at a place."""
-    return b"%08x" % zlib.crc32(data[place + _DIGITS :], zlib.crc32(data[:place]))
-
-
-def _check_sum(path: Path) -> None:
-    """Compare a file with its checksum, if it has one.
+def _check_sum(path: Path) -> bool:
+    """Compare a file with its checksum. Return whether it has one.
 
     Raises:
         JournalDamaged: they differ.
     """
-    import pyarrow as pa  # noqa: PLC0415
-
-    data = memoryview(pa.memory_map(str(path)).read_buffer())  # a file without one may be larger than the memory
-    place = _digits_in(data)
-    if place is not None and data[place : place + _DIGITS] != _digits_of(data, place):
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        start = file.seek(max(0, size - AT_END))
+        place = _digits_in(memoryview(file.read()))
+        if place is None:
+            return False
+        file.seek(0)
+        crc = _crc_of(file, start + place, 0)
+        digits = file.read(_DIGITS)
+        crc = _crc_of(file, size - start - place - _DIGITS, crc)
+    if digits != b"%08x" % crc:
         raise JournalDamaged(path.name, "its checksum is another")
+    return True
+
+
+def _crc_of(file: BinaryIO, count: int, crc: int) -> int:
+    """Continue a checksum over the next bytes of a file, in parts, because another tool's file may be large."""
+    while count > 0 and (chunk := file.read(min(count, _CHUNK))):
+        crc = zlib.crc32(chunk, crc)
+        count -= len(chunk)
+    return crc
 
 
 @contextmanager
@@ -211,20 +223,21 @@ def opened(path: Path, *, check: bool = True) -> Iterator[pq.ParquetFile]:
     """A sealed file. To `check` it, all of it is read first.
 
     Raises:
-        JournalDamaged: it can't be read, or its checksum or a page's is wrong.
+        JournalDamaged: it can't be read, its checksum or a page's is wrong, or columns of its version are missing.
         JournalFormat: it is of a version that this reader doesn't know.
     """
     import pyarrow as pa  # noqa: PLC0415
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     try:
-        if check:
-            _check_sum(path)
+        is_checked = not check or _check_sum(path)
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
             # Every writer of ours says its version; a file without one was rewritten by another tool: it counts as new.
             said = (file.schema_arrow.metadata or {}).get(b"purgatory.version")
             if said is not None:
                 check_version(int(said))
+                if not is_checked:
+                    _check_columns(path, file.schema_arrow)
             yield file
     except (JournalDamaged, FileNotFoundError):
         raise
@@ -232,6 +245,26 @@ def opened(path: Path, *, check: bool = True) -> Iterator[pq.ParquetFile]:
         raise JournalFormat(f"{path.name}: {error}") from error
     except (OSError, ValueError, KeyError, NotImplementedError, pa.ArrowException) as error:  # Arrow's, of a footer too
         raise JournalDamaged(path.name, str(error).partition("\n")[0].rstrip(".")) from error
+
+
+def _check_columns(path: Path, found: pa.Schema) -> None:
+    """Reject a file of this version, without a checksum, whose columns are not those of this version.
+
+    A missing column would be given its default, and so would one whose name has a flipped bit.
+
+    Raises:
+        JournalDamaged: a column is missing, or of another type.
+    """
+    schema = SCHEMAS.get(path.name.partition("-")[0])
+    if schema is None:
+        return
+    for field in arrow_schema(schema):
+        if field.name not in found.names:
+            if field.name in ADDED:
+                continue
+            raise JournalDamaged(path.name, f"it has no column {field.name!r}, as every file of version {VERSION} has")
+        if not found.field(field.name).type.equals(field.type):
+            raise JournalDamaged(path.name, f"its column {field.name!r} is of type {found.field(field.name).type}")
 
 
 def read(path: Path, schema: Schema, after: int = -1) -> Iterator[Record | TraceRow]:

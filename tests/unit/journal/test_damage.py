@@ -74,16 +74,33 @@ def test_no_byte_of_a_parquet_segment_can_change_unseen(small):
 
 
 @pytest.fixture
-def rewritten(small):
-    """The same segment as another tool writes it, without a checksum of all of it."""
+def of_before(small):
+    """The same segment as it was written before there was a checksum of all of it."""
     table = pq.read_table(small)
     pq.write_table(table, small, compression="zstd", coerce_timestamps="us", write_page_checksum=True)
     return small
 
 
-def test_a_segment_that_another_tool_wrote_has_no_checksum_and_is_read(rewritten):
-    assert b"purgatory.crc32" not in rewritten.read_bytes()
-    assert ((12, None), True) == (given(read(rewritten.parent)), verify(rewritten.parent).sound)
+def test_a_segment_of_before_has_no_checksum_and_is_read(of_before):
+    assert b"purgatory.crc32" not in of_before.read_bytes()
+    assert ((12, None), True) == (given(read(of_before.parent)), verify(of_before.parent).sound)
+
+
+def test_a_segment_of_before_has_all_columns_of_its_version(of_before):
+    """Without a checksum, a column whose name or type has changed is named: its default would pass for it."""
+    table = pq.read_table(of_before)
+    checks = table.schema.get_field_index("checks")
+    names = [name if name != "instance" else "instanbe" for name in table.column_names]
+    narrow = table.set_column(checks, "checks", table.column("checks").cast("int32"))
+    for changed, named in (
+        (table.rename_columns(names), "no column 'instance'"),
+        (table.drop_columns("error"), "no column 'error'"),
+        (narrow, "'checks' is of type int32"),
+    ):
+        pq.write_table(changed.replace_schema_metadata(table.schema.metadata), of_before)
+        with pytest.raises(JournalDamaged, match=f"{of_before.name}.*{named}"):
+            list(read(of_before.parent))
+        assert not verify(of_before.parent).sound
 
 
 def test_other_tools_read_a_segment_with_a_checksum(small):
