@@ -241,7 +241,7 @@ def _state(group: Group) -> dict[str, Any]:
         "protocol_type": group.protocol_type,
         "protocol": group.protocol,
         "leader": group.leader_id,
-        "members": [attrs.asdict(x, filter=_KEPT, value_serializer=_plain) for x in group.members.values()],
+        "members": [attrs.asdict(member, filter=_KEPT, value_serializer=_plain) for member in group.members.values()],
     }
 
 

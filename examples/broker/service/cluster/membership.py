@@ -11,6 +11,7 @@ Used on the broker's loop. The controller and calls to the tree have their own t
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -64,11 +65,9 @@ def _open_store(config: Config, topics: TopicStore) -> Store:
     folder, durable = config.shared_folder, config.replication.fsync is Fsync.ALWAYS
     if not config.is_alone:
         return open_store(config.coordination, folder, session_ms=config.session_ms, durable=durable)
-    store, tree = (
-        open_store("", folder, session_ms=_ENDLESS_MS, durable=durable, poll_ms=_POLL_ALONE_MS) for _ in range(2)
-    )
-    bring_over(topics, tree, tree_file(folder), config.cluster.node_id)
-    return store
+    open_own = partial(open_store, "", folder, session_ms=_ENDLESS_MS, durable=durable, poll_ms=_POLL_ALONE_MS)
+    bring_over(topics, open_own(), tree_file(folder), config.cluster.node_id)
+    return open_own()  # a store is started once
 
 
 class Membership:
@@ -96,7 +95,7 @@ class Membership:
         self._in_conflict_since: float | None = None
         self.key = NodeKey(here.node_id)
         self.follower = Follower(replicas, self.key)
-        store = _open_store(config, replicas.store)
+        self._store = store = _open_store(config, replicas.store)
         self._tree = TreeClient(run_actions)
         self._jobs = jobs = TreeJobs(store, here.node_id)
         self.topics = ClusterTopics(config, replicas, self._tree, jobs, timer)
@@ -113,24 +112,28 @@ class Membership:
             turn_ms=config.turn_ms,
         )
         self.channels = Channels(self.key, self.instructions.deliver, self._answered)
+        replicas.folders.open_all()
+        self.controller = self._make_controller(timer, folder_id)
+        self._unregister_metrics = ControllerMetrics(self.controller).register()
+        self._groups = GroupMoves(coordinator, self._tree, self._jobs, run_actions=run_actions, turn_ms=config.turn_ms)
+        self._set_callbacks()
+
+    def _make_controller(self, timer: Timer, folder_id: str) -> Controller:
+        config, here = self.config, self.config.cluster
         # A node alone continues to lead what it led, so it need not elect itself when it starts again.
         incarnation = folder_id if config.is_alone else ""
         info = layout.BrokerInfo(here.node_id, here.advertised_host, here.port, incarnation, folder_id)
-        replicas.folders.open_all()
-        self.controller = Controller(
+        controller = Controller(
             info,
-            store,
+            self._store,
             self.channels,
             timer,
             ends=self._ends,
             rebalance_ms=config.rebalance_ms,
             key=self.key,
         )
-        self.controller.on_registered = self._registered
-        self._store = store
-        self._unregister_metrics = ControllerMetrics(self.controller).register()
-        self._groups = GroupMoves(coordinator, self._tree, self._jobs, run_actions=run_actions, turn_ms=config.turn_ms)
-        self._set_callbacks()
+        controller.on_registered = self._registered
+        return controller
 
     def _set_callbacks(self) -> None:
         replicas = self.replicas

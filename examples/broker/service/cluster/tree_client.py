@@ -118,9 +118,8 @@ class TreeJobs:
             except NodeExists as error:
                 if error.path != config.path:
                     raise
-                self._store.multi(
-                    [Set(config.path, node), topic], durable=True
-                )  # settings that were left without a topic
+                # settings that were left without a topic
+                self._store.multi([Set(config.path, node), topic], durable=True)
         except NodeExists as error:
             raise BrokerError(ErrorCode.TOPIC_ALREADY_EXISTS, f"the topic {name!r} exists already") from error
 

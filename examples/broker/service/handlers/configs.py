@@ -144,7 +144,8 @@ class ConfigHandlers:
 
         def respond(results: Results[int]) -> None:
             answers = [
-                m.ResourceOutcome(*results[x], y.resource_type, y.resource_name) for x, y in enumerate(resources)
+                m.ResourceOutcome(*results[number], resource.resource_type, resource.resource_name)
+                for number, resource in enumerate(resources)
             ]
             reply(m.AlterConfigsResponse(responses=answers))
 

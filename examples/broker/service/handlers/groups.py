@@ -146,7 +146,7 @@ class GroupHandlers:
         """Delete groups without members, with their committed offsets."""
         work = Outcomes(
             request.group_names,
-            lambda results: reply(m.DeleteGroupsResponse(0, [NameCode(x, results[x][0]) for x in results])),
+            lambda results: reply(m.DeleteGroupsResponse(0, [NameCode(name, results[name][0]) for name in results])),
         )
         for name in dict.fromkeys(request.group_names):
             try:

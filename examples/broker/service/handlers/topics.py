@@ -93,8 +93,9 @@ class TopicHandlers:
                 topic = Topic(name, self.config.partitions, ())
                 assignment = self.cluster_topics.place(topic, len(self.config.cluster.nodes))
             except BrokerError as error:
-                # Too few nodes may be alive at the moment. The client asks again.
-                code = error.code if error.code is ErrorCode.INVALID_TOPIC else code
+                # If too few nodes are alive at the moment, the client asks again.
+                if error.code is not ErrorCode.INVALID_REPLICATION_FACTOR:
+                    code = error.code
                 if code is ErrorCode.LEADER_NOT_AVAILABLE and name not in self._unplaced:
                     self._unplaced.add(name)
                     _log.warning("topic not created yet", topic=name, reason=str(error))

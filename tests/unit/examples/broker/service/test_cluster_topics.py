@@ -6,7 +6,7 @@ import pytest
 
 from examples.broker.controller.tree import layout
 from examples.broker.coordination.embedded import EmbeddedStore
-from examples.broker.coordination.store import Delete
+from examples.broker.coordination.store import Create, Delete
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.replication.cluster import Cluster
 from examples.broker.replication.replica_manager import ReplicaManager
@@ -100,3 +100,25 @@ def test_a_deletion_is_answered_although_the_topic_is_there_again(node):
     topics.read_leaving()
     node.tree.answer()
     assert [ErrorCode.NONE] == answers
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda jobs: jobs.create_topic("new", {0: (1,)}, {}),
+        lambda jobs: jobs.create_topic("left", {0: (1,)}, {}),
+        lambda jobs: jobs.grow_topic("t", {1: (1,)}),
+        lambda jobs: jobs.change_settings("t", lambda _: {"retention.ms": "5"}),
+        lambda jobs: jobs.delete_topic("t"),
+    ],
+    ids=["create", "create where settings were left", "grow", "change", "delete"],
+)
+def test_changes_of_topics_are_forced_to_the_disk(node, change):
+    """SQLite forces a write if it is in this mode, whatever the setting of the store. Other writes need not wait."""
+    store, mode = node.jobs._store, "PRAGMA synchronous"
+    normal, full = (1,), (2,)
+    node.jobs.create_topic("t", {0: (1,)}, {})
+    store.multi([Create(layout.config_path("left"))])
+    assert normal == store._db.execute(mode).fetchone()
+    change(node.jobs)
+    assert full == store._db.execute(mode).fetchone()

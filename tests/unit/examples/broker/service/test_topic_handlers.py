@@ -135,12 +135,16 @@ def test_only_the_offsets_topic_is_internal(ask, replicas, name, code):
     assert [code, code] == [grown.results[0].error_code, deleted.responses[0].error_code]
 
 
-def test_a_topic_that_nobody_can_have_yet_is_told_once(tmp_path, replicas, topics, tree):
-    """If too few nodes live for a topic that is asked for, the log says so. It is requested many times per second."""
+@pytest.fixture
+def handlers(tmp_path, replicas, topics, tree):
     config = Config(data=tmp_path, cluster=Cluster(ports=(1,)))
     membership = SimpleNamespace(topics=tree, config=config, replicas=replicas, once_introduced=lambda call: call())
     membership.controller = SimpleNamespace(controller_id=1)
-    handlers = TopicHandlers(membership, topics)
+    return TopicHandlers(membership, topics)
+
+
+def test_a_topic_that_nobody_can_have_yet_is_told_once(handlers, tree):
+    """If too few nodes live for a topic that is asked for, the log says so. It is requested many times per second."""
     place = tree.place
 
     def refuse(*_):
@@ -165,3 +169,12 @@ def test_topics_that_together_take_too_many_files_are_rejected(ask, tree, monkey
     answer = ask("create_topics", m.CreateTopicsRequest([m.CreatableTopic(name, 2, 1) for name in "ab"], 1_000))
     assert [ErrorCode.NONE, ErrorCode.POLICY_VIOLATION] == [each.error_code for each in answer.topics]
     assert [("create", "a")] == tree.asked
+
+
+@pytest.mark.parametrize(("name", "code"), [("new", ErrorCode.POLICY_VIOLATION), ("?", ErrorCode.INVALID_TOPIC)])
+def test_a_topic_that_can_never_be_made_is_not_asked_for_again(handlers, tree, monkeypatch, name, code):
+    """A client repeats its request as long as a topic has no leader, and not after another error."""
+    monkeypatch.setattr(topic_manager, "most_partitions", lambda: 0)
+    answers = Answers()
+    handlers.metadata(m.MetadataRequest([name], allow_auto_topic_creation=True), 8, answers)
+    assert ([code], []) == ([topic.error_code for topic in answers[0].topics], tree.asked)
