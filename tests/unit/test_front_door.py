@@ -134,6 +134,15 @@ def test_ci_runs_no_test_twice():
     assert "quick" not in make("-n", "test")
 
 
+def test_coverage_leaves_out_tests_that_exist():
+    """pytest says nothing about a test that it is to leave out and that has another name now."""
+    left_out = re.findall(r"--deselect=(\S+)", make("-n", "cov"))
+    assert 3 == len(left_out)
+    for place in left_out:
+        path, _, name = place.partition("::")
+        assert f"def {name}" in (ROOT / path).read_text(encoding="utf-8")
+
+
 def script(name, *arguments, path, status=0):
     """What one of the set-up scripts says on standard error, with nothing on the PATH but what is named."""
     return output(ROOT / ".ci" / name, *arguments, env={"PATH": str(path)}, status=status)[1]
