@@ -8,20 +8,9 @@ import time
 import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome
-from tests.support import (
-    PATIENCE_S,
-    Hang,
-    Waiting,
-    beside,
-    cpython_only,
-    in_thread,
-    park,
-    park_all,
-    park_many,
-    park_one,
-    raising,
-    satisfy,
-)
+from tests.support.interpreters import cpython_only
+from tests.support.operations import Waiting, park, park_all, park_many, park_one, raising, satisfy
+from tests.support.threads import PATIENCE_S, Hang, beside, in_thread
 
 CROWD = 1_000_000
 

@@ -7,19 +7,8 @@ import threading
 import pytest
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, UnhashableKey, WatchKeysType
-from tests.support import (
-    Waiting,
-    eventually,
-    in_thread,
-    make_ready,
-    park,
-    park_all,
-    park_many,
-    park_one,
-    raising,
-    run_threads,
-    satisfy,
-)
+from tests.support.operations import Waiting, make_ready, park, park_all, park_many, park_one, raising, satisfy
+from tests.support.threads import eventually, in_thread, run_threads
 
 
 def test_check_completes_what_is_ready_in_order_of_arrival(purgatory):

@@ -20,18 +20,8 @@ from purgatory import (
     ReservedName,
 )
 from purgatory._operations.subclasses import RESERVED
-from tests.support import (
-    Waiting,
-    eventually,
-    in_thread,
-    park,
-    park_all,
-    park_many,
-    park_one,
-    raising,
-    run_threads,
-    satisfy,
-)
+from tests.support.operations import Waiting, park, park_all, park_many, park_one, raising, satisfy
+from tests.support.threads import eventually, in_thread, run_threads
 from timer import DelayTypeError, InlineExecutor, MockTimer, SystemTimer, TaskHeld, Timer, TimerTask
 
 

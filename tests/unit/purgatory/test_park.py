@@ -21,21 +21,9 @@ from purgatory import (
     UnhashableKey,
     WatchKeysType,
 )
-from tests.support import (
-    PATIENCE_S,
-    Waiting,
-    added,
-    beside,
-    eventually,
-    in_thread,
-    park,
-    park_many,
-    park_one,
-    raising,
-    run_threads,
-    satisfy,
-)
-from tests.support.operations import WAYS_OUT
+from tests.support.operations import WAYS_OUT, Waiting, park, park_many, park_one, raising, satisfy
+from tests.support.tasks import added
+from tests.support.threads import PATIENCE_S, beside, eventually, in_thread, run_threads
 from timer import DelayTypeError, DelayValueError, MockTimer, Timer, TimerClosed, TimerFull
 
 

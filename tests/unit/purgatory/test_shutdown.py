@@ -9,19 +9,9 @@ import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, InvalidSetting, Observer, Outcome, PurgatoryClosed
 from purgatory._purgatory.shards import Shards
-from tests.support import (
-    PATIENCE_S,
-    Ping,
-    Waiting,
-    added,
-    beside,
-    eventually,
-    in_thread,
-    park,
-    park_many,
-    park_one,
-    raising,
-)
+from tests.support.operations import Waiting, park, park_many, park_one, raising
+from tests.support.tasks import Ping, added
+from tests.support.threads import PATIENCE_S, beside, eventually, in_thread
 from timer import InlineExecutor, MockTimer, SystemTimer, SystemTimerReaper
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")

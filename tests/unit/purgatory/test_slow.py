@@ -12,20 +12,10 @@ import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, InvalidSetting, Observer
 from purgatory._threads.watchdog import Watchdog, slow_callback_ms
-from tests.support import (
-    HAS_GLOBAL_LOCK,
-    PATIENCE_S,
-    Hang,
-    Ping,
-    Waiting,
-    added,
-    beside,
-    eventually,
-    in_thread,
-    park,
-    raising,
-    satisfy,
-)
+from tests.support.interpreters import HAS_GLOBAL_LOCK
+from tests.support.operations import Waiting, park, raising, satisfy
+from tests.support.tasks import Ping, added
+from tests.support.threads import PATIENCE_S, Hang, beside, eventually, in_thread
 
 
 @pytest.fixture
