@@ -6,54 +6,40 @@ import time
 
 import pytest
 
-from examples.broker.coordination.store import (
-    BadVersion,
-    Check,
-    Create,
-    Delete,
-    EphemeralParent,
-    Node,
-    NodeExists,
-    NoNode,
-    NotEmpty,
-    SessionChange,
-    SessionLost,
-    Set,
-    StoreError,
-)
+from examples.broker.coordination import store as s
 from tests.support import eventually, run_threads
 
 
 def test_created_node_is_read(store):
     """A node is read as it was created, at version 0."""
-    store.multi([Create("/a", b"data")])
+    store.multi([s.Create("/a", b"data")])
 
-    assert Node(b"data", 0) == store.get("/a")
+    assert s.Node(b"data", 0) == store.get("/a")
 
 
 def test_writes_of_others_are_read_after_a_sync(stores):
     """All earlier writes of another process are read, whichever server this one is connected to."""
     writer, reader = stores.open(), stores.open()
-    writer.multi([Create("/a", b"0")])
+    writer.multi([s.Create("/a", b"0")])
     for number in range(1, 50):
-        writer.multi([Set("/a", b"%d" % number)])
+        writer.multi([s.Set("/a", b"%d" % number)])
         reader.sync()
         assert b"%d" % number == reader.get("/a").data
 
 
 def test_create_if_absent(store):
     """A node that is there can't be created."""
-    store.multi([Create("/a", b"1")])
+    store.multi([s.Create("/a", b"1")])
 
-    with pytest.raises(NodeExists):
-        store.multi([Create("/a", b"2")])
+    with pytest.raises(s.NodeExists):
+        store.multi([s.Create("/a", b"2")])
     assert b"1" == store.get("/a").data
 
 
 def test_create_needs_parent(store):
     """A node is created only under one that is there."""
-    with pytest.raises(NoNode):
-        store.multi([Create("/a/b")])
+    with pytest.raises(s.NoNode):
+        store.multi([s.Create("/a/b")])
 
 
 def test_missing_node(store):
@@ -61,63 +47,63 @@ def test_missing_node(store):
     for call in (
         lambda: store.get("/a"),
         lambda: store.children("/a"),
-        lambda: store.multi([Set("/a", b"")]),
-        lambda: store.multi([Delete("/a")]),
-        lambda: store.multi([Check("/a")]),
+        lambda: store.multi([s.Set("/a", b"")]),
+        lambda: store.multi([s.Delete("/a")]),
+        lambda: store.multi([s.Check("/a")]),
         lambda: store.watch_children("/a", lambda: None),
     ):
-        with pytest.raises(NoNode):
+        with pytest.raises(s.NoNode):
             call()
 
 
 def test_set_counts_version(store):
     """Every set makes the version one larger."""
-    store.multi([Create("/a"), Set("/a", b"1"), Set("/a", b"2")])
+    store.multi([s.Create("/a"), s.Set("/a", b"1"), s.Set("/a", b"2")])
 
-    assert Node(b"2", 2) == store.get("/a")
+    assert s.Node(b"2", 2) == store.get("/a")
 
 
 def test_set_if_version(store):
     """A set that names another version than the node's changes nothing."""
-    store.multi([Create("/a", b"0")])
-    store.multi([Set("/a", b"1", version=0)])
+    store.multi([s.Create("/a", b"0")])
+    store.multi([s.Set("/a", b"1", version=0)])
 
-    with pytest.raises(BadVersion):
-        store.multi([Set("/a", b"2", version=0)])
-    assert Node(b"1", 1) == store.get("/a")
+    with pytest.raises(s.BadVersion):
+        store.multi([s.Set("/a", b"2", version=0)])
+    assert s.Node(b"1", 1) == store.get("/a")
 
 
 def test_delete_if_version(store):
     """A delete that names another version than the node's leaves it there."""
-    store.multi([Create("/a"), Set("/a", b"1")])
+    store.multi([s.Create("/a"), s.Set("/a", b"1")])
 
-    with pytest.raises(BadVersion):
-        store.multi([Delete("/a", version=0)])
-    store.multi([Delete("/a", version=1)])
+    with pytest.raises(s.BadVersion):
+        store.multi([s.Delete("/a", version=0)])
+    store.multi([s.Delete("/a", version=1)])
 
-    with pytest.raises(NoNode):
+    with pytest.raises(s.NoNode):
         store.get("/a")
 
 
 def test_recreated_node_starts_over(store):
     """A node deleted and created again is at version 0 again."""
-    store.multi([Create("/a"), Set("/a", b"1")])
-    store.multi([Delete("/a"), Create("/a", b"new")])
+    store.multi([s.Create("/a"), s.Set("/a", b"1")])
+    store.multi([s.Delete("/a"), s.Create("/a", b"new")])
 
-    assert Node(b"new", 0) == store.get("/a")
+    assert s.Node(b"new", 0) == store.get("/a")
 
 
 def test_delete_only_leaves(store):
     """A node with children isn't deleted."""
-    store.multi([Create("/a"), Create("/a/b")])
+    store.multi([s.Create("/a"), s.Create("/a/b")])
 
-    with pytest.raises(NotEmpty):
-        store.multi([Delete("/a")])
+    with pytest.raises(s.NotEmpty):
+        store.multi([s.Delete("/a")])
 
 
 def test_children_are_direct_and_sorted(store):
     """Children are the names directly below a node, sorted."""
-    store.multi([Create("/a"), Create("/a/c"), Create("/a/b"), Create("/a/b/d"), Create("/ab")])
+    store.multi([s.Create("/a"), s.Create("/a/c"), s.Create("/a/b"), s.Create("/a/b/d"), s.Create("/ab")])
 
     assert ["b", "c"] == store.children("/a")
     assert [] == store.children("/a/c")
@@ -125,25 +111,25 @@ def test_children_are_direct_and_sorted(store):
 
 def test_multi_is_all_or_nothing(store):
     """When one operation of several fails, none is done, and its error says whose it was."""
-    store.multi([Create("/a")])
+    store.multi([s.Create("/a")])
 
-    with pytest.raises(NodeExists) as caught:
-        store.multi([Create("/b"), Set("/a", b"1"), Create("/a"), Create("/c")])
+    with pytest.raises(s.NodeExists) as caught:
+        store.multi([s.Create("/b"), s.Set("/a", b"1"), s.Create("/a"), s.Create("/c")])
 
     assert "/a" == caught.value.path
-    assert Node(b"", 0) == store.get("/a")
-    with pytest.raises(NoNode):
+    assert s.Node(b"", 0) == store.get("/a")
+    with pytest.raises(s.NoNode):
         store.get("/b")
 
 
 def test_check_guards_other_writes(store):
     """A write that depends on a node which it doesn't change fails once that node changed."""
-    store.multi([Create("/epoch"), Create("/a")])
-    store.multi([Check("/epoch", 0), Set("/a", b"1")])
-    store.multi([Set("/epoch", b"2")])
+    store.multi([s.Create("/epoch"), s.Create("/a")])
+    store.multi([s.Check("/epoch", 0), s.Set("/a", b"1")])
+    store.multi([s.Set("/epoch", b"2")])
 
-    with pytest.raises(BadVersion):
-        store.multi([Check("/epoch", 0), Set("/a", b"2")])
+    with pytest.raises(s.BadVersion):
+        store.multi([s.Check("/epoch", 0), s.Set("/a", b"2")])
     assert b"1" == store.get("/a").data
 
 
@@ -153,7 +139,7 @@ def test_bad_path(store, path):
     for call in (
         lambda: store.get(path),
         lambda: store.children(path),
-        lambda: store.multi([Create(path)]),
+        lambda: store.multi([s.Create(path)]),
         lambda: store.watch(path, lambda: None),
     ):
         with pytest.raises(ValueError, match="path"):
@@ -162,7 +148,7 @@ def test_bad_path(store, path):
 
 def test_sessions_share_one_tree(stores, store):
     """One session's writes are read by the next one."""
-    store.multi([Create("/a", b"x")])
+    store.multi([s.Create("/a", b"x")])
 
     assert b"x" == stores.open().get("/a").data
 
@@ -170,15 +156,15 @@ def test_sessions_share_one_tree(stores, store):
 def test_one_creation_succeeds(stores):
     """Of several sessions that create one node at once, exactly one succeeds."""
     contenders = [stores.open() for _ in range(4)]
-    stores.open().multi([Create("/round")])
+    stores.open().multi([s.Create("/round")])
     for number in range(5):
         won, barrier = [], threading.Barrier(len(contenders))
 
         def contend(mine, number=number, won=won, barrier=barrier):
             barrier.wait(60)
             try:
-                mine.multi([Create(f"/round/{number}", ephemeral=True)])
-            except NodeExists:
+                mine.multi([s.Create(f"/round/{number}", ephemeral=True)])
+            except s.NodeExists:
                 return
             won.append(mine)
 
@@ -189,16 +175,16 @@ def test_one_creation_succeeds(stores):
 def test_set_if_version_counts_exactly(stores):
     """A counter that several sessions raise by version, retrying, loses no step."""
     sessions = [stores.open() for _ in range(3)]
-    sessions[0].multi([Create("/count", b"0")])
+    sessions[0].multi([s.Create("/count", b"0")])
 
     def count(mine):
         done = 0
         while done < 20:
             node = mine.get("/count")
             try:
-                mine.multi([Set("/count", b"%d" % (int(node.data) + 1), node.version)])
+                mine.multi([s.Set("/count", b"%d" % (int(node.data) + 1), node.version)])
                 done += 1
-            except BadVersion:
+            except s.BadVersion:
                 pass
 
     run_threads(*(lambda mine=mine: count(mine) for mine in sessions))
@@ -212,28 +198,28 @@ def test_session_is_told(stores, told):
     """The start of a session is reported before `start` returns."""
     stores.open(on_session=told)
 
-    assert [SessionChange.ESTABLISHED] == told.calls
+    assert [s.SessionChange.ESTABLISHED] == told.calls
 
 
 def test_closing_ends_ephemeral_nodes(stores, store):
     """A session that is closed takes its ephemeral nodes along, and nothing else."""
     other = stores.open()
-    other.multi([Create("/kept"), Create("/gone", ephemeral=True)])
+    other.multi([s.Create("/kept"), s.Create("/gone", ephemeral=True)])
 
     other.close()
     stores.stores.remove(other)
 
     assert b"" == store.get("/kept").data
-    with pytest.raises(NoNode):
+    with pytest.raises(s.NoNode):
         store.get("/gone")
 
 
 def test_ephemeral_has_no_children(store):
     """Nothing is created below an ephemeral node."""
-    store.multi([Create("/a", ephemeral=True)])
+    store.multi([s.Create("/a", ephemeral=True)])
 
-    with pytest.raises(EphemeralParent):
-        store.multi([Create("/a/b")])
+    with pytest.raises(s.EphemeralParent):
+        store.multi([s.Create("/a/b")])
 
 
 def test_ephemeral_is_seen_by_all(stores):
@@ -242,14 +228,14 @@ def test_ephemeral_is_seen_by_all(stores):
         changes = []
         store, other = (stores.open(session_ms=2_000, on_session=changes.append) for _ in range(2))
         parent = f"/parent-{attempt}"
-        store.multi([Create(parent), Create(f"{parent}/a", ephemeral=True)])
+        store.multi([s.Create(parent), s.Create(f"{parent}/a", ephemeral=True)])
 
         time.sleep(2.5)  # longer than either would live unrenewed by its thread
 
         if ["a"] == other.children(parent):
             break
         # Now and then the whole machine stands still for longer than a session.
-        assert eventually(lambda changes=changes: SessionChange.LOST in changes), changes
+        assert eventually(lambda changes=changes: s.SessionChange.LOST in changes), changes
         assert attempt < 5
         store.close()
         other.close()
@@ -260,30 +246,30 @@ def test_expired_session(stores, told):
     one.
     """
     store = stores.open(on_session=told)
-    store.multi([Create("/a", ephemeral=True)])
+    store.multi([s.Create("/a", ephemeral=True)])
 
     stores.expire(store)
 
-    assert eventually(lambda: told.calls[-2:] == [SessionChange.LOST, SessionChange.ESTABLISHED]), told.calls
-    with pytest.raises(NoNode):
+    assert eventually(lambda: told.calls[-2:] == [s.SessionChange.LOST, s.SessionChange.ESTABLISHED]), told.calls
+    with pytest.raises(s.NoNode):
         store.get("/a")
-    store.multi([Create("/a", ephemeral=True)])
+    store.multi([s.Create("/a", ephemeral=True)])
 
 
 def test_expired_session_writes_nothing(stores):
     """From the end of a session until the next is reported, a write of its owner raises or belongs to the next."""
     refused, writes = [], []
     store = stores.open()
-    store.multi([Create("/w")])
-    store.multi([Create("/mine", ephemeral=True)])
+    store.multi([s.Create("/w")])
+    store.multi([s.Create("/mine", ephemeral=True)])
     stop = threading.Event()
 
     def write():
         while not stop.is_set():
             try:
-                store.multi([Check("/mine"), Create(f"/w/{len(writes):05}")])
+                store.multi([s.Check("/mine"), s.Create(f"/w/{len(writes):05}")])
                 writes.append(1)
-            except StoreError as error:
+            except s.StoreError as error:
                 refused.append(type(error))
 
     thread = threading.Thread(target=write)
@@ -296,7 +282,7 @@ def test_expired_session_writes_nothing(stores):
     stop.set()
     thread.join(60)
 
-    assert set(refused) <= {SessionLost, NoNode} | {kind for kind in refused if issubclass(kind, OSError)}
+    assert set(refused) <= {s.SessionLost, s.NoNode} | {kind for kind in refused if issubclass(kind, OSError)}
     assert done == len(reader.children("/w"))
 
 
@@ -308,7 +294,7 @@ def test_watch_tells_of_each_kind(stores, store, told):
     store.watch("/a", told)
     other = stores.open()
 
-    for operation in (Create("/a"), Set("/a", b"1"), Set("/a", b"2"), Delete("/a"), Create("/a")):
+    for operation in (s.Create("/a"), s.Set("/a", b"1"), s.Set("/a", b"2"), s.Delete("/a"), s.Create("/a")):
         before = len(told.calls)
         other.multi([operation])
         assert eventually(lambda before=before: len(told.calls) > before), operation
@@ -318,20 +304,20 @@ def test_watch_tells_own_writes(store, told):
     """A session's own write sets off its own watch."""
     store.watch("/a", told)
 
-    store.multi([Create("/a")])
+    store.multi([s.Create("/a")])
 
     assert eventually(lambda: told.calls)
 
 
 def test_change_after_the_call_is_told(stores, store):
     """A callback that reads misses nothing: the last read is of the last write."""
-    store.multi([Create("/a", b"0")])
+    store.multi([s.Create("/a", b"0")])
     seen = []
     store.watch("/a", lambda: seen.append(int(store.get("/a").data)))
     other = stores.open()
 
     for number in range(1, 101):
-        other.multi([Set("/a", b"%d" % number)])
+        other.multi([s.Set("/a", b"%d" % number)])
 
     assert eventually(lambda: seen and seen[-1] == 100), seen
     assert sorted(seen) == seen
@@ -339,18 +325,18 @@ def test_change_after_the_call_is_told(stores, store):
 
 def test_watch_of_children(stores, store, told):
     """A watch on children reports names that come and go, not of what is in them or below them."""
-    store.multi([Create("/a"), Create("/a/b")])
+    store.multi([s.Create("/a"), s.Create("/a/b")])
     store.watch_children("/a", told)
     other = stores.open()
 
-    other.multi([Set("/a/b", b"1"), Create("/a/b/c"), Set("/a", b"1")])
+    other.multi([s.Set("/a/b", b"1"), s.Create("/a/b/c"), s.Set("/a", b"1")])
     time.sleep(0.3)
     assert [] == told.calls
 
-    other.multi([Create("/a/d")])
+    other.multi([s.Create("/a/d")])
     assert eventually(lambda: 1 <= len(told.calls))
     before = len(told.calls)
-    other.multi([Delete("/a/d")])
+    other.multi([s.Delete("/a/d")])
     assert eventually(lambda: before < len(told.calls))
 
 
@@ -358,7 +344,7 @@ def test_watch_of_ephemeral(stores, store, told):
     """A watch reports that an ephemeral node goes with its session."""
     store.watch("/a", told)
     other = stores.open()
-    other.multi([Create("/a", ephemeral=True)])
+    other.multi([s.Create("/a", ephemeral=True)])
     assert eventually(lambda: told.calls)
     before = len(told.calls)
 
@@ -375,7 +361,7 @@ def test_cancelled_watch(store, told):
     store.watch("/a", lambda: second.append(1))
 
     watch.cancel()
-    store.multi([Create("/a")])
+    store.multi([s.Create("/a")])
 
     assert eventually(lambda: second)
     assert [] == told.calls
@@ -384,7 +370,7 @@ def test_cancelled_watch(store, told):
 def test_new_session_sets_off_watches(stores, told):
     """With a new session every watch is called once, because changes in between are unknown, and goes on."""
     store = stores.open()
-    store.multi([Create("/a")])
+    store.multi([s.Create("/a")])
     store.watch("/b", told)
 
     stores.expire(store)
@@ -397,8 +383,8 @@ def test_new_session_sets_off_watches(stores, told):
 
 def _created(store, path):
     try:
-        store.multi([Create(path)])
-    except StoreError:
+        store.multi([s.Create(path)])
+    except s.StoreError:
         return False
     return True
 
@@ -412,10 +398,10 @@ def test_raising_callback_is_contained(store, told):
     store.watch("/a", fail)
     store.watch("/a", told)
 
-    store.multi([Create("/a")])
+    store.multi([s.Create("/a")])
     assert eventually(lambda: told.calls)
     before = len(told.calls)
-    store.multi([Set("/a", b"")])
+    store.multi([s.Set("/a", b"")])
 
     assert eventually(lambda: before < len(told.calls))
 
@@ -429,12 +415,12 @@ def test_closed_store_is_unreachable(stores, store):
         while not stop.is_set():
             try:
                 store.children("/a")
-            except StoreError as error:
+            except s.StoreError as error:
                 seen.append(error)
                 if isinstance(error, OSError):
                     return
 
-    store.multi([Create("/a")])
+    store.multi([s.Create("/a")])
     threads = [threading.Thread(target=read) for _ in range(3)]
     for thread in threads:
         thread.start()
