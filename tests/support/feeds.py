@@ -6,12 +6,11 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Hashable, Iterator
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory
-from purgatory.aio import AsyncPurgatory
 from purgatory.feeds import Event, MemoryFeed, Position
+from purgatory.testing.feeds import _tools
 
 if TYPE_CHECKING:
     from purgatory.feeds.engine import NewEvent
@@ -41,14 +40,13 @@ def apply_to(state: list[bytes], keys: Any = None) -> Callable[[Event], Any]:
     return apply
 
 
-class Worker:
+class Worker(_tools.Worker):
     """A worker whose state is the list of the values that it has applied. ``apply`` returns ``keys``, if given."""
 
     def __init__(self, feed: MemoryFeed | None = None, *, keys: Any = None, **settings: Any) -> None:
-        self.feed = MemoryFeed() if feed is None else feed
-        self.purgatory: AsyncPurgatory[DelayedOperation] = AsyncPurgatory("worker")
         self.state: list[bytes] = []
-        self.following = self.feed.follow(self.purgatory, **{"apply": apply_to(self.state, keys), **settings})
+        settings = {"apply": apply_to(self.state, keys), "reload": None, **settings}
+        super().__init__(MemoryFeed() if feed is None else feed, **settings)
 
     def waits(self, value: bytes, *keys: Hashable, kind: type[Seen] = Seen) -> list[Seen]:
         """Start an operation under each key, which waits until this worker has applied a value."""
@@ -59,22 +57,7 @@ class Worker:
 
     async def publish(self, *values: bytes) -> Position:
         """Publish the values, and wait until they are applied. Returns the last position."""
-        for value in values:
-            position = await self.feed.publish("key", value)
-        await self.following.applied(position)
-        return position
-
-    async def __aenter__(self) -> Self:
-        await self.following.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            await self.following.__aexit__(kind, error, traceback)
-        finally:
-            await self.purgatory.shutdown("cancel")
+        return await self.publish_and_apply(values)
 
 
 @contextlib.contextmanager

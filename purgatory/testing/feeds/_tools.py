@@ -76,8 +76,9 @@ class Worker:
         self.feed = feed
         self.seen: list[Event] = []
         self.reloads = 0
-        settings.setdefault("reload", self.reload)
-        self.following: Following = feed.follow(self.purgatory, self.apply, **settings)
+        self.following: Following = feed.follow(
+            self.purgatory, **{"apply": self.apply, "reload": self.reload, **settings}
+        )
 
     def apply(self, event: Event) -> list[Hashable]:
         self.seen.append(event)
