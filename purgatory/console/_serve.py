@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 
 
 class ConsoleServer(Served):
-    """A running console. A context manager that closes on leaving.
-
-    Attributes:
-        port: the port, also if 0 was asked for.
-        url: where the page is.
-    """
+    """A running console, whose page is at ``url``. A context manager that closes on leaving."""
 
     def __init__(
         self, server: uvicorn.Server, thread: threading.Thread, hub: Hub, listening: socket.socket, addr: str

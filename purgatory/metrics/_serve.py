@@ -14,12 +14,7 @@ if TYPE_CHECKING:
 
 
 class MetricsServer(WsgiServer):
-    """A running server of ``/metrics``. A context manager that closes on leaving.
-
-    Attributes:
-        port: the port, also if 0 was asked for.
-        url: where the metrics are.
-    """
+    """A running server of ``/metrics``, which are at ``url``. A context manager that closes on leaving."""
 
 
 def serve(
