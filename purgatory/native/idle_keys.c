@@ -12,11 +12,7 @@ static int put_behind(IdleKeys *self, Watchers *watchers)
 {
     Py_INCREF(watchers);
     lock_idle(self);
-    if (self->newest != NULL)
-        self->newest->noted_after = watchers;
-    else
-        self->oldest = watchers;
-    self->newest = watchers;
+    APPEND(self->oldest, self->newest, noted_after, watchers);
     self->noted++;
     int over = self->noted > self->limit;
     unlock_idle(self);

@@ -41,11 +41,7 @@ static inline void append_link(Watchers *self, Link *link, Operation *op)
     link->operation = op;
     link->before = self->tail;
     link->after = NULL;
-    if (self->tail != NULL)
-        self->tail->after = link;
-    else
-        self->head = link;
-    self->tail = link;
+    APPEND(self->head, self->tail, after, link);
     self->count++;
     self->shard->entries++;
 }
@@ -53,14 +49,7 @@ static inline void append_link(Watchers *self, Link *link, Operation *op)
 /* Remove a link, with the shard's mutex held. The caller gets the list's reference to the operation. */
 static inline void remove_link(Watchers *self, Link *link)
 {
-    if (link->before != NULL)
-        link->before->after = link->after;
-    else
-        self->head = link->after;
-    if (link->after != NULL)
-        link->after->before = link->before;
-    else
-        self->tail = link->before;
+    UNLINK(self->head, self->tail, link);
     link->operation = NULL;
     self->count--;
     self->shard->entries--;

@@ -53,6 +53,34 @@ static inline int may_load(char *is_loaded, const char *module)
     return 0;
 }
 
+/* A row of a table of members: a field that Python code reads under the field's name. */
+#define READABLE(type, field, kind) {#field, kind, offsetof(type, field), READONLY, NULL}
+
+/* ---------------------------------------------------------------- linked lists */
+
+/* Append an item to the list from `first` to `last`, whose items are linked by their field `next`. */
+#define APPEND(first, last, next, item) \
+    do { \
+        if ((last) != NULL) \
+            (last)->next = (item); \
+        else \
+            (first) = (item); \
+        (last) = (item); \
+    } while (0)
+
+/* Remove an item from the list from `first` to `last`, whose items are linked by `before` and `after`. */
+#define UNLINK(first, last, item) \
+    do { \
+        if ((item)->before != NULL) \
+            (item)->before->after = (item)->after; \
+        else \
+            (first) = (item)->after; \
+        if ((item)->after != NULL) \
+            (item)->after->before = (item)->before; \
+        else \
+            (last) = (item)->before; \
+    } while (0)
+
 /* ---------------------------------------------------------------- errors */
 
 /* An error that is set aside while other code runs. */

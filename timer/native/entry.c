@@ -11,11 +11,7 @@ static inline void link_entry(TimerBucket *bucket, Lane *lane, TimerEntry *entry
 {
     entry->before = lane->last;
     entry->after = NULL;
-    if (lane->last != NULL)
-        lane->last->after = entry;
-    else
-        lane->first = entry;
-    lane->last = entry;
+    APPEND(lane->first, lane->last, after, entry);
     lane->count++;
     if (!lane->holds) {
         lane->holds = 1;
@@ -28,14 +24,7 @@ static inline void link_entry(TimerBucket *bucket, Lane *lane, TimerEntry *entry
  * reference to the bucket. */
 static inline int unlink_entry(TimerBucket *bucket, Lane *lane, TimerEntry *entry)
 {
-    if (entry->before != NULL)
-        entry->before->after = entry->after;
-    else
-        lane->first = entry->after;
-    if (entry->after != NULL)
-        entry->after->before = entry->before;
-    else
-        lane->last = entry->before;
+    UNLINK(lane->first, lane->last, entry);
     lane->count--;
     __atomic_store_n(&entry->bucket, NULL, __ATOMIC_RELEASE);
     if (lane->count > 0 || !is_set(&bucket->closed))
