@@ -44,6 +44,11 @@ static inline void lock_mutex(Mutex *mutex) { (void)mutex; }
 static inline void unlock_mutex(Mutex *mutex) { (void)mutex; }
 #endif
 
+/* lock_NAME and unlock_NAME: of the mutex of an object of this type. */
+#define MUTEX_OF(name, type) \
+    static inline void lock_##name(type *self) { lock_mutex(&self->mutex); } \
+    static inline void unlock_##name(type *self) { unlock_mutex(&self->mutex); }
+
 #ifdef __GLIBC__ /* its loader keeps room for such a variable, which is then read without a call */
 #define THREAD_LOCAL static _Thread_local __attribute__((tls_model("initial-exec")))
 #else

@@ -106,12 +106,9 @@ static struct {
 
 /* ---------------------------------------------------------------- locks, empty where there is a global lock */
 
-static inline void lock_operation(Operation *op) { lock_mutex(&op->mutex); }
-static inline void unlock_operation(Operation *op) { unlock_mutex(&op->mutex); }
-static inline void lock_shard(Shard *shard) { lock_mutex(&shard->mutex); }
-static inline void unlock_shard(Shard *shard) { unlock_mutex(&shard->mutex); }
-static inline void lock_idle(IdleKeys *idle) { lock_mutex(&idle->mutex); }
-static inline void unlock_idle(IdleKeys *idle) { unlock_mutex(&idle->mutex); }
+MUTEX_OF(operation, Operation)
+MUTEX_OF(shard, Shard)
+MUTEX_OF(idle, IdleKeys)
 
 /* The state, read without a mutex. */
 static inline int state_of(Operation *op) { return __atomic_load_n(&op->state, __ATOMIC_ACQUIRE); }

@@ -109,14 +109,10 @@ static struct {
 
 /* ---------------------------------------------------------------- locks, where there is no global one */
 
-static inline void lock_entry(TimerEntry *entry) { lock_mutex(&entry->mutex); }
-static inline void unlock_entry(TimerEntry *entry) { unlock_mutex(&entry->mutex); }
-static inline void lock_lane(Lane *lane) { lock_mutex(&lane->mutex); }
-static inline void unlock_lane(Lane *lane) { unlock_mutex(&lane->mutex); }
-static inline void lock_cache(LaneCache *cache) { lock_mutex(&cache->mutex); }
-static inline void unlock_cache(LaneCache *cache) { unlock_mutex(&cache->mutex); }
-static inline void lock_levels(QuickTimer *timer) { lock_mutex(&timer->mutex); }
-static inline void unlock_levels(QuickTimer *timer) { unlock_mutex(&timer->mutex); }
+MUTEX_OF(entry, TimerEntry)
+MUTEX_OF(lane, Lane)
+MUTEX_OF(cache, LaneCache)
+MUTEX_OF(levels, QuickTimer)
 
 #ifdef Py_GIL_DISABLED
 static inline int lane_number(TimerEntry *entry) { return entry->lane; }
