@@ -14,6 +14,10 @@ static int is_uninitialized(Parking *self)
     return 1;
 }
 
+/* Whether a call of a method is wrong, and if so the error: its arguments are (see each_argument), or the purgatory's own
+ * __init__ was not called. */
+#define IS_WRONG_CALL(self, ...) (each_argument(__VA_ARGS__) || is_uninitialized(self))
+
 /* Reject an operation that cannot be parked. 0 if it can, or -1 with the error. */
 static int check_ready(PyObject *given)
 {

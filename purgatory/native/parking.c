@@ -171,7 +171,7 @@ static PyObject *watching(Parking *self, PyObject *const *args, Py_ssize_t given
 {
     static const char *const wanted[] = {"key", NULL};
     PyObject *key;
-    if (each_argument(args, given, names, "watching(key)", wanted, 1, &key) || is_uninitialized(self))
+    if (IS_WRONG_CALL(self, args, given, names, "watching(key)", wanted, 1, &key))
         return NULL;
     Watchers *watchers = shards_find(self, key);
     if (watchers == NULL)
@@ -185,8 +185,7 @@ static PyObject *check_and_complete(Parking *self, PyObject *const *args, Py_ssi
 {
     static const char *const wanted[] = {"key", "limit", NULL};
     PyObject *given[2];
-    if (each_argument(args, number, names, "check_and_complete(key, limit=None)", wanted, 1, given)
-        || is_uninitialized(self))
+    if (IS_WRONG_CALL(self, args, number, names, "check_and_complete(key, limit=None)", wanted, 1, given))
         return NULL;
     PyObject *key = given[0];
     Py_ssize_t limit = number_of_limit(given[1]), completed = 0;
@@ -212,8 +211,7 @@ static PyObject *check_and_complete_all(Parking *self, PyObject *const *args, Py
 {
     static const char *const wanted[] = {"keys", "limit", NULL};
     PyObject *given[2];
-    if (each_argument(args, number, names, "check_and_complete_all(keys, limit=None)", wanted, 1, given)
-        || is_uninitialized(self))
+    if (IS_WRONG_CALL(self, args, number, names, "check_and_complete_all(keys, limit=None)", wanted, 1, given))
         return NULL;
     Py_ssize_t limit = number_of_limit(given[1]), completed = 0, count = -1;
     if (limit < 0)

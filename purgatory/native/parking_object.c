@@ -67,8 +67,7 @@ static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t n
 {
     static const char *const wanted[] = {"operation", "watch_keys", NULL};
     PyObject *found[2];
-    if (each_argument(args, number, names, "try_complete_else_watch(operation, watch_keys)", wanted, 2, found)
-        || is_uninitialized(self))
+    if (IS_WRONG_CALL(self, args, number, names, "try_complete_else_watch(operation, watch_keys)", wanted, 2, found))
         return NULL;
     PyObject *given = found[0], *keys = found[1];
     int known = is_admitted(self, Py_TYPE(given)), is_special = 0;
