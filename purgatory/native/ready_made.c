@@ -275,8 +275,7 @@ static void threshold_dealloc(ThresholdWait *self)
 }
 
 static PyMemberDef threshold_members[] = {
-    {"threshold", Py_T_OBJECT_EX, offsetof(ThresholdWait, threshold), READONLY, NULL},
-    {"number", Py_T_OBJECT_EX, offsetof(ThresholdWait, number), READONLY, NULL},
+    READABLE(ThresholdWait, threshold, Py_T_OBJECT_EX), READABLE(ThresholdWait, number, Py_T_OBJECT_EX),
     {"answer", Py_T_OBJECT_EX, offsetof(ThresholdWait, answer), 0, NULL},
     {"value", Py_T_OBJECT_EX, offsetof(ThresholdWait, value), 0, NULL},
     {"error", Py_T_OBJECT_EX, offsetof(ThresholdWait, error), 0, NULL},

@@ -206,16 +206,11 @@ static PyObject *shard_stop_completing(Shard *self, PyObject *but)
 }
 
 static PyMemberDef shard_members[] = {
-    {"by_key", Py_T_OBJECT_EX, offsetof(Shard, by_key), READONLY, NULL},
-    {"key_lock", Py_T_OBJECT_EX, offsetof(Shard, key_lock), 0, NULL},
-    {"observers", Py_T_OBJECT_EX, offsetof(Shard, observers), READONLY, NULL},
-    {"idle_keys", Py_T_OBJECT_EX, offsetof(Shard, idle_keys), READONLY, NULL},
-    {"retrier", Py_T_OBJECT_EX, offsetof(Shard, retrier), READONLY, NULL},
-    {"capacity", Py_T_OBJECT_EX, offsetof(Shard, capacity), READONLY, NULL},
-    {"timer", Py_T_OBJECT_EX, offsetof(Shard, timer), READONLY, NULL},
-    {"completing", T_PYSSIZET, offsetof(Shard, completing), READONLY, NULL},
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(Shard, weakrefs), READONLY, NULL},
-    {NULL}};
+    READABLE(Shard, by_key, Py_T_OBJECT_EX), {"key_lock", Py_T_OBJECT_EX, offsetof(Shard, key_lock), 0, NULL},
+    READABLE(Shard, observers, Py_T_OBJECT_EX), READABLE(Shard, idle_keys, Py_T_OBJECT_EX),
+    READABLE(Shard, retrier, Py_T_OBJECT_EX), READABLE(Shard, capacity, Py_T_OBJECT_EX),
+    READABLE(Shard, timer, Py_T_OBJECT_EX), READABLE(Shard, completing, T_PYSSIZET),
+    {"__weaklistoffset__", T_PYSSIZET, offsetof(Shard, weakrefs), READONLY, NULL}, {NULL}};
 
 static PyMethodDef shard_methods[] = {
     {"find", (PyCFunction)shard_find, METH_O, NULL},

@@ -205,11 +205,8 @@ static int watchers_clear(Watchers *self)
 DEALLOC(Watchers, watchers, Py_CLEAR(self->key); Py_CLEAR(self->noted_after); Py_CLEAR(self->shard))
 
 static PyMemberDef watchers_members[] = {
-    {"key", Py_T_OBJECT_EX, offsetof(Watchers, key), READONLY, NULL},
-    {"shard", Py_T_OBJECT_EX, offsetof(Watchers, shard), READONLY, NULL},
-    {"closed", Py_T_BOOL, offsetof(Watchers, closed), READONLY, NULL},
-    {"idle", Py_T_BOOL, offsetof(Watchers, idle), READONLY, NULL},
-    {NULL}};
+    READABLE(Watchers, key, Py_T_OBJECT_EX), READABLE(Watchers, shard, Py_T_OBJECT_EX),
+    READABLE(Watchers, closed, Py_T_BOOL), READABLE(Watchers, idle, Py_T_BOOL), {NULL}};
 
 static PyMethodDef watchers_methods[] = {
     {"operations", (PyCFunction)watchers_operations, METH_NOARGS, NULL},

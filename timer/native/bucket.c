@@ -325,11 +325,8 @@ static PyMethodDef bucket_methods[] = {
     {NULL}};
 
 static PyMemberDef bucket_members[] = {
-    {"first", Py_T_OBJECT_EX, offsetof(TimerBucket, first), READONLY, NULL},
-    {"end", Py_T_OBJECT_EX, offsetof(TimerBucket, end), READONLY, NULL},
-    {"lock", Py_T_OBJECT_EX, offsetof(TimerBucket, lock), READONLY, NULL},
-    {"level", T_PYSSIZET, offsetof(TimerBucket, level), READONLY, NULL},
-    {NULL}};
+    READABLE(TimerBucket, first, Py_T_OBJECT_EX), READABLE(TimerBucket, end, Py_T_OBJECT_EX),
+    READABLE(TimerBucket, lock, Py_T_OBJECT_EX), READABLE(TimerBucket, level, T_PYSSIZET), {NULL}};
 
 static PyGetSetDef bucket_getset[] = {{"closed", (getter)bucket_get_closed, NULL, NULL, NULL}, {NULL}};
 

@@ -59,12 +59,8 @@ static PyMethodDef tally_methods[] = {
     {"add", (PyCFunction)tally_add, METH_O, "add($self, other, /)\n--\n\n"},
     {NULL}};
 static PyMemberDef tally_members[] = {
-    {"reached", T_LONGLONG, offsetof(Tally, reached), READONLY, NULL},
-    {"fired", T_LONGLONG, offsetof(Tally, fired), READONLY, NULL},
-    {"failed", T_LONGLONG, offsetof(Tally, failed), READONLY, NULL},
-    {"late_sum_ns", T_LONGLONG, offsetof(Tally, late_sum_ns), READONLY, NULL},
-    {"late_max_ns", T_LONGLONG, offsetof(Tally, late_max_ns), READONLY, NULL},
-    {NULL}};
+    READABLE(Tally, reached, T_LONGLONG), READABLE(Tally, fired, T_LONGLONG), READABLE(Tally, failed, T_LONGLONG),
+    READABLE(Tally, late_sum_ns, T_LONGLONG), READABLE(Tally, late_max_ns, T_LONGLONG), {NULL}};
 static PyGetSetDef tally_getset[] = {{"late_ns", (getter)tally_get_late, NULL, NULL, NULL}, {NULL}};
 static PyType_Slot tally_slots[] = {
     {Py_tp_dealloc, free_object}, {Py_tp_methods, tally_methods}, {Py_tp_members, tally_members},
