@@ -259,21 +259,12 @@ static PyMethodDef operation_methods[] = {
      "extend($self, /, delay_ms)\n--\n\n"},
     {NULL}};
 
-static PyGetSetDef operation_attributes[] = {
-    {"_op_state", (getter)get_state, NULL, NULL, NULL},
-    {"_op_checks", (getter)operation_checks, NULL, NULL, NULL},
-    {"_op_recheck", (getter)get_recheck, NULL, NULL, NULL},
-    {"_op_overdue", (getter)get_overdue, NULL, NULL, NULL},
-    {"_op_turn", (getter)get_turn, NULL, NULL, NULL},
-    {"_op_home_shard", (getter)get_home_shard, NULL, NULL, NULL},
-    {"_op_watches", (getter)get_watches, NULL, NULL, NULL},
-    {"is_completed", (getter)operation_is_completed, NULL, NULL, NULL},
-    {"outcome", (getter)operation_outcome, NULL, NULL, NULL},
-    {"drained", (getter)operation_drained, NULL, NULL, NULL},
-    {"keys", (getter)operation_keys, NULL, NULL, NULL},
-    {"checks", (getter)operation_checks, NULL, NULL, NULL},
-    {"created_ns", operation_created_ns, NULL, NULL, NULL},
-    {NULL}};
+static PyGetSetDef operation_attributes[] = { /* no setters */
+    {"_op_state", (getter)get_state}, {"_op_checks", (getter)operation_checks}, {"_op_recheck", (getter)get_recheck},
+    {"_op_overdue", (getter)get_overdue}, {"_op_turn", (getter)get_turn}, {"_op_home_shard", (getter)get_home_shard},
+    {"_op_watches", (getter)get_watches}, {"is_completed", (getter)operation_is_completed},
+    {"outcome", (getter)operation_outcome}, {"drained", (getter)operation_drained}, {"keys", (getter)operation_keys},
+    {"checks", (getter)operation_checks}, {"created_ns", operation_created_ns}, {NULL}};
 
 static PyType_Slot operation_slots[] = {
     {Py_tp_doc, "Operation(delay_ms, *, lock=None)\n--\n\n"}, {Py_tp_init, operation_init}, COLLECTED(operation),
