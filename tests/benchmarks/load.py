@@ -25,6 +25,7 @@ import threading
 import time
 from array import array
 from collections import deque
+from typing import Any
 
 import attrs
 import structlog
@@ -37,29 +38,26 @@ __all__ = ["Load", "Outcome", "main", "run"]
 _QUARTILE = statistics.NormalDist().inv_cdf(0.75)
 
 
+def _option(meaning: str, default: float, valid: Any = None) -> Any:
+    return attrs.field(default=default, validator=valid, metadata={"meaning": meaning})
+
+
+_FROM_1 = attrs.validators.ge(1)
+_ABOVE_0 = attrs.validators.gt(0)
+
+
 @attrs.frozen
 class Load:
-    """The load.
+    """The load. Each field is an option of the command."""
 
-    Attributes:
-        num: how many requests.
-        rate: so many a second, on the average.
-        timeout_ms: when a request expires.
-        pct50_ms: half of them complete by then.
-        pct75_ms: three quarters complete by then.
-        keys: keys a request is parked under.
-        key_space_size: out of so many.
-        seed: what is drawn is the same for the same seed.
-    """
-
-    num: int = attrs.field(default=500_000, validator=attrs.validators.ge(1))
-    rate: float = attrs.field(default=100_000.0, validator=attrs.validators.gt(0))
-    timeout_ms: int = attrs.field(default=200, validator=attrs.validators.ge(1))
-    pct50_ms: float = attrs.field(default=20.0, validator=attrs.validators.gt(0))
-    pct75_ms: float = attrs.field(default=60.0, validator=attrs.validators.gt(0))
-    keys: int = attrs.field(default=3, validator=attrs.validators.ge(1))
-    key_space_size: int = attrs.field(default=100, validator=attrs.validators.ge(1))
-    seed: int = 1
+    num: int = _option("how many requests", 500_000, _FROM_1)
+    rate: float = _option("requests a second, on the average", 100_000.0, _ABOVE_0)
+    timeout_ms: int = _option("when a request expires, in ms", 200, _FROM_1)
+    pct50_ms: float = _option("median of the latency, in ms", 20.0, _ABOVE_0)
+    pct75_ms: float = _option("upper quartile of the latency, in ms", 60.0, _ABOVE_0)
+    keys: int = _option("keys a request is parked under", 3, _FROM_1)
+    key_space_size: int = _option("out of so many keys", 100, _FROM_1)
+    seed: int = _option("what is drawn is the same for the same seed", 1)
 
     def __attrs_post_init__(self) -> None:
         if self.pct75_ms < self.pct50_ms:
@@ -211,19 +209,10 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__.strip().partition("\n\n")[0],
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    usual = Load()
-    for option, name, meaning in (
-        ("--num", "num", "how many requests"),
-        ("--rate", "rate", "requests a second"),
-        ("--timeout", "timeout_ms", "when a request expires, in ms"),
-        ("--pct50", "pct50_ms", "median of the latency, in ms"),
-        ("--pct75", "pct75_ms", "upper quartile of the latency, in ms"),
-        ("--keys", "keys", "keys a request is parked under"),
-        ("--key-space-size", "key_space_size", "out of so many keys"),
-        ("--seed", "seed", "what is drawn is the same for the same seed"),
-    ):
-        default = getattr(usual, name)
-        parser.add_argument(option, dest=name, type=type(default), default=default, help=meaning)
+    for field in attrs.fields(Load):
+        option = "--" + field.name.removesuffix("_ms").replace("_", "-")
+        meaning = field.metadata["meaning"]
+        parser.add_argument(option, dest=field.name, type=type(field.default), default=field.default, help=meaning)
     try:
         load = Load(**vars(parser.parse_args(argv)))
     except ValueError as error:
