@@ -388,7 +388,18 @@ def _is_at_a_call(frame):
     return dis.opname[code[place]].startswith("CALL")
 
 
-class CoopLock:
+class TakenByWith:
+    """A lock that a ``with`` block acquires, and releases at its end."""
+
+    def __enter__(self):
+        self.acquire()
+        return self
+
+    def __exit__(self, *exc):
+        self.release()
+
+
+class CoopLock(TakenByWith):
     """``threading.Lock`` and ``RLock``, where blocking means handing the baton on."""
 
     def __init__(self, scheduler, *, reentrant=False):
@@ -436,13 +447,6 @@ class CoopLock:
     def locked(self):
         self._scheduler.touch(self._label, READ)
         return bool(self._depth)
-
-    def __enter__(self):
-        self.acquire()
-        return self
-
-    def __exit__(self, *exc):
-        self.release()
 
     def __repr__(self):
         return f"a lock that {getattr(self._owner, 'name', 'nobody')} holds"

@@ -17,6 +17,7 @@ import structlog
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory
 from tests.explore.edition import Edition
+from tests.explore.scheduler import TakenByWith
 
 NAMES = {
     "timer/_intake.py": "timer's intake",
@@ -74,7 +75,7 @@ def retained_bytes(count):
     return unpurged / count, purged / count
 
 
-class TimedLock:
+class TimedLock(TakenByWith):
     """A lock that notes how long it was held, and whose it is."""
 
     holds = defaultdict(list)
@@ -98,13 +99,6 @@ class TimedLock:
         if not self._depth:
             self.holds[self._name].append(time.perf_counter_ns() - self._since)
         self._lock.release()
-
-    def __enter__(self):
-        self.acquire()
-        return self
-
-    def __exit__(self, *exc):
-        self.release()
 
 
 def lock_holds(seconds):
