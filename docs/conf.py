@@ -9,8 +9,8 @@ from sphinx.ext.napoleon.docstring import GoogleDocstring
 
 sys.path.insert(0, str(Path(__file__).parent / "_extensions"))
 
-# The reference is made from the Python edition, which has the types; tests/unit/test_editions.py sees to it that the
-# native one takes and says the same. PURGATORY_PURE=0 makes it from that.
+# The reference is made from the pure Python implementation, which has the types. The native one has the same parameters
+# and docstrings (tests/unit/test_implementations.py). PURGATORY_PURE=0 makes the reference from that one.
 os.environ.setdefault("PURGATORY_PURE", "1")
 
 project = "purgatory"

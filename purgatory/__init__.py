@@ -11,7 +11,6 @@ from purgatory._purgatory.purgatory import DelayedOperationPurgatory
 from purgatory._purgatory.snapshot import PurgatorySnapshot, ShutdownReport, Totals
 from purgatory._ready_made.futures import DelayedFuture, DelayedFuturePurgatory
 from purgatory._ready_made.thresholds import KeyedThresholdPurgatory, ThresholdPurgatory
-from purgatory._support.edition import CORE
 from purgatory._support.errors import (
     AddressUnusable,
     AlreadyParked,
@@ -31,6 +30,7 @@ from purgatory._support.errors import (
     WatchKeysType,
     WrongLoop,
 )
+from purgatory._support.implementation import CORE
 from purgatory._threads.watchdog import slow_callback_ms, slow_callbacks
 
 #: The version of the distribution.

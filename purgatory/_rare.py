@@ -15,8 +15,8 @@ from purgatory._operations.user_lock import check_lock, lock_not_taken
 from purgatory._purgatory.arguments import NO_INIT, admit, check_ready, each_once, reject_own_hook
 from purgatory._purgatory.many_keys import checked_keys, retry_rest
 from purgatory._purgatory.parking import NO_PLACE, RETRY_SLEEP_S, checked_when_closed, find_place, set_deadline
-from purgatory._support.edition import CORE
 from purgatory._support.errors import AlreadyParked, InvalidOperation, PurgatoryClosed, checked_int, unhashable
+from purgatory._support.implementation import CORE
 from timer import TimerClosed
 from timer._task import checked_delay_ms
 

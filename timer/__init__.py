@@ -14,7 +14,6 @@ This package contains only timers. It does not log or keep metrics.
 
 from timer._base import InlineExecutor, Submits, Timer, TimerStatistics
 from timer._clock import NS_PER_MS, Clock, ManualClock
-from timer._edition import CORE
 from timer._errors import (
     DelayTypeError,
     DelayValueError,
@@ -25,6 +24,7 @@ from timer._errors import (
     TimerError,
     TimerFull,
 )
+from timer._implementation import CORE
 from timer._reaper import Driver, SystemTimerReaper
 from timer._task import TimerTask, TimerTaskEntry, TimerTaskList
 from timer._testing import MockTimer, check_invariants

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Final
 
 from timer._base import JOIN_ERRORS, InlineExecutor, OnError, Submits, report_error
 from timer._clock import NS_PER_MS
-from timer._edition import native_class
 from timer._fork import new_lock
+from timer._implementation import native_class
 from timer._running import begin, end, numbers
 
 if TYPE_CHECKING:

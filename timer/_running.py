@@ -19,8 +19,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from timer._edition import CORE
 from timer._fork import call_after_fork
+from timer._implementation import CORE
 
 if TYPE_CHECKING:
     from timer._task import TimerTaskEntry

@@ -27,8 +27,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from timer._clock import NS_PER_MS
-from timer._edition import native_class
 from timer._errors import DelayTypeError, DelayValueError, InvalidTask
+from timer._implementation import native_class
 
 if TYPE_CHECKING:
     import threading

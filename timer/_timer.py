@@ -25,9 +25,9 @@ from typing import TYPE_CHECKING
 from timer._base import OnError, Submits, Timer, TimerStatistics, report_error
 from timer._clock import NS_PER_MS, Clock, system_clock
 from timer._dispatch import Dispatcher, by_deadline
-from timer._edition import CORE, native_class
 from timer._errors import TaskHeld, TimerClosed, TimerConfigError, TimerFull
 from timer._fork import call_after_fork, new_condition, new_lock
+from timer._implementation import CORE, native_class
 from timer._task import TimerTask, TimerTaskEntry, TimerTaskList, checked_delay_ms, not_a_task
 from timer._wheel import TimingWheel
 

@@ -38,8 +38,8 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from timer._clock import NS_PER_MS
-from timer._edition import CORE
 from timer._errors import TimerConfigError
+from timer._implementation import CORE
 from timer._task import TimerTaskList
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from purgatory._events.log import log, printable, throttle
-from purgatory._support.edition import CORE
 from purgatory._support.errors import InvalidSetting
+from purgatory._support.implementation import CORE
 from timer._fork import new_rlock
 from timer._running import call
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Final
 
 from purgatory._events.log import log, printable, throttle
-from purgatory._support.edition import CORE
+from purgatory._support.implementation import CORE
 
 if TYPE_CHECKING:
     from purgatory._keys.watchers import Watchers

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from purgatory._events.outcome import CANCELLED, EXPIRED, OUTCOMES
 from purgatory._keys.watchers import FREE_THREADED, Watchers
-from purgatory._support.edition import CORE
+from purgatory._support.implementation import CORE
 
 if TYPE_CHECKING:
     from purgatory._events.observers import Observers

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from purgatory._events.outcome import PARKED
-from purgatory._support.edition import CORE
+from purgatory._support.implementation import CORE
 
 if TYPE_CHECKING:
     from purgatory._keys.shard import Shard

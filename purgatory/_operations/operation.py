@@ -83,7 +83,7 @@ from purgatory._operations.subclasses import (
     warn_still_open,
 )
 from purgatory._operations.user_lock import LockLike, call_with, check_lock
-from purgatory._support.edition import CORE, native_class
+from purgatory._support.implementation import CORE, native_class
 from timer import TimerTask
 from timer._fork import call_after_fork
 from timer._running import begin, call, end, numbers
@@ -172,7 +172,7 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     #: The ends that are normal for this type: ``Outcome.EXPIRED``, ``Outcome.CANCELLED``, or both. Metrics, alerts, the
     #: console, the journal and its reports do not count them as failures. That a long poll expires, or that a lease is
-    #: cancelled, is no failure. Subclasses inherit it.
+    #: cancelled, is not a failure. Subclasses inherit it.
     normal_ends: ClassVar[Collection[Outcome]] = frozenset()
 
     _task_allows_readd = False  # only extend() moves the deadline of an operation

@@ -32,13 +32,13 @@ from purgatory._operations.operation import UNPARKED, DelayedOperation, ParkingT
 from purgatory._operations.user_lock import call_with
 from purgatory._purgatory.arguments import admit, check_ready, each_once, reject_own_hook
 from purgatory._purgatory.many_keys import check_keys, retry_rest
-from purgatory._support.edition import CORE, native_class
 from purgatory._support.errors import (
     AlreadyParked,
     InvalidTenant,
     PurgatoryClosed,
     PurgatoryFull,
 )
+from purgatory._support.implementation import CORE, native_class
 from timer import NS_PER_MS, TimerClosed
 from timer._base import OnError
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from purgatory._events.outcome import PARKED
 from purgatory._purgatory.shards import operations_in_chunks
 from purgatory._purgatory.snapshot import PurgatorySnapshot
-from purgatory._support.edition import CORE
+from purgatory._support.implementation import CORE
 from timer import NS_PER_MS
 
 if TYPE_CHECKING:

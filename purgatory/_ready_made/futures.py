@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Generic
 from purgatory._operations.operation import DelayedOperation, Operation
 from purgatory._operations.subclasses import with_normal_ends
 from purgatory._purgatory.purgatory import DelayedOperationPurgatory
-from purgatory._support.edition import CORE, native_class
 from purgatory._support.errors import InvalidSetting
+from purgatory._support.implementation import CORE, native_class
 from timer._base import JOIN_ERRORS, ShutsDown
 from timer._fork import call_after_fork, free_future
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from purgatory._operations.operation import Operation
-from purgatory._support.edition import CORE, native_class
 from purgatory._support.errors import InvalidSetting, unhashable
+from purgatory._support.implementation import CORE, native_class
 from timer._fork import new_rlock
 
 if TYPE_CHECKING:

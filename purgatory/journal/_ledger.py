@@ -29,10 +29,10 @@ from operator import itemgetter, mul, sub
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from purgatory import Outcome
-from purgatory._support.edition import CORE as PURGATORY
+from purgatory._support.implementation import CORE as PURGATORY
 from purgatory.journal.records.frames import packed
 from timer import NS_PER_MS
-from timer._edition import native
+from timer._implementation import native
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -21,7 +21,7 @@ from purgatory import (
     ThresholdPurgatory,
 )
 from purgatory._operations.operation import Operation
-from purgatory._support.edition import CORE
+from purgatory._support.implementation import CORE
 from tests.support import Waiting, in_thread, output_of, park, park_all, park_one, raising, satisfy
 from tests.support.chains import chain
 from tests.support.leaks import growth

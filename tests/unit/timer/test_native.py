@@ -10,7 +10,7 @@ from tests.support import Ping, added
 from tests.support.leaks import growth
 from tests.support.tasks import by_hand, let_pass
 from timer import InlineExecutor, SystemTimer, TimerTask, TimerTaskEntry, TimerTaskList
-from timer._edition import CORE
+from timer._implementation import CORE
 
 pytestmark = pytest.mark.native
 

@@ -1,11 +1,11 @@
-"""Which implementation of the core runs: see ``timer._edition``. The native types need those of the timer."""
+"""Which implementation of the core runs: see ``timer._implementation``. The native types need those of the timer."""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
-from timer._edition import CORE as TIMERS
-from timer._edition import native
+from timer._implementation import CORE as TIMERS
+from timer._implementation import native
 
 #: The native types. None if the pure implementation runs.
 CORE: Final = None if TIMERS is None else native("purgatory._core")

@@ -1,4 +1,4 @@
-"""The two editions, as ``inspect``, ``help()`` and a debugger see them: one signature, one docstring, one name."""
+"""Both implementations, as ``inspect``, ``help()`` and a debugger see them: one signature, docstring and name each."""
 
 import importlib
 import inspect
@@ -63,12 +63,12 @@ def described():
     return found
 
 
-def written(edition):
+def written(implementation):
     """The output of an implementation, in a process of its own."""
     done = subprocess.run(  # noqa: S603  # this very file
-        [sys.executable, "-m", "tests.unit.test_editions"],
+        [sys.executable, "-m", "tests.unit.test_implementations"],
         cwd=ROOT,
-        env={**os.environ, "PURGATORY_PURE": "1" if edition == "pure" else "0"},
+        env={**os.environ, "PURGATORY_PURE": "1" if implementation == "pure" else "0"},
         capture_output=True,
         text=True,
         check=True,
@@ -77,7 +77,7 @@ def written(edition):
 
 
 @pytest.mark.native
-def test_editions_have_the_same_signatures():
+def test_implementations_have_the_same_signatures():
     """Every public name takes the same, by the same names, and says the same of itself, in both implementations."""
     expected, found = written("pure"), written("native")
     assert len(expected) > 300  # nothing was forgotten to look at

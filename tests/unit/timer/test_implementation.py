@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from timer._edition import reject_if_stale
+from timer._implementation import reject_if_stale
 
 
 @pytest.mark.parametrize("source", ["native/core.c", "native/core.h", "_core.c"])
