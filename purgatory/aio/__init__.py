@@ -1,6 +1,6 @@
-"""A purgatory for asyncio: await an operation, on one loop without a thread, or in a thread-based purgatory.
+"""Await operations on an event loop: in a purgatory of one loop, which needs no thread, or in a thread-based one.
 
-Start at :class:`AsyncPurgatory`.
+Start at :class:`AsyncPurgatory`. The core does not import asyncio, so everything that needs it is here.
 """
 
 from purgatory.aio._hooks import AsyncOperation

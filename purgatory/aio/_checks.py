@@ -1,4 +1,4 @@
-"""Checks of a key: from the loop, from other threads, and of keys under which very many wait.
+"""How a key is checked: from the loop, from another thread, and in slices if many operations wait under it.
 
 **From the loop's thread** a check is made at once, if at most ``slice_size`` operations wait under the key. **From
 another thread** a purgatory that belongs to one loop asks the loop to check the key soon. However many threads ask
@@ -17,8 +17,8 @@ a thread-based purgatory, operations of other loops and threads may outlive it: 
 starts at the head again, so that operations are offered the events in order of arrival. An event without a limit lifts
 it:
 
-    sweep of limit 1 at work    event of limit 1, event of limit 2    next sweep: limit 3
-    sweep of limit 1 at work    event of limit 1, event without       next sweep: no limit
+    a sweep of limit 1 runs    event of limit 1, event of limit 2    next sweep: limit 3
+    a sweep of limit 1 runs    event of limit 1, event without       next sweep: no limit
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class Checks:
         mailbox = None if loop is None else self._waiters.mailboxes.get(loop)
         if mailbox is not None:
             return self._sweep(key, mailbox, limit)
-        home = self._waiters.home
-        if home is not None and home.thread != get_ident() and not home.loop.is_closed():
-            self._ask(key, home, limit)
+        own = self._waiters.own_mailbox
+        if own is not None and own.thread != get_ident() and not own.loop.is_closed():
+            self._ask_loop(key, own, limit)
             return 0
         return self._check(key, limit)
 
@@ -80,26 +80,26 @@ class Checks:
             return self._purgatory.check_and_complete_all(given)
         return sum(self.check(key) for key in dict.fromkeys(given))
 
-    def _ask(self, key: Hashable, home: Mailbox, limit: int | None) -> None:
+    def _ask_loop(self, key: Hashable, mailbox: Mailbox, limit: int | None) -> None:
         """Ask the loop to check a key: once, however many threads ask, but each time if there is a limit."""
         try:
             asked = key in self._asked
         except TypeError as error:
             raise unhashable([key], error) from None
         if limit is not None:
-            home.post(self._sweep, key, home, limit)
+            mailbox.post(self._sweep, key, mailbox, limit)
         elif not asked:
             try:
                 self._asked[key] = None
-                home.post(self._answer, key, home)
+                mailbox.post(self._check_asked, key, mailbox)
             except BaseException:  # this thread is interrupted, so the next event asks again
                 self._asked.pop(key, None)
                 raise
 
-    def _answer(self, key: Hashable, home: Mailbox) -> None:
+    def _check_asked(self, key: Hashable, mailbox: Mailbox) -> None:
         # Removed before the check: a thread that finds the key in here relies on a check that is yet to come.
         self._asked.pop(key, None)
-        self._sweep(key, home)
+        self._sweep(key, mailbox)
 
     def _sweep(self, key: Hashable, mailbox: Mailbox, limit: int | None = None) -> int:
         """Check a key on the mailbox's loop, a slice at a time if many wait."""
@@ -113,12 +113,12 @@ class Checks:
         sweep = self._sweeps[place] = _Sweep(self, key, mailbox, limit)
         return sweep.step()
 
-    def under(self, key: Hashable) -> Iterator[Operation]:
+    def operations(self, key: Hashable) -> Iterator[Operation]:
         """The operations that wait under a key now. Parking checks those that arrive meanwhile."""
         watchers = self._purgatory._shards.find(key)
         return iter(()) if watchers is None else chain.from_iterable(operations_in_chunks(watchers, self._size))
 
-    def end(self, sweep: _Sweep) -> None:
+    def end_sweep(self, sweep: _Sweep) -> None:
         """A sweep has ended."""
         self._sweeps.pop((sweep.mailbox.loop, sweep.key), None)
 
@@ -130,7 +130,7 @@ class _Sweep:
 
     def __init__(self, checks: Checks, key: Hashable, mailbox: Mailbox, limit: int | None) -> None:
         self._checks = checks
-        self._operations = checks.under(key)
+        self._operations = checks.operations(key)
         self._left = limit  # how many it may still complete, or None for all
         self._again = False
         self._next: int | None = 0  # the limit of the sweep after it, if there is to be one
@@ -161,9 +161,9 @@ class _Sweep:
             if not more and self._again:
                 more = True
                 self._again, self._left, self._next = False, self._next, 0
-                self._operations = self._checks.under(self.key)
+                self._operations = self._checks.operations(self.key)
             if more:
                 self.mailbox.loop.call_soon(self.step, context=self.mailbox.context)
             else:
-                self._checks.end(self)
+                self._checks.end_sweep(self)
         return completed

@@ -48,7 +48,7 @@ def has_async_hooks(kind: type[DelayedOperation]) -> bool:
     return any(inspect.iscoroutinefunction(inspect.unwrap(getattr(kind, hook))) for hook in _HOOKS)
 
 
-class Entries(Protocol):
+class EntryTable(Protocol):
     """The table that an entry is in, as far as the entry uses it."""
 
     def contain(self, operation: DelayedOperation, hook: str, error: BaseException) -> None:
@@ -58,7 +58,7 @@ class Entries(Protocol):
         """Drop an entry."""
 
 
-class Hooked:
+class HookRunner:
     """The entry of an operation whose hooks are coroutines: runs them, then sets the future of the task that awaits.
 
     Attributes:
@@ -70,7 +70,7 @@ class Hooked:
     __slots__ = ("_context", "_entries", "_loop", "_operation", "ended", "future", "task")
 
     def __init__(
-        self, operation: DelayedOperation, loop: asyncio.AbstractEventLoop, entries: Entries, *, awaited: bool
+        self, operation: DelayedOperation, loop: asyncio.AbstractEventLoop, entries: EntryTable, *, awaited: bool
     ) -> None:
         self.future: asyncio.Future[Outcome] = loop.create_future()
         self.ended = False

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from purgatory._purgatory.shutdown import Drain
 
 ResultT = TypeVar("ResultT")
-BeneathT = TypeVar("BeneathT", bound=DelayedOperation)
+InnerT = TypeVar("InnerT", bound=DelayedOperation)
 
 
 class AsyncPurgatory(Generic[OperationT]):
@@ -99,7 +99,7 @@ class AsyncPurgatory(Generic[OperationT]):
         self._set_up(purgatory, slice_size, owned=True)
 
     @classmethod
-    def over(cls, purgatory: DelayedOperationPurgatory[BeneathT], *, slice_size: int = 512) -> AsyncPurgatory[BeneathT]:
+    def over(cls, purgatory: DelayedOperationPurgatory[InnerT], *, slice_size: int = 512) -> AsyncPurgatory[InnerT]:
         """Await in a thread-based purgatory, from one loop or several.
 
         :meth:`shutdown` settles the operations that were parked through this object. It does not shut ``purgatory``
@@ -111,7 +111,7 @@ class AsyncPurgatory(Generic[OperationT]):
         if not isinstance(purgatory, DelayedOperationPurgatory):
             raise InvalidSetting("purgatory", purgatory, "a DelayedOperationPurgatory")
         checked_int("slice_size", slice_size, 1)
-        made = cast("AsyncPurgatory[BeneathT]", cls.__new__(cls))
+        made = cast("AsyncPurgatory[InnerT]", cls.__new__(cls))
         made._own_timer = None
         made._set_up(purgatory, slice_size, owned=False)
         return made
@@ -202,12 +202,12 @@ class AsyncPurgatory(Generic[OperationT]):
         """
         wait = until(predicate, timeout_ms, name, normal_ends)
         waiters = self._waiters
-        if waiters.wait(wait, keys):
+        if waiters.begin_wait(wait, keys):
             del keys  # as in park
             try:
                 await wait.future
             finally:
-                waiters.waited(wait)
+                waiters.end_wait(wait)
         if wait.error is not None:
             raise wait.error
         outcome = wait.outcome
@@ -248,12 +248,12 @@ class AsyncPurgatory(Generic[OperationT]):
         """
         wait = taking(find, give_back, timeout_ms, name, normal_ends)
         waiters = self._waiters
-        if waiters.wait(wait, keys):
+        if waiters.begin_wait(wait, keys):
             with OnError(wait.give_back):
                 try:
                     await wait.future
                 finally:
-                    waiters.waited(wait)
+                    waiters.end_wait(wait)
         return result_of(wait, self, keys)
 
     # -- satisfy
@@ -410,7 +410,7 @@ class AsyncPurgatory(Generic[OperationT]):
 
     async def __aenter__(self) -> Self:
         if not self._waiters.closed:
-            self._waiters.here()
+            self._waiters.current_mailbox()
         return self
 
     async def __aexit__(self, *_: object) -> None:

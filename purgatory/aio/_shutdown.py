@@ -2,7 +2,7 @@
 
 The core settles the operations, a slice at a time. An operation that is settled has an outcome, but the task that
 awaits it must still be woken, by this loop or another. So the shutdown returns after every ``park`` has returned and
-every coroutine hook has run, except hooks that await a shutdown of the purgatory. Then the loop may be closed.
+every coroutine hook has run. Then the loop may be closed. A hook that itself awaits the shutdown is not waited for.
 """
 
 from __future__ import annotations

@@ -5,11 +5,10 @@ Only then does it shut the application down. For an application whose requests w
 waits for the requests, and the requests wait for events that no longer come in. So the purgatory listens to the signal
 itself and answers every waiting request at once. The server then has nothing left to wait for.
 
-**How.** A signal has one handler per process, and the server has installed it. :func:`drain_on_signals` installs its
-own in front. That one has the loop begin the shutdown, and passes the signal on at once. So call it after the server
-has installed its handler. The simplest such moment is the first request that waits, which is why a repeated call costs
-one look in a dict. ``loop.add_signal_handler`` is supported too: it wakes the loop through a file descriptor, which
-works with any handler.
+**How.** A process has one handler per signal, which is the server's. :func:`drain_on_signals` replaces it with a
+handler that has the loop begin the shutdown, and then calls the server's handler. So call it after the server has
+installed that. The first request that waits is such a moment, and a repeated call costs one look in a dict. A handler
+of ``loop.add_signal_handler`` works too: that one wakes the loop through a file descriptor, whatever the handler is.
 
     uvicorn      signal.signal() before the application starts      passed on to it
     hypercorn    loop.add_signal_handler(), where it runs in the process it was started as (``--workers 0``)
@@ -19,8 +18,8 @@ works with any handler.
 **Rejected.** Holding the server's own handler back until all requests are answered: a loop that hangs would make the
 process immune to SIGTERM. Wrapping the server: each server is started in its own way.
 
-Handlers run on the main thread, between two steps of the code that runs there. So no lock is used here. A handler
-copies a dict and asks loops to do something soon.
+A handler interrupts the code that runs on the main thread, which may hold a lock. So no lock is used here: a handler
+only copies a dict and asks loops to do something soon.
 """
 
 from __future__ import annotations
@@ -48,8 +47,8 @@ if TYPE_CHECKING:
 
 
 @attrs.frozen
-class _Wish:
-    """Which loop is to shut a purgatory down, at which signals, and how."""
+class _Registration:
+    """What a call of :func:`drain_on_signals` asked for: which loop shuts the purgatory down, at which signals, how."""
 
     loop: asyncio.AbstractEventLoop
     signals: frozenset[int]
@@ -57,7 +56,7 @@ class _Wish:
     timeout_ms: int
 
 
-_wishes: weakref.WeakKeyDictionary[AsyncPurgatory[Any], _Wish] = weakref.WeakKeyDictionary()
+_registered: weakref.WeakKeyDictionary[AsyncPurgatory[Any], _Registration] = weakref.WeakKeyDictionary()
 #: Shutdowns under way: a loop holds its tasks weakly.
 _tasks: set[asyncio.Task[object]] = set()
 
@@ -94,18 +93,18 @@ def drain_on_signals(
         raise InvalidSetting("purgatory", purgatory, "an AsyncPurgatory")
 
     def undo() -> None:
-        _wishes.pop(purgatory, None)
-        _step_aside()
+        _registered.pop(purgatory, None)
+        _restore_handlers()
 
-    wanted = purgatory not in _wishes and not purgatory.is_closed
+    wanted = purgatory not in _registered and not purgatory.is_closed
     if wanted:
         signals = _checked(signals)
         # This raises if an argument is wrong. An error at the signal would leave every waiter unanswered.
         Shutdown(purgatory.purgatory, drain, timeout_ms, running=int)
     if wanted and threading.current_thread() is threading.main_thread():
-        loop = purgatory._waiters.here().loop
-        heard = frozenset(number for number in signals if _step_in_front(number))
-        _wishes[purgatory] = _Wish(loop, heard, drain, timeout_ms)
+        loop = purgatory._waiters.current_mailbox().loop
+        handled = frozenset(number for number in signals if _install_handler(number))
+        _registered[purgatory] = _Registration(loop, handled, drain, timeout_ms)
         purgatory._waiters.at_end = partial(_forget, weakref.ref(purgatory))
     return undo
 
@@ -120,26 +119,28 @@ def _checked(signals: object) -> tuple[int, ...]:
 def _forget(ended: weakref.ref[AsyncPurgatory[Any]]) -> None:
     """Restore the handlers of signals that only this purgatory listened to, because it is shut down."""
     purgatory = ended()
-    if purgatory is not None and purgatory in _wishes and threading.current_thread() is threading.main_thread():
-        _wishes.pop(purgatory, None)
-        _step_aside()
+    if purgatory is not None and purgatory in _registered and threading.current_thread() is threading.main_thread():
+        _registered.pop(purgatory, None)
+        _restore_handlers()
 
 
 @attrs.frozen(eq=False)
 class _Handler:
-    """One handler in front of another. It passes the signal on, also after all purgatories have stopped listening."""
+    """Begins shutdowns, and calls the handler that it replaced, also after all purgatories have stopped listening."""
 
     before: Callable[[int, FrameType | None], Any]
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        for purgatory, wish in list(_wishes.items()):
-            if number in wish.signals:
+        for purgatory, registration in list(_registered.items()):
+            if number in registration.signals:
                 with contextlib.suppress(RuntimeError):  # the loop is closed, and no task waits on it
-                    wish.loop.call_soon_threadsafe(_begin, purgatory, wish, context=contextvars.Context())
+                    registration.loop.call_soon_threadsafe(
+                        _begin_shutdown, purgatory, registration, context=contextvars.Context()
+                    )
         self.before(number, frame)
 
 
-def _step_in_front(number: int) -> bool:
+def _install_handler(number: int) -> bool:
     """Install the handler for a signal. Returns False if the signal has no handler yet."""
     handler = signal.getsignal(number)
     if not callable(handler):
@@ -149,19 +150,21 @@ def _step_in_front(number: int) -> bool:
     return True
 
 
-def _step_aside() -> None:
+def _restore_handlers() -> None:
     """Restore the handlers of signals that no purgatory listens to. A handler that was installed since stays."""
-    for purgatory, wish in list(_wishes.items()):
-        if purgatory.is_closed or wish.loop.is_closed():
-            _wishes.pop(purgatory, None)
-    wanted = frozenset[int]().union(*(wish.signals for wish in _wishes.values()))
+    for purgatory, registration in list(_registered.items()):
+        if purgatory.is_closed or registration.loop.is_closed():
+            _registered.pop(purgatory, None)
+    wanted = frozenset[int]().union(*(registration.signals for registration in _registered.values()))
     for number in signal.valid_signals() - wanted:
         handler = signal.getsignal(number)
         if isinstance(handler, _Handler):
             signal.signal(number, handler.before)
 
 
-def _begin(purgatory: AsyncPurgatory[Any], wish: _Wish) -> None:
-    task: asyncio.Task[object] = wish.loop.create_task(purgatory.shutdown(wish.drain, timeout_ms=wish.timeout_ms))
+def _begin_shutdown(purgatory: AsyncPurgatory[Any], registration: _Registration) -> None:
+    task: asyncio.Task[object] = registration.loop.create_task(
+        purgatory.shutdown(registration.drain, timeout_ms=registration.timeout_ms)
+    )
     _tasks.add(task)
     task.add_done_callback(_tasks.discard)

@@ -1,8 +1,8 @@
 """Awaiting numbers that rise, on a loop.
 
 With ``wait_for`` an event asks the predicate of every task that waits under its key. Here a heap says which tasks the
-new value reaches, so an event costs what it completes. The numbers are those of ``purgatory._ready_made.number``. The
-operations wake their tasks as those of ``wait_for`` do.
+new value reaches, so the cost of an event depends on what it completes, not on what waits. The numbers are those of
+``purgatory._ready_made.number``. The operations wake their tasks as those of ``wait_for`` do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from purgatory._operations.subclasses import with_normal_ends
 from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, check_int
 from purgatory._ready_made.thresholds import error_of
 from purgatory.aio._purgatory import AsyncPurgatory
-from purgatory.aio._waits import Wakes
+from purgatory.aio._waits import WakesTask
 from timer._task import checked_delay_ms
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from timer import Timer
 
 
-class AwaitedThreshold(Wakes, ThresholdWait, DelayedOperation):
+class AwaitedThreshold(WakesTask, ThresholdWait, DelayedOperation):
     """Waits until a number has reached a threshold, and wakes a task."""
 
     __slots__ = ("future", "mailbox")
@@ -98,14 +98,14 @@ class AsyncThresholdPurgatory(Numbers):
         checked_delay_ms(timeout_ms)  # also before there is a number for the key
         number = self._number(key)
         if number.error is None and number.value is not None and number.value >= threshold:
-            self._waiters.here()  # a purgatory that is closed, or another loop's, answers nothing
+            self._waiters.current_mailbox()  # a purgatory that is closed, or another loop's, answers nothing
             return number.value
         wait: Any = self._waiter(threshold, timeout_ms, number)
-        if number.park(threshold, partial(self._waiters.wait, wait)):
+        if number.park(threshold, partial(self._waiters.begin_wait, wait)):
             try:
                 await wait.future
             finally:
-                self._waiters.waited(wait)
+                self._waiters.end_wait(wait)
         error = error_of(wait)
         if error is not None:
             raise error.with_traceback(_origin(error))

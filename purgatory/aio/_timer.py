@@ -4,8 +4,8 @@
 the loop call it when the next bucket comes due:
 
 - After ``add``: if the task is due before the bucket that the handle is set for, set the handle earlier. Every other
-  task costs one comparison of integers. (A task whose deadline lies in the tick *before* that bucket's belongs into the
-  same bucket, hence the "one tick earlier".)
+  task costs one comparison of integers. The comparison is with one tick before the bucket's time, because deadlines are
+  rounded up: a deadline within that tick belongs into the same bucket.
 - When the handle calls: run the tasks that are due, and set the handle for the next bucket. Cancelled tasks leave the
   handle where it is. It then calls once for nothing, and moves on.
 
@@ -14,8 +14,8 @@ up to a millisecond, because it counts in whole milliseconds. The wheel's own cl
 the timer looks again a millisecond later, and does not spin.
 
 **Other callbacks get their turn.** Tasks run on the loop, at most ``slice_size`` in one turn. ``wheel_size`` is 256
-here, not 20. A bucket of the second level then spans 256 ms, and one of the third level 65 s. So even with a million
-tasks of half a minute, spreading one bucket on the finer level moves only some thousands.
+here, not 20. A bucket of the second level then spans 256 ms, and one of the third level 65 s. So of a
+million tasks of 30 seconds, each bucket has only some thousands to move to the level below.
 
 **Rejected**: one ``call_later`` for each operation. That is a heap with lazy deletion: cancelling 100,000 handles is a
 pause, and each handle keeps its memory until half of them are cancelled. Also rejected: a thread that sleeps and calls
@@ -68,7 +68,7 @@ class LoopTimer(SystemTimer):
     ping
     """
 
-    __slots__ = ("_context", "_earlier_ns", "_handle", "_loop", "_thread", "_turns")
+    __slots__ = ("_context", "_earlier_ns", "_handle", "_loop", "_loop_executor", "_thread")
 
     def __init__(
         self,
@@ -82,13 +82,13 @@ class LoopTimer(SystemTimer):
         on_error: Callable[[TimerTask, BaseException], None] | None = None,
         slice_size: int = 512,
     ) -> None:
-        self._turns = _Turns(self, checked_int("slice_size", slice_size, 1))
+        self._loop_executor = _LoopExecutor(self, checked_int("slice_size", slice_size, 1))
         super().__init__(
             name,
             tick_ms=tick_ms,
             wheel_size=wheel_size,
             clock=clock,
-            executor=self._turns,
+            executor=self._loop_executor,
             max_pending=max_pending,
             on_error=on_error,
         )
@@ -133,13 +133,13 @@ class LoopTimer(SystemTimer):
             self.bind()
         SystemTimer.add(self, task)  # super() costs more than the rest of this
         if task._task_deadline_ns <= self._earlier_ns:
-            self._on_loop(self._set)
+            self._on_loop(self._set_handle)
 
     def put_off(self, task: TimerTask, delay_ms: float) -> bool:
         """Move the deadline of a pending task to ``delay_ms`` from now."""
         moved = super().put_off(task, delay_ms)
         if moved and task._task_deadline_ns <= self._earlier_ns:
-            self._on_loop(self._set)
+            self._on_loop(self._set_handle)
         return moved
 
     def advance_clock(self, timeout_ms: float) -> bool:  # noqa: ARG002  # the signature is every timer's
@@ -153,10 +153,10 @@ class LoopTimer(SystemTimer):
     def shutdown(self) -> list[TimerTask]:
         """Stop permanently, after running the due tasks. Returns the pending tasks, earliest first."""
         leftovers = super().shutdown()
-        self._turns.finish()
+        self._loop_executor.finish()
         loop = self._loop
         if loop is not None and not loop.is_closed():
-            self._on_loop(self._unset)
+            self._on_loop(self._unset_handle)
         return leftovers
 
     def _on_loop(self, function: Callable[[], None]) -> None:
@@ -169,36 +169,36 @@ class LoopTimer(SystemTimer):
             except RuntimeError:  # the loop is closed, and runs nothing any more
                 self._earlier_ns = _NOW
 
-    def _set(self, least_ms: float = 0.0) -> None:
+    def _set_handle(self, least_ms: float = 0.0) -> None:
         """Set the handle for the next bucket."""
         loop = self._loop
         assert loop is not None
         self._thread = threading.get_ident()
-        self._unset()
+        self._unset_handle()
         wait_ms = self.next_deadline_ms()
         if wait_ms is None or self.is_closed:
             return
         self._earlier_ns = self._clock() + round(wait_ms * NS_PER_MS) - self._tick_ns
         when = loop.time() + max(wait_ms, least_ms) / 1000
-        self._handle = loop.call_at(when, self._come_due, context=self._context)
+        self._handle = loop.call_at(when, self._run_due, context=self._context)
 
-    def _unset(self) -> None:
+    def _unset_handle(self) -> None:
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
         self._earlier_ns = _NEVER
 
-    def _come_due(self) -> None:
+    def _run_due(self) -> None:
         self._handle = None
-        self._earlier_ns = _NOW  # _set() looks at the tasks that are added meanwhile
+        self._earlier_ns = _NOW  # _set_handle() looks at the tasks that are added meanwhile
         expired = False
         try:
             expired = self.advance_clock(0)
         finally:
-            self._set(least_ms=0.0 if expired else 1.0)
+            self._set_handle(least_ms=0.0 if expired else 1.0)
 
 
-class _Turns:
+class _LoopExecutor:
     """The timer's executor: runs due tasks on the loop, up to ``size`` per turn."""
 
     __slots__ = ("_jobs", "_scheduled", "_size", "_timer")
@@ -232,7 +232,7 @@ class _Turns:
         try:
             self._run()
         finally:
-            self._go_on()
+            self._schedule_next()
 
     def _run(self) -> None:
         """Run as much of the first batch as fits into a turn."""
@@ -243,7 +243,7 @@ class _Turns:
         if run(self._size):
             self._jobs.appendleft(run)
 
-    def _go_on(self) -> None:
+    def _schedule_next(self) -> None:
         """Schedule another turn if a job is left.
 
         Another thread may submit a job meanwhile, and schedules no turn if it finds one scheduled:

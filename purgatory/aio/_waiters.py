@@ -2,12 +2,12 @@
 
 There are two kinds of operations:
 
-- Those of ``wait_for``, ``wait_for_result`` and thresholds (:class:`~purgatory.aio._waits.Wakes`) carry the future of
-  their task. A count in the loop's mailbox says how many tasks await one. There is no table, and no observer.
+- Those of ``wait_for``, ``wait_for_result`` and thresholds (:class:`~purgatory.aio._waits.WakesTask`) carry the future
+  of their task. A count in the loop's mailbox says how many tasks await one. There is no table, and no observer.
 - The user's own have an entry in a table. An observer finds it when the operation has left and its plain hooks have
   run. It is attached when the first such operation arrives.
 
-An entry or a count stays until ``park`` or ``wait_for`` has returned, so "none" means that every task has its answer.
+An entry or a count stays until ``park`` or ``wait_for`` has returned, so if there is none, every task has its answer.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from purgatory import (
     WrongLoop,
 )
 from purgatory._purgatory.arguments import not_an_operation
-from purgatory.aio._hooks import Hooked, has_async_hooks
+from purgatory.aio._hooks import HookRunner, has_async_hooks
 from purgatory.aio._mailbox import Mailbox
 from purgatory.aio._timer import LoopTimer
 from purgatory.aio._waits import Wait
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from purgatory import DelayedOperationPurgatory
 
-    _Entry: TypeAlias = "asyncio.Future[Outcome] | Hooked | _Started"
+    _Entry: TypeAlias = "asyncio.Future[Outcome] | HookRunner | _Started"
 
 
 class _Started:
@@ -64,7 +64,7 @@ class Waiters(Observer):
         entries: by operation. Every use is a single dict operation, atomic in the default and in the free-threaded
             build.
         mailboxes: by loop.
-        home: the mailbox of the loop that the purgatory belongs to. None until it has one, and over threads.
+        own_mailbox: the mailbox of the loop that the purgatory belongs to. None until it has one, and over threads.
         thread: the ident of that loop's thread. 0 until it has one. None over threads, where any thread may check.
     """
 
@@ -77,8 +77,8 @@ class Waiters(Observer):
         "at_end",
         "closed",
         "entries",
-        "home",
         "mailboxes",
+        "own_mailbox",
         "thread",
     )
 
@@ -92,19 +92,19 @@ class Waiters(Observer):
         self.closed = False
         self.entries: dict[DelayedOperation, _Entry] = {}
         self.mailboxes: dict[asyncio.AbstractEventLoop, Mailbox] = {}
-        self.home: Mailbox | None = None
+        self.own_mailbox: Mailbox | None = None
         self.thread: int | None = 0 if owned else None
 
     # -- begin and end to await
 
-    def wait(self, wait: Wait, keys: Sequence[Hashable]) -> bool:
+    def begin_wait(self, wait: Wait, keys: Sequence[Hashable]) -> bool:
         """Park an operation of ours, and return whether it waits.
 
-        If True, await its future and then call :meth:`waited`. If False, it has completed.
+        If True, await its future and then call :meth:`end_wait`. If False, it has completed.
         """
-        mailbox = self.home
+        mailbox = self.own_mailbox
         if mailbox is None or mailbox.thread != get_ident() or not mailbox.loop.is_running() or self.closed:
-            mailbox = self.here()  # asking for the running loop costs more than all of this on CPython 3.11
+            mailbox = self.current_mailbox()  # asking for the running loop costs more than all of this on CPython 3.11
         wait.error = None
         wait.mailbox = mailbox
         wait.future = mailbox.loop.create_future()
@@ -113,7 +113,7 @@ class Waiters(Observer):
         mailbox.waiting += 1
         return True
 
-    def waited(self, wait: Wait) -> None:
+    def end_wait(self, wait: Wait) -> None:
         """The task no longer awaits the operation. If it was cancelled, remove the operation."""
         wait.mailbox.waiting -= 1
         if wait.outcome is None:
@@ -122,12 +122,12 @@ class Waiters(Observer):
     def begin(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> asyncio.Future[Any] | None:
         """Park an operation. Await the future and then call :meth:`end`. None: the operation has completed."""
         if isinstance(operation, Wait):
-            return operation.future if self.wait(operation, keys) else None
+            return operation.future if self.begin_wait(operation, keys) else None
         hooked = self._admit(operation)
-        loop = self.here().loop
+        loop = self.current_mailbox().loop
         future: asyncio.Future[Outcome]
         if hooked:
-            entry = Hooked(operation, loop, self, awaited=True)
+            entry = HookRunner(operation, loop, self, awaited=True)
             future = entry.future
             self._enter(operation, keys, entry)
         else:
@@ -140,12 +140,12 @@ class Waiters(Observer):
     def end(self, operation: DelayedOperation) -> None:
         """The task no longer awaits the operation. If it was cancelled, remove the operation."""
         if isinstance(operation, Wait):
-            self.waited(operation)
+            self.end_wait(operation)
             return
         if operation.outcome is None:
             operation.cancel()
         entry = self.entries.get(operation)
-        if isinstance(entry, Hooked) and not entry.ended:
+        if isinstance(entry, HookRunner) and not entry.ended:
             entry.future.cancel()  # the hooks have yet to run, and their end removes the entry
         else:
             self.forget(operation)
@@ -153,8 +153,8 @@ class Waiters(Observer):
     def start(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> bool:
         """Park an operation that no task awaits. Returns whether it completed at once."""
         hooked = self._admit(operation)
-        loop = self.here().loop
-        entry = Hooked(operation, loop, self, awaited=False) if hooked else _STARTED
+        loop = self.current_mailbox().loop
+        entry = HookRunner(operation, loop, self, awaited=False) if hooked else _STARTED
         return self._enter(operation, keys, entry)
 
     def _enter(self, operation: DelayedOperation, keys: Sequence[Hashable], entry: _Entry) -> bool:
@@ -165,16 +165,16 @@ class Waiters(Observer):
         entries[operation] = entry  # first: the thread that completes the operation must find it
         try:
             if self.closed:  # asked after the entry is there, which the end of the shutdown looks for
-                self.here()  # raises
+                self.current_mailbox()  # raises
             completed = self._park(operation, keys)
         except BaseException:
             del entries[operation]
-            if isinstance(entry, Hooked):
+            if isinstance(entry, HookRunner):
                 entry.undo()
             raise
         # What had left before it came here is not under any key, and nothing will report its end again.
         left_before = not completed and operation.outcome is not None and not operation.keys
-        if left_before or (completed and not isinstance(entry, Hooked)):
+        if left_before or (completed and not isinstance(entry, HookRunner)):
             self.forget(operation)
         return completed
 
@@ -191,7 +191,7 @@ class Waiters(Observer):
 
     # -- loops
 
-    def here(self) -> Mailbox:
+    def current_mailbox(self) -> Mailbox:
         """The mailbox of the loop that runs here.
 
         Raises:
@@ -201,7 +201,7 @@ class Waiters(Observer):
         """
         loop = asyncio._get_running_loop()
         if loop is None:
-            raise NoRunningLoop(self._purgatory.name, _what_to_do())
+            raise NoRunningLoop(self._purgatory.name, _no_loop_hint())
         if self.closed:
             raise PurgatoryClosed(self._purgatory.name)
         mailbox = self.mailboxes.get(loop)
@@ -220,7 +220,7 @@ class Waiters(Observer):
                 self.mailboxes.pop(other, None)
         mailbox = self.mailboxes.setdefault(loop, Mailbox(loop, self._slice_size))
         if self._owned:
-            self.home, self.thread = mailbox, mailbox.thread
+            self.own_mailbox, self.thread = mailbox, mailbox.thread
         return mailbox
 
     # -- the outcome
@@ -269,7 +269,7 @@ class Waiters(Observer):
         """The number of operations whose coroutine hooks run in the task: 0 or 1."""
         if task is None:
             return 0
-        return sum(isinstance(entry, Hooked) and entry.task is task for entry in list(self.entries.values()))
+        return sum(isinstance(entry, HookRunner) and entry.task is task for entry in list(self.entries.values()))
 
     def open(self) -> list[DelayedOperation]:
         """The operations that were parked through this object and that have no outcome yet."""
@@ -279,12 +279,12 @@ class Waiters(Observer):
         return [operation for operation in found if operation.outcome is None]
 
 
-def _settle(entry: asyncio.Future[Outcome] | Hooked, outcome: Outcome) -> None:
+def _settle(entry: asyncio.Future[Outcome] | HookRunner, outcome: Outcome) -> None:
     if not entry.done():
         entry.set_result(outcome)
 
 
-def _what_to_do() -> str:
+def _no_loop_hint() -> str:
     """What to do where no asyncio loop runs."""
     if _in_trio():
         return (

@@ -28,8 +28,8 @@ WaitT = TypeVar("WaitT", bound="Wait")
 NO_ENDS: Final[frozenset[Outcome]] = frozenset()
 
 
-class Wakes:
-    """An operation that one task awaits. A base class without slots, beside the class that owns the operation's data.
+class WakesTask:
+    """An operation that one task awaits. A mixin: its subclasses add the slots, as only one base class may have any.
 
     Attributes:
         future: wakes the task. It is set once the operation has left, unless the task was cancelled.
@@ -60,7 +60,7 @@ class Wakes:
         return True
 
 
-class Wait(Wakes, DelayedOperation):
+class Wait(WakesTask, DelayedOperation):
     """A wait on a function of the user's."""
 
     __slots__ = ("error", "future", "mailbox")
@@ -98,14 +98,14 @@ class Taking(Wait, Generic[ResultT]):
     Attributes:
         find: a function of no arguments.
         found: the result that was found, until one thread takes it.
-        returned: is called with a result that cannot be delivered.
+        on_undelivered: the caller's ``give_back``, which gets a result that cannot be delivered. None without one.
     """
 
-    __slots__ = ("find", "found", "returned")
+    __slots__ = ("find", "found", "on_undelivered")
 
     find: Callable[[], ResultT | None]
     found: list[ResultT]
-    returned: Callable[[ResultT], object] | None
+    on_undelivered: Callable[[ResultT], object] | None
 
     def try_complete(self) -> bool:
         """Ask for a result."""
@@ -136,8 +136,8 @@ class Taking(Wait, Generic[ResultT]):
     def give_back(self) -> None:
         """Return a result that no task receives."""
         result = self.take()
-        if result is not None and self.returned is not None:
-            self.returned(result)
+        if result is not None and self.on_undelivered is not None:
+            self.on_undelivered(result)
 
 
 def until(
@@ -150,7 +150,7 @@ def until(
     """
     if not callable(predicate):
         raise InvalidSetting("predicate", predicate, "a plain function of no arguments")
-    wait = (Until if name is None and normal_ends is NO_ENDS else _told(Until, name, normal_ends))(timeout_ms)
+    wait = (Until if name is None and normal_ends is NO_ENDS else _named_type(Until, name, normal_ends))(timeout_ms)
     wait.predicate = predicate
     return wait
 
@@ -172,14 +172,14 @@ def taking(
     if give_back is not None and not callable(give_back):
         raise InvalidSetting("give_back", give_back, "a function of one argument, or None")
     is_plain = name is None and normal_ends is NO_ENDS
-    wait: Taking[ResultT] = (Taking if is_plain else _told(Taking, name, normal_ends))(timeout_ms)
+    wait: Taking[ResultT] = (Taking if is_plain else _named_type(Taking, name, normal_ends))(timeout_ms)
     wait.find = find
-    wait.returned = give_back
+    wait.on_undelivered = give_back
     wait.found = []
     return wait
 
 
-class Closable(Protocol):
+class PurgatoryLike(Protocol):
     """A purgatory of either kind."""
 
     @property
@@ -191,7 +191,7 @@ class Closable(Protocol):
         """Whether it rejects operations."""
 
 
-def result_of(wait: Taking[ResultT], purgatory: Closable, keys: Sequence[Hashable]) -> ResultT:
+def result_of(wait: Taking[ResultT], purgatory: PurgatoryLike, keys: Sequence[Hashable]) -> ResultT:
     """The result of a wait that has ended. Raises the error that explains why there is none."""
     if wait.error is not None:
         raise wait.error
@@ -207,7 +207,7 @@ def result_of(wait: Taking[ResultT], purgatory: Closable, keys: Sequence[Hashabl
     raise TimeoutError(f"purgatory {purgatory.name!r} found nothing under {shown} within {wait.delay_ms} ms")
 
 
-def _told(kind: type[WaitT], name: str | None, normal_ends: Collection[Outcome]) -> type[WaitT]:
+def _named_type(kind: type[WaitT], name: str | None, normal_ends: Collection[Outcome]) -> type[WaitT]:
     """The type of a wait with a name and normal ends of its own. Logs, metrics, spans and the journal show the name.
 
     Waits without a name are called after their normal ends, such as ``UntilOrExpired``. So one name has one meaning.

@@ -1,4 +1,4 @@
-"""Following a feed: the ``async with`` block that a worker lives in.
+"""Following a feed: the ``async with`` block that is open while a worker follows, and how its end reaches the program.
 
 **How an end reaches the program.** Reading runs in a task of its own. If it fails, by a gap without ``reload`` for
 example, the block must learn of it. As ``asyncio.timeout`` and ``TaskGroup`` do, the task that entered the block is
@@ -140,7 +140,8 @@ class Following(Progress):
             raise FollowingEnded(self.feed.name, "call follow() again for another block")
         self._loop = asyncio.get_running_loop()
         if not isinstance(self._purgatory, DelayedOperationPurgatory):
-            self._purgatory._waiters.here()  # raises on the loop of another purgatory, and after its shutdown
+            # This raises on the loop of another purgatory, and after the shutdown.
+            self._purgatory._waiters.current_mailbox()
         self._ended = self._loop.create_future()
         self._parent = asyncio.current_task()
         self._cancelling = 0 if self._parent is None else self._parent.cancelling()

@@ -245,10 +245,10 @@ async def test_a_task_that_comes_as_the_loop_finds_nothing_to_do_is_run(run, loo
     """Its thread leaves the turn to the loop, which has one planned, and the loop looks again."""
     first, late = Ping(0), Ping(0)
     timer.bind()
-    timer._turns._jobs = _Between(look, lambda: timer.add(late))
+    timer._loop_executor._jobs = _Between(look, lambda: timer.add(late))
     timer.add(first)
     if look == "in a turn":
-        timer._turns._jobs.popleft()(1)  # as by a shutdown: the turn that is planned finds nothing
+        timer._loop_executor._jobs.popleft()(1)  # as by a shutdown: the turn that is planned finds nothing
     await until(lambda: late.ran_ns)
     assert first.ran_ns
 
