@@ -1,4 +1,4 @@
-"""One observer per purgatory, for those that exist and those that are made later. Keeps no purgatory alive."""
+"""Attach one observer to each purgatory that exists or is made later. Keeps no purgatory alive."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 ObserverT = TypeVar("ObserverT", bound=purgatory.Observer)
 
 
-class Attached(Generic[ObserverT]):
+class AttachedObservers(Generic[ObserverT]):
     """Observers of one kind, one per purgatory. Any thread may call it.
 
     Args:
@@ -36,14 +36,14 @@ class Attached(Generic[ObserverT]):
             if self._stop is not None:
                 return
             # Weakly: a collector that was dropped with its registry must not measure any more.
-            mine = weakref.WeakMethod(self._greet)
+            mine = weakref.WeakMethod(self._attach)
 
-            def greet(newcomer: DelayedOperationPurgatory[Any]) -> None:
+            def attach(member: DelayedOperationPurgatory[Any]) -> None:
                 method = mine()
                 if method is not None:
-                    method(newcomer)
+                    method(member)
 
-            self._stop = purgatory.on_start(greet)
+            self._stop = purgatory.on_start(attach)
 
     def stop(self) -> None:
         """Detach from all purgatories. Harmless if not started."""
@@ -59,7 +59,7 @@ class Attached(Generic[ObserverT]):
         """The observer of a purgatory, if there is one."""
         return self._observers.get(member)
 
-    def _greet(self, newcomer: DelayedOperationPurgatory[Any]) -> None:
-        if newcomer not in self._observers:  # one that is made during start() is greeted twice
-            observer = self._observers.setdefault(newcomer, self._make(newcomer))
-            newcomer.attach(observer)
+    def _attach(self, member: DelayedOperationPurgatory[Any]) -> None:
+        if member not in self._observers:  # one that is made during start() comes twice
+            observer = self._observers.setdefault(member, self._make(member))
+            member.attach(observer)

@@ -6,8 +6,8 @@ read at a scrape.
 **Bounded**: the first :data:`MOST_TENANTS` tenants of a purgatory's name get a series, those with the most operations
 first. All further tenants are added up under ``other``. The labels are keys' labels: one line of text, and short.
 
-**Rejections never fall.** A purgatory eventually drops the counts of tenants without parked operations. So the increase
-since the last scrape is added up here, and kept for as long as a purgatory of that name lives.
+**The count of rejections never falls.** A purgatory eventually drops the counts of tenants without parked operations.
+So the increase since the last scrape is added up here, and kept for as long as a purgatory of that name lives.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOST_TENANTS: Final = 50
 OTHER: Final = "other"
 
 
-class _Namesakes:
+class _NameTenants:
     """The tenants of the purgatories of one name."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class ByTenant:
 
     def __init__(self) -> None:
         self._started = False
-        self._names: dict[str, _Namesakes] = {}
+        self._names: dict[str, _NameTenants] = {}
         self._last: weakref.WeakKeyDictionary[DelayedOperationPurgatory[Any], dict[Tenant, int]]
         self._last = weakref.WeakKeyDictionary()
 
@@ -85,10 +85,10 @@ class ByTenant:
             return
         members = [member for member in purgatory.live() if member._capacity is not None]  # noqa: SLF001
         self._names = {
-            name: self._names.get(name) or _Namesakes() for name in (encodable(member.name) for member in members)
+            name: self._names.get(name) or _NameTenants() for name in (encodable(member.name) for member in members)
         }
-        for namesakes in self._names.values():
-            namesakes.parked.clear()
+        for tenants in self._names.values():
+            tenants.parked.clear()
         for member in members:
             before = self._last.get(member, {})
             found = member._capacity.tenants()  # type: ignore[union-attr]  # noqa: SLF001
@@ -101,10 +101,10 @@ class ByTenant:
                 new = so_far - before.get(tenant, 0)
                 self._names[encodable(member.name)].add(tenant.name, tenant.parked, new)
         parked, rejected = self.describe()
-        for name, namesakes in sorted(self._names.items()):
-            for text in sorted(namesakes.rejected):
-                parked.add_metric([name, text], namesakes.parked[text])
-                rejected.add_metric([name, text], namesakes.rejected[text])
+        for name, tenants in sorted(self._names.items()):
+            for text in sorted(tenants.rejected):
+                parked.add_metric([name, text], tenants.parked[text])
+                rejected.add_metric([name, text], tenants.rejected[text])
         yield parked
         yield rejected
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from prometheus_client.core import CounterMetricFamily
 
 from purgatory import Observer, Outcome
-from purgatory.metrics._attach import Attached
+from purgatory.metrics._attach import AttachedObservers
 from purgatory.metrics._histograms import FOLD_AT
 from purgatory.metrics._readings import encodable
 from timer._fork import new_lock
@@ -39,15 +39,15 @@ MOST_TYPES: Final = 50
 OTHER: Final = "other"
 
 
-class _Tally:
+class _TypeCounts:
     """The counts of the purgatories of one name.
 
     Attributes:
-        waiting: notes that are not added up yet: type, outcome, nanoseconds parked.
+        pending: notes that are not added up yet: type, outcome, nanoseconds parked.
     """
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[type, Outcome, int]] = []
+        self.pending: list[tuple[type, Outcome, int]] = []
         self._lock = new_lock()
         self._names: set[str] = set()
         self._left: Counter[tuple[str, Outcome]] = Counter()
@@ -55,11 +55,11 @@ class _Tally:
 
     def fold(self) -> tuple[Counter[tuple[str, Outcome]], Counter[str]]:
         """Add up the notes. Returns how many left by type and outcome, and nanoseconds parked by type."""
-        waiting = self.waiting
+        pending = self.pending
         with self._lock:
             # Other threads only append meanwhile. Copying a slice, deleting it and appending are atomic.
-            taken = waiting[: len(waiting)]
-            del waiting[: len(taken)]
+            taken = pending[: len(pending)]
+            del pending[: len(taken)]
             for kind, outcome, parked_ns in taken:
                 name = kind.__qualname__
                 if name not in self._names:
@@ -72,20 +72,20 @@ class _Tally:
             return self._left.copy(), self._parked_ns.copy()
 
 
-class _Notes(Observer):
+class _TypeObserver(Observer):
     """The observer of one purgatory."""
 
-    def __init__(self, tally: _Tally, now_ns: Callable[[], int]) -> None:
+    def __init__(self, tally: _TypeCounts, now_ns: Callable[[], int]) -> None:
         self._tally = tally
         self._now_ns = now_ns
 
     def finished(self, operation: DelayedOperation, outcome: Outcome, error: BaseException | None, /) -> None:  # noqa: ARG002
-        """Note it."""
-        waiting = self._tally.waiting
+        """Note type, outcome and time parked."""
+        pending = self._tally.pending
         # An operation without a deadline was never parked, or it completed before the timer had it.
         parked_ns = self._now_ns() - operation.created_ns if operation.deadline_ns else 0
-        waiting.append((type(operation), outcome, parked_ns))
-        if len(waiting) > FOLD_AT:
+        pending.append((type(operation), outcome, parked_ns))
+        if len(pending) > FOLD_AT:
             self._tally.fold()
 
 
@@ -94,9 +94,9 @@ class ByType:
 
     def __init__(self) -> None:
         # The observers hold the tallies. So a tally lives as long as a purgatory of its name.
-        self._tallies: weakref.WeakValueDictionary[str, _Tally] = weakref.WeakValueDictionary()
+        self._tallies: weakref.WeakValueDictionary[str, _TypeCounts] = weakref.WeakValueDictionary()
         self._lock = new_lock()
-        self._attached = Attached(self._make)
+        self._attached = AttachedObservers(self._make)
         self._started = False
 
     def start(self) -> None:
@@ -130,10 +130,10 @@ class ByType:
         yield left
         yield parked
 
-    def _make(self, member: DelayedOperationPurgatory[Any]) -> _Notes:
+    def _make(self, member: DelayedOperationPurgatory[Any]) -> _TypeObserver:
         now_ns = time.monotonic_ns if member.timer is None else member.timer.now_ns
         with self._lock:
-            return _Notes(self._tallies.setdefault(encodable(member.name), _Tally()), now_ns)
+            return _TypeObserver(self._tallies.setdefault(encodable(member.name), _TypeCounts()), now_ns)
 
 
 def _left() -> CounterMetricFamily:

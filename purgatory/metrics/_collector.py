@@ -4,10 +4,9 @@
 greater counts. Of two feeds of one name, the one that is behind counts. Were each exported by itself, Prometheus would
 reject the whole page because of a duplicate.
 
-**Coming and going.** A summed counter would fall when one of its purgatories goes. Prometheus takes a fall for a
-restart, and would count the rest again. So the last values of a purgatory that went are kept as long as another one of
-the same name lives. When the last one goes, the series ends. A later purgatory of that name starts at zero, as after a
-restart.
+**When a purgatory ends**, a sum over purgatories would fall. Prometheus takes a lower value for a restart, and would
+count the others again. So the last values of a purgatory that ended are kept as long as another one of the same name
+lives. When the last one ends, the series ends. A later purgatory of that name starts at zero, as after a restart.
 
 **Timers** are exported once each, under the label ``timer``, however many purgatories share one. Under the label
 ``purgatory`` every sum over them would count the timer several times. ``purgatory_timer_info`` shows which purgatory
@@ -32,17 +31,17 @@ from purgatory import InvalidSetting
 from purgatory._events.feeds import live_feeds
 from purgatory._purgatory.take_snapshot import driver_of
 from purgatory._threads.watchdog import slow_callbacks
-from purgatory.metrics._attach import Attached
+from purgatory.metrics._attach import AttachedObservers
 from purgatory.metrics._by_tenant import ByTenant
 from purgatory.metrics._by_type import ByType
-from purgatory.metrics._histograms import EXPONENTS, CallbackTime, Observed, ParkedTime, cumulated
+from purgatory.metrics._histograms import EXPONENTS, CallbackTime, Observed, ParkedTime, cumulative_buckets
 from purgatory.metrics._readings import (
     FAMILIES,
     Family,
     Kind,
-    Of,
     Reading,
     Series,
+    Subject,
     encodable,
     read_feed,
     read_purgatory,
@@ -62,7 +61,7 @@ _PICK: Final[dict[Kind, Callable[[tuple[float, float]], float]]] = {Kind.MAX: ma
 _NOTHING: Final[Observed] = ((), 0)
 
 
-class _Namesakes:
+class _NameSeries:
     """The series of one name: the values of its live members, added to the last values of those that went.
 
     Members are distinguished by ``id``. A new member may have the ``id`` of one that went since the last scrape. Its
@@ -115,9 +114,9 @@ class PurgatoryCollector(Collector):
 
     def __init__(self) -> None:
         self._scraping = new_lock()
-        self._names: dict[tuple[Of, str], _Namesakes] = {}
-        self.parked_time = Attached(_parked_time)
-        self.callback_time = Attached(lambda _: CallbackTime())
+        self._names: dict[tuple[Subject, str], _NameSeries] = {}
+        self.parked_time = AttachedObservers(_parked_time)
+        self.callback_time = AttachedObservers(lambda _: CallbackTime())
         self.by_type = ByType()
         self.by_tenant = ByTenant()
 
@@ -145,34 +144,34 @@ class PurgatoryCollector(Collector):
                 del self._names[gone]
             by_tenant = list(self.by_tenant.families())
             sums = {
-                name: self._names.setdefault(name, _Namesakes()).update(found[name]) for name in sorted(found, key=str)
+                name: self._names.setdefault(name, _NameSeries()).update(found[name]) for name in sorted(found, key=str)
             }
         yield info
         counts: Counter[str] = Counter()
         for (whose, _), count in slow_callbacks().items():
             counts[encodable(whose or "")] += count
         slow = _slow_callbacks()
-        for of, name in sums:
-            if of is Of.PURGATORY:
+        for subject, name in sums:
+            if subject is Subject.PURGATORY:
                 slow.add_metric([name], counts[name])
         yield slow
         for family in FAMILIES:
             filled = _empty(family)
-            for (of, name), (values, observed) in sums.items():
-                if of is family.of:
+            for (subject, name), (values, observed) in sums.items():
+                if subject is family.subject:
                     _fill(filled, family, name, values, observed)
             yield filled
-        yield from self.by_type.families([name for of, name in sums if of is Of.PURGATORY])
+        yield from self.by_type.families([name for subject, name in sums if subject is Subject.PURGATORY])
         yield from by_tenant
 
-    def _read(self) -> tuple[Metric, dict[tuple[Of, str], dict[int, Reading]]]:
+    def _read(self) -> tuple[Metric, dict[tuple[Subject, str], dict[int, Reading]]]:
         """Which purgatory uses which timer, and the readings by name and then by ``id``."""
-        found: dict[tuple[Of, str], dict[int, Reading]] = {}
+        found: dict[tuple[Subject, str], dict[int, Reading]] = {}
         timers: dict[Timer, Driver | None] = {}
         users: set[tuple[str, str]] = set()
         for member in purgatory.live():
             reading = read_purgatory(member, self.parked_time.of(member), self.callback_time.of(member))
-            found.setdefault((Of.PURGATORY, encodable(member.name)), {})[id(member)] = reading
+            found.setdefault((Subject.PURGATORY, encodable(member.name)), {})[id(member)] = reading
             if member.timer is not None:
                 timer = member.timer.inner
                 timers[timer] = timers.get(timer) or driver_of(member)
@@ -180,9 +179,9 @@ class PurgatoryCollector(Collector):
         for timer, driver in timers.items():
             of_timer = read_timer(timer, driver)
             if of_timer is not None:
-                found.setdefault((Of.TIMER, encodable(timer.name)), {})[id(timer)] = of_timer
+                found.setdefault((Subject.TIMER, encodable(timer.name)), {})[id(timer)] = of_timer
         for feed in live_feeds():
-            found.setdefault((Of.FEED, encodable(feed.name)), {})[id(feed)] = read_feed(feed.statistics())
+            found.setdefault((Subject.FEED, encodable(feed.name)), {})[id(feed)] = read_feed(feed.statistics())
         info = _timer_info()
         for user, used in sorted(users):
             info.add_metric([user, used], 1)
@@ -208,7 +207,7 @@ def _timer_info() -> GaugeMetricFamily:
 
 
 def _empty(family: Family) -> Metric:
-    labels = [family.of.value, "outcome"] if family.by_outcome else [family.of.value]
+    labels = [family.subject.value, "outcome"] if family.by_outcome else [family.subject.value]
     name = _PREFIX + family.name
     if family.kind is Kind.COUNTER:
         return CounterMetricFamily(name, family.text, labels=labels)
@@ -224,7 +223,7 @@ def _fill(
         for (series, outcome), (counts, sum_ns) in observed.items():
             if series == family.name:
                 labels = [name] if outcome is None else [name, outcome]
-                filled.add_metric(labels, cumulated(counts, EXPONENTS), sum_ns / 1e9)
+                filled.add_metric(labels, cumulative_buckets(counts, EXPONENTS), sum_ns / 1e9)
         return
     assert isinstance(filled, (CounterMetricFamily, GaugeMetricFamily))
     for (series, outcome), value in values.items():

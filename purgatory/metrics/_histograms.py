@@ -38,7 +38,7 @@ _IMMEDIATE: Final = Outcome.IMMEDIATE
 _CANCELLED: Final = Outcome.CANCELLED
 
 
-def cumulated(counts: Sequence[int], exponents: Iterable[int]) -> list[tuple[str, float]]:
+def cumulative_buckets(counts: Sequence[int], exponents: Iterable[int]) -> list[tuple[str, float]]:
     """Prometheus' cumulative buckets from counts by power of two: entry *i* counts values less than ``2**i`` ns."""
     buckets: list[tuple[str, float]] = []
     total, counted = 0, 0
@@ -54,24 +54,24 @@ class PowerHistogram:
     """Counts of nanoseconds by power of two.
 
     Attributes:
-        waiting: append an observation. Call :meth:`fold` when there are more than :data:`FOLD_AT`.
+        pending: append an observation. Call :meth:`fold` when there are more than :data:`FOLD_AT`.
     """
 
-    __slots__ = ("__weakref__", "_counts", "_lock", "_sum_ns", "waiting")
+    __slots__ = ("__weakref__", "_counts", "_lock", "_sum_ns", "pending")
 
     def __init__(self) -> None:
-        self.waiting: list[int] = []
+        self.pending: list[int] = []
         self._counts = [0] * 65
         self._sum_ns = 0
         self._lock = new_lock()
 
     def fold(self) -> Observed:
         """Sort the new observations into buckets. Returns all counts, and the sum in nanoseconds."""
-        waiting = self.waiting
+        pending = self.pending
         with self._lock:
             # Other threads only append meanwhile. Copying a slice, deleting it and appending are atomic.
-            taken = waiting[: len(waiting)]
-            del waiting[: len(taken)]
+            taken = pending[: len(pending)]
+            del pending[: len(taken)]
             for bucket, number in Counter(map(int.bit_length, taken)).items():
                 self._counts[min(bucket, 64)] += number
             self._sum_ns += sum(taken)
@@ -82,19 +82,19 @@ def _measure_parked(
     histograms: dict[Outcome, PowerHistogram], now_ns: Callable[[], int]
 ) -> Callable[[DelayedOperation, Outcome, BaseException | None], None]:
     # A closure and not a method: it runs for every operation.
-    when_satisfied = histograms[_SATISFIED].waiting
+    when_satisfied = histograms[_SATISFIED].pending
     satisfied, immediate, most = _SATISFIED, _IMMEDIATE, FOLD_AT
 
     def finished(operation: DelayedOperation, outcome: Outcome, error: BaseException | None, /) -> None:  # noqa: ARG001
         if outcome is satisfied:
-            waiting = when_satisfied
+            pending = when_satisfied
         elif outcome is immediate:
             return
         else:
-            waiting = histograms[outcome].waiting
+            pending = histograms[outcome].pending
         # created_ns, as extend() moves the deadline. An operation without a deadline completed before the timer had it.
-        waiting.append(now_ns() - operation.created_ns if operation.deadline_ns else 0)
-        if len(waiting) > most:
+        pending.append(now_ns() - operation.created_ns if operation.deadline_ns else 0)
+        if len(pending) > most:
             histograms[outcome].fold()
 
     return finished
@@ -147,9 +147,9 @@ class CallbackTime(Observer):
         began_ns = self._began.pop(operation, None)
         # None: attached while the operation was on its way out. Nothing is called for one that is taken out.
         if began_ns is not None and outcome is not _CANCELLED:
-            waiting = self._histogram.waiting
-            waiting.append(self._now_ns() - began_ns)
-            if len(waiting) > FOLD_AT:
+            pending = self._histogram.pending
+            pending.append(self._now_ns() - began_ns)
+            if len(pending) > FOLD_AT:
                 self._histogram.fold()
 
     def read(self) -> Observed:

@@ -1,7 +1,7 @@
 """The exported families, and how a purgatory, a timer or a feed is read.
 
-Everything is read from what is counted anyway. A *reading* has plain dicts from a series (family and outcome) to
-its value or histogram, so that the readings of two purgatories of one name can be added up.
+All values come from counters that the library keeps anyway. A *reading* has plain dicts from a series (family and
+outcome) to its value or histogram, so that the readings of two purgatories of one name can be added up.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Series = tuple[str, str | None]
 Reading = tuple[dict[Series, float], dict[Series, Observed]]
 
 
-class Of(enum.Enum):
+class Subject(enum.Enum):
     """The object that a family describes. Its label has the same name."""
 
     PURGATORY = "purgatory"
@@ -39,7 +39,7 @@ class Of(enum.Enum):
 
 
 class Kind(enum.Enum):
-    """How the values of a family behave, and how those of namesakes are put together."""
+    """How the values of a family behave, and how those of objects with one name are combined."""
 
     COUNTER = "counter"  # added; never falls
     SUM = "sum"  # a gauge, added
@@ -53,18 +53,18 @@ class Family:
     """One metric family, without its ``purgatory_`` prefix."""
 
     name: str
-    of: Of
+    subject: Subject
     kind: Kind
     text: str
     by_outcome: bool = False
 
 
 def _of_purgatory(name: str, kind: Kind, text: str, *, by_outcome: bool = False) -> Family:
-    return Family(name, Of.PURGATORY, kind, text, by_outcome)
+    return Family(name, Subject.PURGATORY, kind, text, by_outcome)
 
 
 def _of_feed(name: str, kind: Kind, text: str) -> Family:
-    return Family(f"feed_{name}", Of.FEED, kind, text)
+    return Family(f"feed_{name}", Subject.FEED, kind, text)
 
 
 FAMILIES: Final = (
@@ -104,26 +104,30 @@ FAMILIES: Final = (
         by_outcome=True,
     ),
     _of_purgatory("callback_seconds", Kind.HISTOGRAM, "Seconds that on_complete and on_expiration took together."),
-    Family("timer_pending_tasks", Of.TIMER, Kind.SUM, "Tasks in the timer's wheel."),
-    Family("timer_handed_over_tasks", Of.TIMER, Kind.SUM, "Due tasks given to the executor, in unfinished batches."),
-    Family("timer_fired_tasks", Of.TIMER, Kind.COUNTER, "Tasks run."),
-    Family("timer_failed_tasks", Of.TIMER, Kind.COUNTER, "Tasks that raised an exception."),
+    Family("timer_pending_tasks", Subject.TIMER, Kind.SUM, "Tasks in the timer's wheel."),
+    Family(
+        "timer_handed_over_tasks", Subject.TIMER, Kind.SUM, "Due tasks given to the executor, in unfinished batches."
+    ),
+    Family("timer_fired_tasks", Subject.TIMER, Kind.COUNTER, "Tasks run."),
+    Family("timer_failed_tasks", Subject.TIMER, Kind.COUNTER, "Tasks that raised an exception."),
     Family(
         "timer_overdue_seconds",
-        Of.TIMER,
+        Subject.TIMER,
         Kind.MAX,
         "Seconds that the earliest due bucket has not been taken. 0 if none is due.",
     ),
-    Family("timer_batch_age_seconds", Of.TIMER, Kind.MAX, "Seconds that the current batch has run. 0 if none runs."),
-    Family("expiry_lateness_seconds", Of.TIMER, Kind.HISTOGRAM, "Seconds from a task's deadline until it ran."),
-    Family("reaper_threads", Of.TIMER, Kind.SUM, "Live threads that drive the timer."),
+    Family(
+        "timer_batch_age_seconds", Subject.TIMER, Kind.MAX, "Seconds that the current batch has run. 0 if none runs."
+    ),
+    Family("expiry_lateness_seconds", Subject.TIMER, Kind.HISTOGRAM, "Seconds from a task's deadline until it ran."),
+    Family("reaper_threads", Subject.TIMER, Kind.SUM, "Live threads that drive the timer."),
     Family(
         "reaper_heartbeat_age_seconds",
-        Of.TIMER,
+        Subject.TIMER,
         Kind.MAX,
         "Seconds since the reaper thread last woke up. It sleeps while nothing is due.",
     ),
-    Family("reaper_restarts", Of.TIMER, Kind.COUNTER, "Reaper threads that died and were replaced."),
+    Family("reaper_restarts", Subject.TIMER, Kind.COUNTER, "Reaper threads that died and were replaced."),
     _of_feed("following", Kind.MIN, "1 if this process follows the feed, 0 if it should and does not."),
     _of_feed("position_events", Kind.MIN, "Events that the slowest following has applied, within the epoch."),
     _of_feed("lag_events", Kind.MAX, "Events that the slowest following still has to apply. Absent if not known."),

@@ -4,7 +4,7 @@
     worker                            apply          runs with that span as the current one, and so does each check
     poll         park Until  |-----------|           gets a link to it, as to the span of any event
 
-A worker makes no span of its own per event. Each worker applies every event, and few events wake something.
+A worker makes no span per event, because each worker applies every event, and few of them end a wait.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def instrument(tracer_provider: TracerProvider | None = None, *, keys: bool = Tr
         keys: likewise.
 
     Returns:
-        A call that ends it.
+        A function that ends it.
 
     >>> from purgatory.otel import instrument
     >>> stop = instrument()
@@ -58,24 +58,24 @@ class _Instrumented:
         self._make = make
         self._lock = new_lock()
         self._stopped = False
-        self._stop_greeting: Callable[[], None] | None = None
+        self._stop_attaching: Callable[[], None] | None = None
         self._observers: weakref.WeakKeyDictionary[DelayedOperationPurgatory[Any], Spans] = weakref.WeakKeyDictionary()
 
     def start(self) -> None:
-        self._stop_greeting = purgatory.on_start(self._greet)
+        self._stop_attaching = purgatory.on_start(self._attach)
 
     def stop(self) -> None:
         """Detach from all."""
-        if self._stop_greeting is not None:
-            self._stop_greeting()
+        if self._stop_attaching is not None:
+            self._stop_attaching()
         with self._lock:
             self._stopped = True
             for member, observer in list(self._observers.items()):
                 member.detach(observer)
             self._observers.clear()
 
-    def _greet(self, newcomer: DelayedOperationPurgatory[Any]) -> None:
+    def _attach(self, member: DelayedOperationPurgatory[Any]) -> None:
         with self._lock:
-            if not self._stopped and newcomer not in self._observers:  # one made at this moment is greeted twice
-                self._observers[newcomer] = observer = self._make(newcomer.name)
-                newcomer.attach(observer)
+            if not self._stopped and member not in self._observers:  # one made at this moment comes twice
+                self._observers[member] = observer = self._make(member.name)
+                member.attach(observer)

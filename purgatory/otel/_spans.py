@@ -63,7 +63,7 @@ class Spans(Observer):
         keys: whether spans carry the watch keys, as text. Say no if yours are secret.
 
     Raises:
-        InvalidSetting: the name is no text.
+        InvalidSetting: the name is not a ``str``.
     """
 
     __slots__ = ("_ends", "_keys", "_links", "_purgatory", "_spans", "_tracer")
@@ -95,7 +95,7 @@ class Spans(Observer):
             self._end(operation, end)
 
     def leaving(self, operation: DelayedOperation, /) -> None:
-        """Take down what is current here, before the hooks make something else current."""
+        """Note the span that is current here, before the hooks make another one current."""
         here = trace.get_current_span().get_span_context()
         if here.is_valid and operation.outcome is not Outcome.IMMEDIATE:
             self._links[operation] = here

@@ -4,7 +4,7 @@ import pytest
 
 from purgatory import DelayedOperationPurgatory, Outcome
 from purgatory.metrics import CallbackTime, ParkedTime, register
-from purgatory.metrics._histograms import FOLD_AT, PowerHistogram, cumulated
+from purgatory.metrics._histograms import FOLD_AT, PowerHistogram, cumulative_buckets
 from tests.support import park, run_threads
 from tests.support.operations import WAYS_OUT
 
@@ -25,7 +25,7 @@ def purgatory(mock_timer):
 def test_bucket_is_the_bit_length(ns, place):
     """A value of n bits is in entry n: less than 2**n, not less than 2**(n-1). A longer value is in the last."""
     histogram = PowerHistogram()
-    histogram.waiting.append(ns)
+    histogram.pending.append(ns)
     counts, sum_ns = histogram.fold()
 
     assert place == bucket_of(counts)
@@ -34,7 +34,7 @@ def test_bucket_is_the_bit_length(ns, place):
 
 def test_buckets_are_cumulated():
     """Prometheus' buckets count all that is not greater, and the last counts everything."""
-    assert [("2e-09", 3.0), ("8e-09", 7.0), ("+Inf", 12.0)] == cumulated((1, 2, 0, 4, 5), [1, 3])
+    assert [("2e-09", 3.0), ("8e-09", 7.0), ("+Inf", 12.0)] == cumulative_buckets((1, 2, 0, 4, 5), [1, 3])
 
 
 def test_nothing_is_lost_between_threads():
@@ -43,8 +43,8 @@ def test_nothing_is_lost_between_threads():
 
     def observe():
         for _ in range(5000):
-            histogram.waiting.append(5)
-            if len(histogram.waiting) > 100:
+            histogram.pending.append(5)
+            if len(histogram.pending) > 100:
                 histogram.fold()
 
     run_threads(*[observe] * 4)
@@ -100,7 +100,7 @@ def test_what_waits_is_bounded(purgatory):
     for _ in range(3 * FOLD_AT):
         park(purgatory, ready=True)
 
-    assert len(observer._histogram.waiting) <= FOLD_AT + 1
+    assert len(observer._histogram.pending) <= FOLD_AT + 1
     assert 3 * FOLD_AT == sum(observer.read()[0])
 
 
