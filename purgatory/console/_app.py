@@ -92,7 +92,7 @@ class _Console:
         return _json(await run_in_threadpool(self._hub.latest))
 
     async def history(self, _: Request) -> Response:
-        self._hub.want()
+        self._hub.note_viewer()
         return _json(await run_in_threadpool(self._hub.history))
 
     async def operations(self, request: Request) -> Response:
@@ -110,7 +110,7 @@ class _Console:
         if self._watchers >= _MOST_WATCHERS:
             return Response(f"{_MOST_WATCHERS} pages are open already", 503, {"Retry-After": "10"})
         latest = await run_in_threadpool(self._hub.latest)
-        stream = self._stream(latest, _time(request.headers.get("last-event-id", "")))
+        stream = self._stream(latest, _event_time(request.headers.get("last-event-id", "")))
         return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
     async def _stream(self, latest: bytes, since: float) -> AsyncIterator[bytes]:
@@ -125,7 +125,7 @@ class _Console:
             seen = hub.version
             while not hub.is_closed and time.monotonic() < end:
                 await asyncio.sleep(0.1)
-                hub.want()
+                hub.note_viewer()
                 if hub.version != seen:
                     seen = hub.version
                     yield _event("state", await run_in_threadpool(hub.latest))
@@ -150,7 +150,7 @@ def _event(kind: str, data: bytes) -> bytes:
     return b"id: %r\nevent: %s\ndata: %s\n\n" % (time.time(), kind.encode(), data)
 
 
-def _time(text: str) -> float:
+def _event_time(text: str) -> float:
     """The time in the ``id`` of an event, or the beginning of time for another text."""
     try:
         return float(text)

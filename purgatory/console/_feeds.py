@@ -1,4 +1,4 @@
-"""The feeds of the process as plain values for JSON. Found in the core, so this imports no feed."""
+"""The feeds of the process as plain values for JSON. The core lists them, so this imports no feed."""
 
 from __future__ import annotations
 

@@ -72,10 +72,10 @@ class Guard:
                     headers[name] = value
             await send(message)
 
-        refusal = self._refusal(Request(scope))
-        await (refusal or self._app)(scope, receive, guarded_send)
+        rejection = self._rejection(Request(scope))
+        await (rejection or self._app)(scope, receive, guarded_send)
 
-    def _refusal(self, request: Request) -> Response | None:  # noqa: PLR0911  (one for each way to fail)
+    def _rejection(self, request: Request) -> Response | None:  # noqa: PLR0911  (one for each way to fail)
         """The response that replaces the page, or None if the request is allowed."""
         if request.method not in ("GET", "HEAD"):
             return PlainTextResponse("the console only shows", 405, {"Allow": "GET, HEAD"})

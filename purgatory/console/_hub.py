@@ -27,7 +27,7 @@ IDLE_S: Final = 1.0
 #: Points of history kept: ten minutes while no page is open, half of that otherwise.
 _POINTS: Final = 600
 #: For how many seconds after its last request a page counts as open.
-_ATTENTION_S: Final = 3.0
+_OPEN_S: Final = 3.0
 
 
 class Hub:
@@ -37,7 +37,7 @@ class Hub:
         self._sampler = Sampler()
         self._sampling = new_lock()
         self._history: tuple[list[Any], ...] = ()  # replaced as a whole, so that readers need no lock
-        self._wanted_at = float("-inf")
+        self._viewed_at = float("-inf")
         self._woken = new_event()
         self._ended = new_event()
         self._starting = new_lock()
@@ -76,15 +76,15 @@ class Hub:
         """Whether it ended. A stream must then end too."""
         return self._ended.is_set()
 
-    def want(self) -> None:
-        """A page is being watched."""
-        self._wanted_at = time.monotonic()
+    def note_viewer(self) -> None:
+        """A page is open."""
+        self._viewed_at = time.monotonic()
         self.start()
         self._woken.set()
 
     def latest(self) -> bytes:
         """The state as JSON. Takes a new look if the last one is old."""
-        self.want()
+        self.note_viewer()
         if time.monotonic() - self._latest[0] > 2 * WATCHED_S:
             self._look()
         return self._latest[1]
@@ -100,15 +100,17 @@ class Hub:
             found = self._sampler.operations(identity, text)
         return None if found is None else json.dumps(found).encode()
 
-    def beat(self) -> float:
+    def look_or_note(self) -> float:
         """Take a look or a note. Returns the seconds until the next. Called by the thread, which no error ends."""
-        watched = time.monotonic() - self._wanted_at < _ATTENTION_S
+        watched = time.monotonic() - self._viewed_at < _OPEN_S
         try:
             if watched:
                 self._look()
             else:
                 with self._sampling:
-                    self._note({name: [parked, *rates.values()] for name, parked, rates in self._sampler.brief()})
+                    self._note(
+                        {name: [parked, *rates.values()] for name, parked, rates in self._sampler.history_values()}
+                    )
         except Exception as error:  # noqa: BLE001  # of the service's own code, such as a timer's
             if throttle.admit("console_look_failed", type(error).__qualname__) is not None:
                 log.error("console_look_failed", error=repr(printable(error)), exc_info=error)
@@ -130,12 +132,12 @@ class Hub:
 
 
 def _run(hub: Callable[[], Hub | None], woken: threading.Event, ended: threading.Event) -> None:
-    """Beat until the hub is closed or gone. The thread refers to the hub only while it beats."""
+    """Look or note until the hub is closed or gone. Between two looks the thread does not refer to the hub."""
     while not ended.is_set():
-        living = hub()
-        if living is None:
+        live = hub()
+        if live is None:
             return
-        rest = living.beat()
-        del living
+        pause_s = live.look_or_note()
+        del live
         # While it is idle, the first request wakes it. Otherwise only the end does.
-        (woken if rest == IDLE_S else ended).wait(rest)
+        (woken if pause_s == IDLE_S else ended).wait(pause_s)

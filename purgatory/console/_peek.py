@@ -1,7 +1,7 @@
 """A bounded look at the operations under each key: it costs the same at a hundred keys and at a hundred thousand.
 
 Walking 100,000 keys twice per second would slow the service down. So each look walks a part of the shards, about
-:data:`KEYS_A_LOOK` keys, and the next look goes on there. The largest keys found before are kept as candidates and
+:data:`KEYS_PER_LOOK` keys, and the next look goes on there. The largest keys found before are kept as candidates and
 measured again. After a few looks the largest keys are right, unless they change faster than a round takes. The page
 shows how many keys a look saw.
 
@@ -30,14 +30,14 @@ if TYPE_CHECKING:
     from purgatory._purgatory.shards import Shards
 
 #: Keys walked in one look. It takes about 7 ms, twice per second, and only while a page is open.
-KEYS_A_LOOK: Final = 2_500
+KEYS_PER_LOOK: Final = 2_500
 #: How many leaders are shown, and how many candidates are kept for it.
 LEADERS: Final = 12
 CANDIDATES: Final = 4 * LEADERS
 
 
 @attrs.frozen
-class Waiting:
+class ShownOperation:
     """An operation that waits, without its own data."""
 
     key: str
@@ -61,13 +61,13 @@ class Found:
     keys: int
     visited: int
     hottest: tuple[tuple[str, int], ...]
-    oldest: tuple[Waiting, ...]
+    oldest: tuple[ShownOperation, ...]
 
 
-def describe(operation: DelayedOperation, key: Hashable, now_ns: int) -> Waiting:
+def describe(operation: DelayedOperation, key: Hashable, now_ns: int) -> ShownOperation:
     """The shown properties of an operation."""
     due_ns = operation.deadline_ns
-    return Waiting(
+    return ShownOperation(
         key=label(key),
         type=type(operation).__qualname__,
         age_ms=(now_ns - operation.created_ns) / 1e6 if due_ns else None,
@@ -125,7 +125,7 @@ class Peek:
         # A text that was cut short or held something unprintable.
         return next((watchers.key for watchers in shards.walk() if label(watchers.key) == text), None)
 
-    def troubles(self) -> dict[str, int]:
+    def error_counts(self) -> dict[str, int]:
         """The errors so far, and the number of idle keys."""
         purgatory = self._purgatory()
         if purgatory is None:
@@ -142,7 +142,7 @@ class Peek:
         for _ in all_shards:
             chunk += all_shards[self._next_shard].watchers()
             self._next_shard = (self._next_shard + 1) % len(all_shards)
-            if len(chunk) >= KEYS_A_LOOK:
+            if len(chunk) >= KEYS_PER_LOOK:
                 break
         return chunk, len(chunk)
 

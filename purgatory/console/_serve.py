@@ -1,4 +1,4 @@
-"""The console alone, on a thread and a port of its own."""
+"""The console on a thread and a port of its own, for a program without an ASGI server. ``_app`` makes the answers."""
 
 from __future__ import annotations
 

@@ -44,8 +44,8 @@ def _now_ns(member: DelayedOperationPurgatory[Any]) -> int:
     return time.monotonic_ns() if timer is None else timer.now_ns()
 
 
-class _Member:
-    """The memory of one purgatory between looks."""
+class _LastLook:
+    """What the last look found in one purgatory, and what changed per second since the look before."""
 
     def __init__(self, member: DelayedOperationPurgatory[Any]) -> None:
         self.peek = Peek(member)
@@ -70,13 +70,13 @@ class Sampler:
     """Looks at every live purgatory. The caller makes sure that one thread calls it at a time."""
 
     def __init__(self) -> None:
-        self._members: weakref.WeakKeyDictionary[DelayedOperationPurgatory[Any], _Member]
+        self._members: weakref.WeakKeyDictionary[DelayedOperationPurgatory[Any], _LastLook]
         self._members = weakref.WeakKeyDictionary()
         self._feeds = Feeds()
         #: Per timer, when its counts of lateness were read, and the counts.
         self._late: weakref.WeakKeyDictionary[Timer, deque[tuple[float, Sequence[int]]]] = weakref.WeakKeyDictionary()
 
-    def brief(self) -> list[tuple[str, int, dict[str, float]]]:
+    def history_values(self) -> list[tuple[str, int, dict[str, float]]]:
         """Only what the history needs: of each purgatory its id, how many wait, outcomes per second."""
         found = self._live()
         for wheel in {live.timer.inner for _, live, _, _ in found if live.timer is not None}:
@@ -130,22 +130,22 @@ class Sampler:
                 }
         return None
 
-    def _live(self) -> list[tuple[str, DelayedOperationPurgatory[Any], _Member, Totals]]:
+    def _live(self) -> list[tuple[str, DelayedOperationPurgatory[Any], _LastLook, Totals]]:
         now = time.monotonic()
-        found: list[tuple[str, DelayedOperationPurgatory[Any], _Member, Totals]] = []
+        found: list[tuple[str, DelayedOperationPurgatory[Any], _LastLook, Totals]] = []
         used: dict[str, int] = {}
         for live in purgatory.live():
             used[live.name] = used.get(live.name, 0) + 1
             name = live.name if used[live.name] == 1 else f"{live.name} #{used[live.name]}"
             member = self._members.get(live)
             if member is None:
-                member = self._members[live] = _Member(live)
+                member = self._members[live] = _LastLook(live)
             totals = live.totals()
             member.update(totals, now)
             found.append((name, live, member, totals))
         return found
 
-    def _purgatory(self, live: DelayedOperationPurgatory[Any], member: _Member, totals: Totals) -> Json:
+    def _purgatory(self, live: DelayedOperationPurgatory[Any], member: _LastLook, totals: Totals) -> Json:
         seen = member.peek.look(_now_ns(live))
         return {
             "parked": _parked(totals),
@@ -158,7 +158,7 @@ class Sampler:
             "sampled": seen.visited < seen.keys,
             "hottest": [{"key": key, "entries": entries} for key, entries in seen.hottest],
             "oldest": [attrs.asdict(waiting) for waiting in seen.oldest],
-            **member.peek.troubles(),
+            **member.peek.error_counts(),
         }
 
     def _timer(self, wheel: Timer, statistics: TimerStatistics, driver: Driver | None) -> Json:

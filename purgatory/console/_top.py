@@ -44,10 +44,10 @@ _FOLLOWING: Final = {
 Json = dict[str, Any]
 
 
-def span(ms: float | None) -> str:
+def duration(ms: float | None) -> str:
     """Milliseconds in the unit that suits.
 
-    >>> span(1.25), span(1500), span(90_000), span(None)
+    >>> duration(1.25), duration(1500), duration(90_000), duration(None)
     ('1.2 ms', '1.5 s', '1.5 min', '-')
     """
     if ms is None:
@@ -145,7 +145,7 @@ def _feeds(feeds: Iterable[Json], *, narrow: bool) -> Table:
             Text(seen["id"], "bold"),
             _FOLLOWING[seen["is_following"]],
             *(() if narrow else (Text(seen["position"] or "-"),)),
-            span(seen["lag_ms"]),
+            duration(seen["lag_ms"]),
             "-" if lag is None else f"{lag:,}",
             f"{rates['applied']:,.0f}",
             *(() if narrow else (f"{rates['published']:,.0f}",)),
@@ -164,7 +164,7 @@ def _timer(timer: Json) -> Panel:
         level = timer["buckets"][depth]
         each_ms = timer["tick_ms"] * size**depth
         here = timer["now_tick"] // size**depth % len(level)
-        line = Text(f"{span(each_ms):>9} per bucket  ", "bright_black")
+        line = Text(f"{duration(each_ms):>9} per bucket  ", "bright_black")
         for slot, tasks in enumerate(level):
             block = _BLOCKS[max(1, round(8 * (tasks / most) ** 0.5))] if tasks else "·"
             line.append(block, "reverse blue" if slot == here else "dark_orange" if tasks else "bright_black")
@@ -182,13 +182,13 @@ def _reaper(timer: Json) -> Text:
     elif not reaper["alive"]:
         health = ("REAPER DEAD", "bold red")
     elif behind_ms > _STALLED_MS:
-        health = (f"{span(behind_ms)} BEHIND", "bold red")
+        health = (f"{duration(behind_ms)} BEHIND", "bold red")
     else:
         health = ("reaper on time", "green")
     late = timer["late_ms"]
     return Text.assemble(
         health,
-        f"   {timer['pending']:,} pending   99% within {span(late['p99'])}   half within {span(late['p50'])}",
+        f"   {timer['pending']:,} pending   99% within {duration(late['p99'])}   half within {duration(late['p50'])}",
         f"   {reaper['restarts'] if reaper else 0} restarts   {timer['handed_over']:,} given to the executor",
     )
 
@@ -204,12 +204,14 @@ def _keys(seen: Json, most: int) -> Panel:
         table.add_row(
             _Key(waiting["key"]),
             Text(waiting["type"]),
-            span(waiting["age_ms"]),
-            Text(span(waiting["left_ms"]), "bold red" if over else ""),
+            duration(waiting["age_ms"]),
+            Text(duration(waiting["left_ms"]), "bold red" if over else ""),
             f"{waiting['checks']:,}",
         )
     hot = Text("hottest: ", "bright_black")
-    hot.append(", ".join(f"{_middle(key['key'], 32)} {key['entries']:,}" for key in seen["hottest"][:4]), "none")
+    hot.append(
+        ", ".join(f"{_shorten_middle(key['key'], 32)} {key['entries']:,}" for key in seen["hottest"][:4]), "none"
+    )
     if seen["sampled"]:
         hot.append(f"  (sampled: {seen['visited']:,} of {seen['keys']:,} keys at a time)", "yellow")
     return Panel(Group(table, hot), title=Text(seen["id"]), title_align="left", border_style="bright_black")
@@ -222,10 +224,10 @@ class _Key:
         self._key = key
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
-        yield Text(_middle(self._key, options.max_width), no_wrap=True, overflow="ellipsis")
+        yield Text(_shorten_middle(self._key, options.max_width), no_wrap=True, overflow="ellipsis")
 
 
-def _middle(text: str, most: int) -> str:
+def _shorten_middle(text: str, most: int) -> str:
     """The text, shortened in the middle: both ends of a key identify it better than its beginning alone."""
     return text if len(text) <= most else f"{text[: most // 2]}…{text[len(text) + 1 - most + most // 2 :]}"
 

@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             _watch(url, options, console, history, first)
     except _Unreachable as error:
-        sys.stderr.write(f"purgatory top: {_plain(str(error))}\n")
+        sys.stderr.write(f"purgatory top: {_printable(str(error))}\n")
         return 2
     except KeyboardInterrupt:
         return 0
@@ -104,19 +104,19 @@ def _shown(state: dict[str, Any], history: dict[str, list[float]], url: str, con
         _Unreachable: the state is not one of a console.
     """
     try:
-        return screen(_plain(state), history, _plain(url), width=console.width)
+        return screen(_printable(state), history, _printable(url), width=console.width)
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
         raise _Unreachable(f"{url} is not a purgatory.console of this version") from None
 
 
-def _plain(value: Any) -> Any:
+def _printable(value: Any) -> Any:
     """The value with every text in one printable line: nothing in it moves a cursor or turns the writing around."""
     if isinstance(value, str):
         return value if value.isprintable() else repr(value)[1:-1]
     if isinstance(value, list):
-        return [_plain(each) for each in value]
+        return [_printable(each) for each in value]
     if isinstance(value, dict):
-        return {_plain(key): _plain(each) for key, each in value.items()}
+        return {_printable(key): _printable(each) for key, each in value.items()}
     return value
 
 
@@ -200,6 +200,6 @@ def _is_state(purgatories: object) -> bool:
 
 def _remember(history: dict[str, list[float]], state: dict[str, Any]) -> None:
     for seen in state["purgatories"]:
-        values = history.setdefault(_plain(seen["id"]), [])
+        values = history.setdefault(_printable(seen["id"]), [])
         values.append(seen["parked"])
         del values[:-_KEPT]

@@ -18,8 +18,8 @@ The listener also takes the messages of the body. The request returns them first
 during the wait or after it. So a wait that ends while the body is still arriving loses nothing. A listener ends when it
 has taken a mebibyte, and leaves the rest to the flow control of the server. So no client can fill the memory.
 
-**Rejected**: polling ``request.is_disconnected()``, which learns of it late and works while nothing happens. Cancelling
-the endpoint's own task from outside, because that looks like any other cancellation.
+**Rejected**: polling ``request.is_disconnected()``, which notices it late and costs CPU time while nothing happens.
+Cancelling the endpoint's own task from outside, because that looks like any other cancellation.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LEAST_BYTES = 1 << 10
 
 #: How many turns of the loop it takes from a closed socket to a listener that has ended. The transport reads the end
 #: of the stream, it reports the lost connection, the listener wakes, and the listener's callback runs.
-_TURNS = 4
+_TURNS_TO_NOTICE = 4
 
 
 class HungUp(HTTPException):
@@ -75,7 +75,7 @@ def listen(request: Request, operation: DelayedOperation) -> asyncio.Task[bool]:
 
     The task removes the operation when the client goes. See :func:`is_gone` for its result.
     """
-    return asyncio.ensure_future(_listen(_heard(request), operation.cancel))
+    return asyncio.ensure_future(_listen(_buffered_receive(request), operation.cancel))
 
 
 def is_gone(listener: asyncio.Task[bool]) -> bool:
@@ -85,7 +85,7 @@ def is_gone(listener: asyncio.Task[bool]) -> bool:
 
 async def is_gone_by_now(listener: asyncio.Task[bool]) -> bool:
     """Whether the client has gone as far as this process can know: the loop reads its sockets first."""
-    for _ in range(_TURNS):
+    for _ in range(_TURNS_TO_NOTICE):
         if is_gone(listener):
             break
         await asyncio.sleep(0)
@@ -102,7 +102,7 @@ async def unless_hung_up(request: Request, waiting: Awaitable[ResultT]) -> Resul
     """
     checked_request(request)
     waiter = asyncio.ensure_future(waiting)
-    listener = asyncio.ensure_future(_listen(_heard(request), waiter.cancel))
+    listener = asyncio.ensure_future(_listen(_buffered_receive(request), waiter.cancel))
     try:
         await asyncio.wait({waiter})
     finally:
@@ -114,7 +114,7 @@ async def unless_hung_up(request: Request, waiting: Awaitable[ResultT]) -> Resul
     return waiter.result()
 
 
-class _Heard:
+class _BufferedReceive:
     """The ``receive`` of a request with a listener. It returns first the messages that a listener has taken."""
 
     __slots__ = ("messages", "receive")
@@ -127,23 +127,23 @@ class _Heard:
         return self.messages.pop(0) if self.messages else await self.receive()
 
 
-def _heard(request: Request) -> _Heard:
+def _buffered_receive(request: Request) -> _BufferedReceive:
     """The request's messages, for a listener. A request has one such object, however many waits it makes."""
-    heard = request.receive
-    if not isinstance(heard, _Heard):
-        heard = request._receive = _Heard(heard)  # noqa: SLF001  # Starlette has no public way to set it
-    return heard
+    buffered = request.receive
+    if not isinstance(buffered, _BufferedReceive):
+        buffered = request._receive = _BufferedReceive(buffered)  # noqa: SLF001  # Starlette has no public way to set it
+    return buffered
 
 
-async def _listen(heard: _Heard, cancel: Callable[[], object]) -> bool:
+async def _listen(buffered: _BufferedReceive, cancel: Callable[[], object]) -> bool:
     """Take messages until the client goes, and then cancel what waits for it. Returns whether the client has gone."""
-    messages = heard.messages
+    messages = buffered.messages
     room = _MOST_BYTES - sum(map(_size, messages))
     try:
         while not messages or messages[-1]["type"] != "http.disconnect":
             if room <= 0:
                 return False
-            messages.append(await heard.receive())
+            messages.append(await buffered.receive())
             room -= _size(messages[-1])
     except Exception:  # noqa: BLE001  # a server that fails to report a hang-up is not asked again
         return False

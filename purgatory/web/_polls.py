@@ -8,10 +8,10 @@
 The last two are ``HTTPException``: Starlette and FastAPI turn them into responses without a handler.
 
 **Earlier than the client's own timeout.** A client that gives up after 30 seconds does not receive an answer that is
-made at 30.0. ``margin_ms`` answers that much earlier. **Spread out.** Polls that began together, when a server started
-or a hot key was answered, end together, and their clients return together. ``jitter_ms`` ends each at a random moment
-within the last ``jitter_ms``. With both, a poll of 30,000 ms, a margin of 500 and a jitter of 2,000 ends between
-27.5 and 29.5 seconds. Neither ever makes a poll longer.
+made at 30.0. With ``margin_ms`` the answer is made that much earlier. **Spread out.** Polls that began together, when a
+server started or a hot key was answered, end together, and their clients return together. ``jitter_ms`` ends each at a
+random moment within the last ``jitter_ms``. With both, a poll of 30,000 ms, a margin of 500 and a jitter of 2,000 ends
+between 27.5 and 29.5 seconds. Neither ever makes a poll longer.
 
 Everything here belongs to the purgatory's loop.
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 
-#: The time of a poll is up: its client asks again, so this is no failure.
+#: The time of a poll is up: its client asks again, so this is not a failure.
 NORMAL_ENDS: Final = frozenset({Outcome.EXPIRED})
 
 

@@ -202,7 +202,7 @@ def test_look_that_fails_is_logged_and_repeated(hub, logs, monkeypatch):
         raise OSError("no look")
 
     monkeypatch.setattr(hub._sampler, "look", fail)
-    hub.want()
+    hub.note_viewer()
 
     assert eventually(lambda: len(looks) > 2)
     assert "OSError('no look')" == next(e["error"] for e in logs if e["event"] == "console_look_failed")

@@ -27,7 +27,7 @@ def look(fetch, mock_timer):
 @pytest.fixture
 def few_keys(monkeypatch):
     """A look walks 100 keys."""
-    monkeypatch.setattr(_peek, "KEYS_A_LOOK", 100)
+    monkeypatch.setattr(_peek, "KEYS_PER_LOOK", 100)
 
 
 def test_hottest_keys_come_first(fetch, look):

@@ -54,7 +54,7 @@ def test_timers_of_one_name_have_a_lateness_each(clock):
 def test_lateness_is_noted_while_no_page_is_open(clock):
     sampler, timer = Sampler(), MockTimer()
     with DelayedOperationPurgatory("fetch", timer=timer) as purgatory:
-        sampler.brief()
+        sampler.history_values()
         park(purgatory, delay_ms=5)
         timer.advance_clock(5)
         clock.s = 30
@@ -72,7 +72,7 @@ def test_timers_are_read_seldom_while_no_page_is_open(clock, monkeypatch):
     sampler._lateness(timer := MockTimer(), COUNTS)
     with DelayedOperationPurgatory("fetch", timer=timer):
         for clock.s in range(6):
-            sampler.brief()
+            sampler.history_values()
 
     assert [5] == reads
 
