@@ -1,6 +1,7 @@
 """The base of ``Feed``: what publishing and reading need of a feed.
 
-These are its settings, its counters, its positions, and the two methods that an engine implements.
+These are its settings, its counters, its positions, and the two methods that an engine implements. They are apart from
+``Feed``, because ``Feed`` imports the modules that publish and read.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from purgatory import InvalidSetting
 from purgatory._support.errors import checked_int
-from purgatory.feeds._connections import OPEN_S, opened
+from purgatory.feeds._connections import OPEN_S, open_in_time
 from purgatory.feeds._counters import Counters
 from purgatory.feeds._errors import InvalidPosition
 from purgatory.feeds._values import LogPosition, Position
@@ -69,6 +70,6 @@ class FeedBase(abc.ABC):
 
     # -- for this package
 
-    async def _opened(self, open_it: Callable[[], Awaitable[ConnectionT]], within_s: float = OPEN_S) -> ConnectionT:
+    async def _open(self, open_it: Callable[[], Awaitable[ConnectionT]], within_s: float = OPEN_S) -> ConnectionT:
         """A new connection, in time, or ``FeedUnavailable``."""
-        return await opened(open_it, self.name, self.where, within_s)
+        return await open_in_time(open_it, self.name, self.where, within_s)

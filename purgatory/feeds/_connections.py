@@ -1,4 +1,4 @@
-"""Opening and closing the connections of an engine within a bounded time, and the rest between two attempts."""
+"""Opening and closing the connections of an engine within a bounded time, and the delay between two attempts."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ConnectionT = TypeVar("ConnectionT", bound="Connection")
 OPEN_S: Final = 5.0
 CLOSE_S: Final = 1.0
 #: The first and the longest rest after a connection was lost.
-_FIRST_REST_S, _LONGEST_REST_S = 0.05, 2.0
+_FIRST_DELAY_S, _LONGEST_DELAY_S = 0.05, 2.0
 
 
-async def opened(
+async def open_in_time(
     open_it: Callable[[], Awaitable[ConnectionT]], name: str, where: str, within_s: float = OPEN_S
 ) -> ConnectionT:
     """A new connection.
@@ -39,7 +39,7 @@ async def opened(
         raise FeedUnavailable(name, where, f"no answer within {within_s:.2g} seconds") from error
 
 
-async def closed(connection: Connection) -> None:
+async def close_in_time(connection: Connection) -> None:
     """Close a connection, and go on after :data:`CLOSE_S` at the latest. Errors are of no interest any more."""
     try:
         async with asyncio.timeout(CLOSE_S):
@@ -62,20 +62,20 @@ def is_cancelled(before: int = 0) -> bool:
     return task is not None and task.cancelling() > before
 
 
-class Rests:
-    """The rests between attempts: each twice as long as the one before, up to two seconds, with jitter."""
+class Backoff:
+    """The delays between attempts: each twice as long as the one before, up to two seconds, with jitter."""
 
     __slots__ = ("_next_s",)
 
     def __init__(self) -> None:
-        self._next_s = _FIRST_REST_S
+        self._next_s = _FIRST_DELAY_S
 
-    def over(self) -> None:
+    def reset(self) -> None:
         """An attempt was successful."""
-        self._next_s = _FIRST_REST_S
+        self._next_s = _FIRST_DELAY_S
 
-    def next_s(self) -> float:
-        """How long to rest now."""
-        rest_s = self._next_s * random.uniform(0.5, 1)  # noqa: S311  # no secret
-        self._next_s = min(2 * self._next_s, _LONGEST_REST_S)
-        return rest_s
+    def next_delay_s(self) -> float:
+        """How long to wait before the next attempt."""
+        delay_s = self._next_s * random.uniform(0.5, 1)  # noqa: S311  # no secret
+        self._next_s = min(2 * self._next_s, _LONGEST_DELAY_S)
+        return delay_s

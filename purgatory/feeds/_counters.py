@@ -1,6 +1,6 @@
 """The counters of a feed, which its statistics show.
 
-They are added to once per batch of publishes and once per slice of events, under a lock, because a feed may be used on
+They are updated once per batch of publishes and once per slice of events, under a lock, because a feed may be used on
 several loops. So they are exact, and cost next to nothing per event. Any thread may read them.
 """
 

@@ -1,4 +1,4 @@
-"""The class that all feeds share: publishing, following, and what happened.
+"""The class that all feeds share: publishing, following, and statistics.
 
 A feed object itself is settings and counters. It opens connections on the loop that uses it: one for publishing, which
 is closed with the last ``follow`` block of that loop or by :meth:`Feed.aclose`, and one per ``follow`` block. So a feed

@@ -1,4 +1,4 @@
-"""Publishing: one batch at a time is on its way, and the events that come meanwhile make up the next.
+"""Publishing: one batch at a time is on its way, and the events that come meanwhile form the next.
 
     publish:  append the event;  if no task flushes, start one;  await its future
     flush:    while there are events:  take a batch, publish it, answer its futures;  then end
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from purgatory._events.log import log, throttle
-from purgatory.feeds._connections import closed, is_cancelled
+from purgatory.feeds._connections import close_in_time, is_cancelled
 from purgatory.feeds._errors import FeedError, PublishRejected, PublishUncertain
 
 if TYPE_CHECKING:
@@ -146,13 +146,13 @@ class Outbox:
         if self._publisher is not None and self._publisher.is_lost:
             await self._drop()
         if self._publisher is None:
-            self._publisher = await self._feed._opened(self._feed.open_publisher)
+            self._publisher = await self._feed._open(self._feed.open_publisher)
         return self._publisher
 
     async def _drop(self) -> None:
         publisher, self._publisher = self._publisher, None
         if publisher is not None:
-            await closed(publisher)
+            await close_in_time(publisher)
 
     def _answer(self, batch: Sequence[_Pending], answers: Sequence[Answer]) -> None:
         now_ns = time.perf_counter_ns()

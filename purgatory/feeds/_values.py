@@ -1,9 +1,9 @@
 """Positions and events.
 
 **A position names one event of a feed**: its epoch, its offset and its mark. It stands for that event and all before
-it. Within an epoch offsets are contiguous (1, 2, 3, ...), so a hole is seen exactly. A stream that is made again has a
-greater epoch. The mark tells the event from another one that stands at the same offset, which happens if a server lost
-its last events and accepted others:
+it. Within an epoch offsets are contiguous (1, 2, 3, ...), so a missing event is noticed. A stream that is created again
+has a greater epoch. The mark tells the event from another one that stands at the same offset, which happens if a server
+lost its last events and accepted others:
 
     before the failover    7-1-aa  7-2-bb  7-3-cc        a worker has applied 7-3-cc
     after it               7-1-aa  7-2-bb  7-3-dd  ...   the worker asks for 7-3-cc, finds 7-3-dd, and reports a gap

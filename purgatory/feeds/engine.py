@@ -8,8 +8,8 @@ connection for publishing, and a :class:`Reader` is one for reading::
         async def open_reader(self) -> Reader: ...
 
 A connection belongs to one loop, and one call is in progress at a time. After an error it is closed and another one is
-opened, so an engine never reconnects and never repeats. Timeouts, batches, repetitions, gaps and counters are the same
-for all engines and are not its concern.
+opened, so an engine never reconnects and never retries. Timeouts, batches, retries, gaps and counters are the same for
+all engines and are not its concern.
 
 An engine raises two exceptions. :class:`Disconnected`: the connection is lost, or cannot be made. :class:`Gap`: the
 server does not have what comes next. Any other exception ends the following.

@@ -877,7 +877,7 @@ MUTANTS = (
     Mutant(
         "the start gives up after its time",
         READING,
-        "                if time.monotonic() + rest_s > give_up_s:",
+        "                if time.monotonic() + delay_s > give_up_s:",
         "                if False:",
         T_PROMISES + "test_server_that_is_away_at_the_start_is_named",
     ),

@@ -1,1 +1,1 @@
-"""Following a feed: the block that is open while a worker follows, and what happens in it."""
+"""Following a feed, on a loop or on threads: the block, the reading, and the applying of events."""

@@ -4,7 +4,7 @@
          |        `--- otherwise:     resume at the position
          v
     read a batch, apply it, read the next, ...
-         |        `--- connection lost:  rest, then open another reader
+         |        `--- connection lost:  wait, then open another reader
          `------------ gap:              the state is lost, then open another reader
 
 **The start is exact.** The end is noted before ``reload`` reads the state, so every event is in that state, or comes
@@ -26,7 +26,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from purgatory._events.log import log, throttle
-from purgatory.feeds._connections import OPEN_S, Rests, closed, is_cancelled
+from purgatory.feeds._connections import OPEN_S, Backoff, close_in_time, is_cancelled
 from purgatory.feeds._errors import Disconnected, FeedGap, FeedUnavailable, Gap, InvalidPosition
 from purgatory.feeds._following.applying import Applying
 
@@ -88,7 +88,7 @@ class Reading:
         )
         self._checked: Position | None = None  # up to which event the keys were checked
         self._reader: Reader | None = None
-        self._rests = Rests()
+        self._backoff = Backoff()
         self._batch = _FIRST_BATCH
         self._left_on_server = 0  # how many events the server has after the batch that is being applied
         self._asked_end_s = self._read_s = time.monotonic()  # when the end was asked for, and when a read returned
@@ -115,14 +115,14 @@ class Reading:
             try:
                 await self._connect(give_up_s if limit_s else math.inf)
             except (Disconnected, FeedUnavailable) as error:
-                rest_s = await self._lost(error)
-                if time.monotonic() + rest_s > give_up_s:
+                delay_s = await self._drop_connection(error)
+                if time.monotonic() + delay_s > give_up_s:
                     if isinstance(error, FeedUnavailable):
                         raise
                     raise FeedUnavailable(self._feed.name, self._feed.where, str(error)) from error
-                await asyncio.sleep(rest_s)
+                await asyncio.sleep(delay_s)
             except Gap as gap:
-                await asyncio.sleep(await self._lost_state(gap))
+                await asyncio.sleep(await self._drop_state(gap))
 
     async def run(self) -> None:
         """Read and apply until the task is cancelled.
@@ -140,16 +140,16 @@ class Reading:
                 else:
                     await self._read_some(self._reader)
             except (Disconnected, FeedUnavailable) as error:
-                await asyncio.sleep(await self._lost(error))
+                await asyncio.sleep(await self._drop_connection(error))
             except Gap as gap:
-                await asyncio.sleep(await self._lost_state(gap))
+                await asyncio.sleep(await self._drop_state(gap))
 
     async def close(self) -> None:
         """Close the connection."""
         self.is_current = False
         reader, self._reader = self._reader, None
         if reader is not None:
-            await closed(reader)
+            await close_in_time(reader)
 
     async def _connect(self, give_up_s: float = math.inf) -> None:
         """Open a reader, and have it read on after the last event of the state.
@@ -158,7 +158,7 @@ class Reading:
             give_up_s: when the server must have answered, before ``reload`` is called.
         """
         feed = self._feed
-        self._reader = reader = await feed._opened(feed.open_reader, _within_s(OPEN_S, give_up_s))
+        self._reader = reader = await feed._open(feed.open_reader, _within_s(OPEN_S, give_up_s))
         if self._has_state and self.position is not None:
             await _in_time(reader.resume(self.position), reader.resume_s)
         else:
@@ -182,7 +182,7 @@ class Reading:
         self._keys_checked()
 
     async def _reload(self, reload: Callable[[], Any]) -> Position | None:
-        """Call ``reload``. After the start, an error of it is like a lost connection: rest and try again."""
+        """Call ``reload``. After the start, an error of it is like a lost connection: wait and try again."""
         feed = self._feed
         try:
             found = reload()
@@ -208,7 +208,7 @@ class Reading:
             self._batch = max(1, self._batch // 2)  # it may have been too much for the time
             raise
         now_s = self._read_s = time.monotonic()
-        self._rests.over()
+        self._backoff.reset()
         if not events:
             self.behind_since_s, self.lag_events = None, 0
             return
@@ -253,21 +253,21 @@ class Reading:
         elif is_full:
             self._batch = min(2 * self._batch, most)
 
-    async def _lost(self, error: Exception) -> float:
-        """The connection is lost. Returns how long to rest."""
-        await self._give_up_reader()
+    async def _drop_connection(self, error: Exception) -> float:
+        """The connection is lost: close it. Returns how long to wait."""
+        await self._drop_reader()
         suppressed = throttle.admit("feed_lost", self._feed.name)
         if suppressed is not None:
             log.warning("feed_lost", feed=self._feed.name, error=str(error), suppressed=suppressed)
-        return self._rests.next_s()
+        return self._backoff.next_delay_s()
 
-    async def _lost_state(self, gap: Gap) -> float:
-        """The server has lost events that this worker needs. Returns how long to rest.
+    async def _drop_state(self, gap: Gap) -> float:
+        """The server has lost events that this worker needs, so the state is lost. Returns how long to wait.
 
         Raises:
             FeedGap: there is no ``reload``, or it does not help.
         """
-        await self._give_up_reader()
+        await self._drop_reader()
         feed, position = self._feed, self.position
         feed._counters.add("gaps")
         log.warning("feed_gap", feed=feed.name, position=str(position), reason=str(gap))
@@ -280,9 +280,9 @@ class Reading:
             hint = "have reload return a position that the feed still has, or None"
             raise FeedGap(feed.name, position, str(gap), hint) from gap
         self._has_state, self._checked = False, None
-        return self._rests.next_s() if self._gaps > 1 else 0.0
+        return self._backoff.next_delay_s() if self._gaps > 1 else 0.0
 
-    async def _give_up_reader(self) -> None:
+    async def _drop_reader(self) -> None:
         self.lag_events = None
         if self.behind_since_s is None:
             self.behind_since_s = self._read_s

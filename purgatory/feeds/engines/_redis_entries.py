@@ -1,7 +1,7 @@
 """What a feed over Redis keeps in its stream, and the scripts that write it.
 
 An entry has one field. Its value is a head of fixed size and then key, id, context and value, because a client reads
-one value much faster than several. A script is one step for Redis.
+one value much faster than several. Redis runs no other command during a script.
 """
 
 from __future__ import annotations

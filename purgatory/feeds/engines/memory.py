@@ -1,7 +1,7 @@
 """A feed in the memory of one process: for tests, and for programs of one worker.
 
-It keeps its last events in a list, as a server would, and has the faults of a server as methods. So a test of a service
-can see what a lost connection or a gap does to it::
+It keeps its last events in a list, as a server would. Its methods cause the faults of a server, so that a test of a
+service can see what a lost connection or a gap does::
 
     feed.disconnect()      every connection is lost, and can be made again
     feed.disconnect(away=True), feed.come_back()     the server is away meanwhile
@@ -131,7 +131,7 @@ class MemoryFeed(Feed):
             self._end = here
             connections = list(self._connections)
         for connection in connections:
-            connection.ring()
+            connection.notify()
         return here
 
     def _verify(self, position: LogPosition) -> None:
@@ -165,12 +165,12 @@ class MemoryFeed(Feed):
 
 
 class _Connection:
-    """A connection, and a bell that other threads may ring."""
+    """A connection, which other threads may notify of a change."""
 
     def __init__(self, feed: MemoryFeed) -> None:
         self._feed = feed
         self._loop = asyncio.get_running_loop()
-        self._bell = asyncio.Event()
+        self._changed = asyncio.Event()
         self._lost = False
         feed._connect(self)
 
@@ -179,15 +179,15 @@ class _Connection:
         """Whether it is lost."""
         return self._lost
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Something has changed. From any thread."""
         with contextlib.suppress(RuntimeError):  # its loop is closed
-            self._loop.call_soon_threadsafe(self._bell.set)
+            self._loop.call_soon_threadsafe(self._changed.set)
 
     def lose(self) -> None:
         """The connection is lost. From any thread."""
         self._lost = True
-        self.ring()
+        self.notify()
 
     def check(self) -> None:
         """Raise ``Disconnected`` if it is lost."""
@@ -229,12 +229,12 @@ class MemoryReader(_Connection, Reader):
 
     async def read(self, most: int, wait_s: float) -> Sequence[Event]:
         """The next events."""
-        self._bell.clear()
+        self._changed.clear()
         events = self._feed._after(self._position, most)
         if not events:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
-                    await self._bell.wait()
+                    await self._changed.wait()
             self.check()
             events = self._feed._after(self._position, most)
         self.check()

@@ -1,15 +1,16 @@
 """A feed over a Redis stream.
 
 An event is one entry of the stream. The entry's id is ``epoch-offset``: Redis orders ids by their two numbers, so the
-order of the stream is the order of positions. A script publishes, so that these steps are one for Redis:
+order of the stream is the order of positions. A script publishes, so that no other command runs
+between these steps:
 
     find the last id of the stream, or take the time in milliseconds as a new epoch
     for each event:  if its id is known, answer the position that is kept for it
                      otherwise append it as epoch-(offset + 1), and keep the position for its id
 
 A reader asks with ``XREAD`` for the entries after its position, and then for the entry at the position. If that one is
-still the event that it has applied, the entries follow it. Whenever it is connected, and after a second without an
-event, it looks whether the stream is still in that epoch, too. So it notices a stream that was emptied, a server that
+still the event that it has applied, the entries follow it. When it connects, and after each second without an
+event, it also checks that the stream still has that epoch. So it notices a stream that was emptied, a server that
 lost its memory or the end of its file, and a failover to a replica that had not received the last events.
 
 **What Redis does not promise.** It accepts an event before it has written it to the disk (``appendfsync``) or has sent

@@ -8,7 +8,7 @@ import pytest
 import purgatory.feeds
 from purgatory._events.feeds import live_feeds
 from purgatory.feeds import MemoryFeed, PublishRejected, PublishUncertain
-from purgatory.feeds._connections import Rests
+from purgatory.feeds._connections import Backoff
 from purgatory.feeds.engine import Disconnected, Gap, LogPosition, check_contiguous, mark_of
 from tests.support import PATIENCE_S, output_of
 from tests.support.feeds import Scripted, Worker
@@ -194,13 +194,13 @@ async def test_follow_that_fails_to_start_leaves_the_publishes_of_others():
 
 def test_rests_grow_and_are_bounded():
     """Each is about twice as long as the one before, up to two seconds, and never the same for all workers."""
-    rests = Rests()
-    given = [rests.next_s() for _ in range(20)]
+    backoff = Backoff()
+    given = [backoff.next_delay_s() for _ in range(20)]
 
     assert 0.025 <= given[0] <= 0.05
     assert all(1 <= rest <= 2 for rest in given[6:])
-    rests.over()
-    assert rests.next_s() <= 0.05
+    backoff.reset()
+    assert backoff.next_delay_s() <= 0.05
 
 
 def test_live_feeds_are_known_until_they_are_collected():

@@ -5,8 +5,8 @@ may write events to the topic and read them, too. Each worker reads every partit
 group. Events with one key are in one partition and have one order. Events of different partitions have none.
 
 **An id counts within its partition**, so publish again under the same key. Kafka keeps no ids. Each reader remembers
-those of the last ``keep_ids`` records of a partition. At each connect it reads these records again (``_ids``), and is
-not current meanwhile. So let ``keep_ids`` be small if events are large.
+those of the last ``keep_ids`` records of a partition. At each connect it reads these records again (``_ids``), and
+``is_following`` is False meanwhile. So let ``keep_ids`` be small if events are large.
 
 **A topic that loses events** is noticed as a gap (``_reader``), or rejected (``_topic``).
 

@@ -1,7 +1,8 @@
 """The ids of the last records of each partition, by which a repeated publish is noticed.
 
 Kafka keeps no ids. So each reader begins with reading the last ``keep_ids`` records before its position again. Kafka
-sends whole records, so this can be many bytes. It takes as long as records come, and no event is read before its end.
+sends whole records, so this can be many bytes. It has no time limit while records come, and no event is read before
+its end.
 Otherwise an event could be applied whose id is in the rest. Rejected: a limit of bytes or of time. Workers would
 disagree about a repetition.
 
@@ -58,7 +59,7 @@ class History:
 
     Args:
         feed: the name of the feed.
-        consumer: reads the partitions. Afterwards its place in them is any.
+        consumer: reads the partitions. Its place in them is undefined afterwards.
         ids: by the number of a partition, what is to remember its ids.
     """
 

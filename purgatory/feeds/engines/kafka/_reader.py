@@ -4,7 +4,7 @@
     check:   of each partition the record that was read last:  the same mark, or a gap
 
 Each read is followed by a check. If the old end is still there after the read, the records that were read are those
-that follow it. A start of history that is gone is an error of the servers themselves.
+that follow it. If the start of the history was deleted, the servers report that.
 
 A topic that got more partitions is a lost connection. The next reader reads the new ones from their start.
 

@@ -1,4 +1,4 @@
-"""A connection to PostgreSQL, the check of the tables, and the meaning of errors.
+"""A connection to PostgreSQL, the check of the tables, and the meaning of errors. The publisher and the reader use it.
 
 psycopg's own reaction to a cancelled task is to ask the server to cancel the statement, and to wait for up to ten
 seconds. If the server hangs, nothing answers. A connection of a feed is closed after an error anyway, so :class:`Link`

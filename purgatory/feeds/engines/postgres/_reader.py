@@ -1,7 +1,7 @@
-"""Reading from PostgreSQL: a statement that reads on from a position, and ``LISTEN`` as a bell.
+"""Reading from PostgreSQL: a statement that reads on from a position, and ``LISTEN``, which says when to run it.
 
     read:  statement -> events?  return them
-           none, or all were read:  wait for the bell, at most wait_s -> statement -> return what it finds
+           none, or all were read:  wait for a notification, at most wait_s -> statement -> return what it finds
 
 A notification says only that there is something to read. So one that is lost costs ``wait_s``, and no event. A pooler
 in transaction mode loses them all: PgBouncer does, and then the log says so.
@@ -102,21 +102,21 @@ class PostgresReader(Reader):
             events = await self._events(most)
             if events:
                 return events
-        has_rung = await self._answer(self._rung(wait_s))
+        was_notified = await self._answer(self._notified(wait_s))
         events = await self._events(most)
-        self._notice_missed(has_rung=has_rung, has_found=bool(events))
+        self._notice_missed(was_notified=was_notified, has_found=bool(events))
         return events
 
     async def close(self) -> None:
         """Close the connection."""
         await self._link.close()
 
-    async def _rung(self, wait_s: float) -> bool:
+    async def _notified(self, wait_s: float) -> bool:
         """Wait for a notification. Whether there was one."""
-        has_rung = False
+        was_notified = False
         async for _ in self._link.notifies(timeout=wait_s, stop_after=1):
-            has_rung = True
-        return has_rung
+            was_notified = True
+        return was_notified
 
     async def _events(self, most: int) -> list[Event]:
         """What is there after the position."""
@@ -169,9 +169,9 @@ class PostgresReader(Reader):
                 raise Disconnected(text_of(error)) from error
             raise
 
-    def _notice_missed(self, *, has_rung: bool, has_found: bool) -> None:
+    def _notice_missed(self, *, was_notified: bool, has_found: bool) -> None:
         """Warn once if events come without notifications."""
-        if has_rung:
+        if was_notified:
             self._missed = 0
         elif has_found:
             self._missed += 1
