@@ -111,11 +111,11 @@ def guarded(app: WSGIApplication, hosts: frozenset[str] | None, token: str | Non
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] not in {"GET", "HEAD"}:
-            return _refuse(start_response, HTTPStatus.METHOD_NOT_ALLOWED, ("Allow", "GET, HEAD"))
+            return _reject(start_response, HTTPStatus.METHOD_NOT_ALLOWED, ("Allow", "GET, HEAD"))
         if hosts is not None and host_of(environ.get("HTTP_HOST", "")) not in hosts:
-            return _refuse(start_response, HTTPStatus.MISDIRECTED_REQUEST)
+            return _reject(start_response, HTTPStatus.MISDIRECTED_REQUEST)
         if token is not None and not same(_bearer(environ.get("HTTP_AUTHORIZATION", "")), token):
-            return _refuse(start_response, HTTPStatus.UNAUTHORIZED, ("WWW-Authenticate", "Bearer"))
+            return _reject(start_response, HTTPStatus.UNAUTHORIZED, ("WWW-Authenticate", "Bearer"))
         body = app({**environ, "REQUEST_METHOD": "GET"}, _without_guessing(start_response))
         return [] if environ["REQUEST_METHOD"] == "HEAD" else body
 
@@ -129,7 +129,7 @@ def _without_guessing(start_response: StartResponse) -> Callable[..., Any]:
     return start
 
 
-def _refuse(start_response: StartResponse, status: HTTPStatus, *headers: tuple[str, str]) -> list[bytes]:
+def _reject(start_response: StartResponse, status: HTTPStatus, *headers: tuple[str, str]) -> list[bytes]:
     body = f"{status.phrase}\n".encode()
     start_response(
         f"{status.value} {status.phrase}",

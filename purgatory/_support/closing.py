@@ -1,4 +1,7 @@
-"""What is closed at the end of a ``with`` block. The subclass says from which threads ``close`` may be called."""
+"""The base class of servers, folders and locks that close at the end of a ``with`` block.
+
+A subclass says which threads may call ``close``.
+"""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Watchdog:
         self._lock = new_lock()
         self._purgatories: weakref.WeakSet[object] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
-        self._rest = new_lock()  # the thread sleeps until it is released. An interrupted Event.set() stays locked
+        self._wake = new_lock()  # the thread sleeps until it is released. An interrupted Event.set() stays locked
         self._counts: Counter[tuple[str | None, str]] = Counter()
         self._seen: dict[int, _Seen] = {}  # the calls of the last sample, by number
         self.threshold_ms = threshold_ms
@@ -107,7 +107,7 @@ class Watchdog:
             if not self._is_needed():
                 ended, self._thread = self._thread, None
             with contextlib.suppress(RuntimeError):  # it is free: the thread is awake
-                self._rest.release()
+                self._wake.release()
             if self._is_needed() and (self._thread is None or not self._thread.is_alive()):
                 failure = self._start()
         if failure is not None:
@@ -117,9 +117,9 @@ class Watchdog:
 
     def _start(self) -> RuntimeError | None:
         """Start the thread. Returns why it cannot be started: a purgatory works without it. The lock is held."""
-        self._rest = new_lock()
-        self._rest.acquire()
-        thread = threading.Thread(target=self._run, args=(self._rest,), name="purgatory-watchdog", daemon=True)
+        self._wake = new_lock()
+        self._wake.acquire()
+        thread = threading.Thread(target=self._run, args=(self._wake,), name="purgatory-watchdog", daemon=True)
         try:
             thread.start()
         except RuntimeError as error:  # the process has no more threads
@@ -144,12 +144,12 @@ class Watchdog:
             stack=_stack(call),
         )
 
-    def _run(self, rest: threading.Lock) -> None:
+    def _run(self, wake: threading.Lock) -> None:
         is_awake = False
-        while self._goes_on(rest):
+        while self._should_continue(wake):
             if not self._seen and not is_awake:
-                is_awake = _a_call_begins(rest)
-            elif not rest.acquire(timeout=min((self.threshold_ms or 0) / 4000, _LONGEST_SLEEP_S)):
+                is_awake = _wait_for_call(wake)
+            elif not wake.acquire(timeout=min((self.threshold_ms or 0) / 4000, _LONGEST_SLEEP_S)):
                 is_awake = False
                 try:
                     self.sample(time.monotonic())
@@ -157,20 +157,20 @@ class Watchdog:
                     log.error("watchdog_failed", error=repr(error), exc_info=error)
         self._seen = {}
 
-    def _goes_on(self, rest: threading.Lock) -> bool:
-        """Whether the thread that sleeps on ``rest`` goes on."""
+    def _should_continue(self, wake: threading.Lock) -> bool:
+        """Whether the thread that sleeps on ``wake`` is still needed."""
         with self._lock:
             if self._is_needed():
-                return self._rest is rest
-            if self._rest is rest:  # the purgatories were collected without a shutdown
+                return self._wake is wake
+            if self._wake is wake:  # the purgatories were collected without a shutdown
                 self._thread = None
             return False
 
 
-def _a_call_begins(rest: threading.Lock) -> bool:
-    """Sleep until a call begins or ``rest`` is released. False if nothing came for a while."""
-    _running.wake_at_next_call(rest.release)
-    return bool(_running.calls()) or rest.acquire(timeout=_IDLE_SLEEP_S)
+def _wait_for_call(wake: threading.Lock) -> bool:
+    """Sleep until a call begins or ``wake`` is released. False if nothing came for a while."""
+    _running.wake_at_next_call(wake.release)
+    return bool(_running.calls()) or wake.acquire(timeout=_IDLE_SLEEP_S)
 
 
 def _stack(call: Call) -> str:

@@ -52,7 +52,7 @@ class LeftParked(AssertionError):
 
 
 class HookRaised(AssertionError):
-    """A hook of an operation, or an observer, raised something in a test that didn't ask for it.
+    """A hook of an operation, or an observer, raised something and the test did not take the error.
 
     Attributes:
         errors: how often, by purgatory and hook.
@@ -63,11 +63,11 @@ class HookRaised(AssertionError):
     def __init__(self, errors: Counter[tuple[str, str]], first: BaseException | None) -> None:
         told = ", ".join(f"{hook} in {name!r} ({count} times)" for (name, hook), count in errors.items())
         told += "" if first is None else f"; {first!r} was the first"
-        super().__init__(f"hooks raised: {told}; see the log. A test that means it calls purgatories.take_errors()")
+        super().__init__(f"hooks raised: {told}; see the log. To expect errors, call purgatories.take_errors()")
         self.errors = errors
 
 
-class _Ends(Observer):
+class _EndObserver(Observer):
     """Notes the errors of hooks, and the operations that were cancelled because a loop was closed.
 
     Code that closes a loop (``asyncio.run``, ``asyncio.Runner``, ``uvloop.run``, and so pytest's plugins) cancels the
@@ -112,23 +112,23 @@ class Purgatories:
         self.timer = MockTimer()
         self._purgatories: list[DelayedOperationPurgatory[Any]] = []
         self._async: list[AsyncPurgatory[Any]] = []
-        self._ends: list[tuple[DelayedOperationPurgatory[Any], _Ends]] = []
+        self._ends: list[tuple[DelayedOperationPurgatory[Any], _EndObserver]] = []
         self._taken: Counter[tuple[str, str]] = Counter()
 
     def make(self, name: str = "test", **settings: Any) -> DelayedOperationPurgatory[Any]:
         """A purgatory for operations. ``settings`` as :class:`~purgatory.DelayedOperationPurgatory` takes them."""
-        _refuse_timer(settings)
+        _reject_timer(settings)
         settings.setdefault("reaper_enabled", False)
         purgatory: DelayedOperationPurgatory[Any] = DelayedOperationPurgatory(name, timer=self.timer, **settings)
-        self._look_after(purgatory)
+        self._observe(purgatory)
         self._purgatories.append(purgatory)
         return purgatory
 
     def make_async(self, name: str = "test", **settings: Any) -> AsyncPurgatory[Any]:
         """One to be awaited in. ``settings`` as :class:`~purgatory.aio.AsyncPurgatory` takes them."""
-        _refuse_timer(settings)
+        _reject_timer(settings)
         purgatory: AsyncPurgatory[Any] = AsyncPurgatory(name, timer=self.timer, **settings)
-        self._look_after(purgatory.purgatory)
+        self._observe(purgatory.purgatory)
         self._async.append(purgatory)
         return purgatory
 
@@ -137,25 +137,25 @@ class Purgatories:
 
         ``settings`` as :class:`~purgatory.DelayedFuturePurgatory` takes them.
         """
-        _refuse_timer(settings)
+        _reject_timer(settings)
         settings.setdefault("reaper_enabled", False)
         settings.setdefault("executor", InlineExecutor())
         futures: DelayedFuturePurgatory = DelayedFuturePurgatory(name, timer=self.timer, **settings)
-        self._look_after(futures.purgatory)
+        self._observe(futures.purgatory)
         self._purgatories.append(futures.purgatory)
         return futures
 
     def make_threshold(self, name: str = "test", *, value: int | None = None) -> ThresholdPurgatory:
         """One for a number that rises."""
         threshold = ThresholdPurgatory(name, timer=self.timer, value=value, reaper_enabled=False)
-        self._look_after(threshold.purgatory)
+        self._observe(threshold.purgatory)
         self._purgatories.append(threshold.purgatory)
         return threshold
 
     def make_async_threshold(self, name: str = "test", *, value: int | None = None) -> AsyncThresholdPurgatory:
         """Make a purgatory for tasks that await a number that rises."""
         threshold = AsyncThresholdPurgatory(name, timer=self.timer, value=value)
-        self._look_after(threshold.purgatory.purgatory)
+        self._observe(threshold.purgatory.purgatory)
         self._async.append(threshold.purgatory)
         return threshold
 
@@ -193,16 +193,16 @@ class Purgatories:
         return dict(errors)
 
     def check(self) -> None:
-        """Look whether anybody still waits, or did when a loop was closed, and whether a hook raised anything.
+        """Check that no operation is parked, that none was when a loop was closed, and that no hook raised.
 
         Raises:
-            LeftParked: somebody does.
-            HookRaised: one did.
+            LeftParked: an operation is, or was.
+            HookRaised: a hook did.
         """
         now_ns = self.timer.clock()
         left = [
             (purgatory.name, operation, _due(operation, now_ns))
-            for purgatory in self._beneath()
+            for purgatory in self._core_purgatories()
             for operation in purgatory.operations()
         ]
         left += [
@@ -219,7 +219,7 @@ class Purgatories:
 
     def close(self) -> None:
         """Shut everything down. Operations that still wait are removed, without an answer."""
-        for purgatory in self._beneath():
+        for purgatory in self._core_purgatories():
             purgatory.shutdown("cancel", timeout_ms=0)
         self.timer.shutdown()
 
@@ -250,8 +250,8 @@ class Purgatories:
                 await purgatory.shutdown("cancel")
             self.close()
 
-    def _look_after(self, purgatory: DelayedOperationPurgatory[Any]) -> None:
-        ends = _Ends(purgatory.name)
+    def _observe(self, purgatory: DelayedOperationPurgatory[Any]) -> None:
+        ends = _EndObserver(purgatory.name)
         purgatory.attach(ends)
         self._ends.append((purgatory, ends))
 
@@ -263,11 +263,11 @@ class Purgatories:
                 found[purgatory.name, hook] += count
         return found - self._taken
 
-    def _beneath(self) -> list[DelayedOperationPurgatory[Any]]:
+    def _core_purgatories(self) -> list[DelayedOperationPurgatory[Any]]:
         return [*self._purgatories, *(purgatory.purgatory for purgatory in self._async)]
 
 
-def _refuse_timer(settings: dict[str, Any]) -> None:
+def _reject_timer(settings: dict[str, Any]) -> None:
     if "timer" in settings:
         wanted = "left out: what is made here goes by the clock of the test; for another, make the purgatory yourself"
         raise InvalidSetting("timer", settings["timer"], wanted)
@@ -287,11 +287,11 @@ async def _others_wait() -> None:
     for _ in range(_TURNS):
         await asyncio.sleep(0)
         others = (task for task in asyncio.all_tasks() if task is not this)
-        if all(_rests(task) for task in others):
+        if all(_is_waiting(task) for task in others):
             return
 
 
-def _rests(task: asyncio.Task[Any]) -> bool:
+def _is_waiting(task: asyncio.Task[Any]) -> bool:
     """Whether a task awaits a future that is not done. Tasks of other kinds than asyncio's own do not say."""
     awaited = getattr(task, "_fut_waiter", None)
     return awaited is not None and not awaited.done()

@@ -294,8 +294,10 @@ def test_process_in_which_nothing_runs_is_left_alone(watchdog, monkeypatch, hang
     """While no hook runs any more, the watchdog takes no sample, and sleeps for a second at a time."""
     sleeps = []
     monkeypatch.setattr("purgatory._threads.watchdog._IDLE_SLEEP_S", 0.05)
-    goes_on = watchdog._goes_on
-    monkeypatch.setattr(watchdog, "_goes_on", lambda rest: [sleeps.append(time.monotonic()), goes_on(rest)][1])
+    should_continue = watchdog._should_continue
+    monkeypatch.setattr(
+        watchdog, "_should_continue", lambda wake: [sleeps.append(time.monotonic()), should_continue(wake)][1]
+    )
     with watched(watchdog):
         with running(hang, Waiting(complete=hang).force_complete):
             assert eventually(lambda: watchdog._seen)
