@@ -105,8 +105,8 @@ APIS: dict[int, Api] = {
             controller.OffsetForLeaderEpochResponse,
         ),
         # `BETWEEN_NODES`: not for clients.
-        Api(ApiKey.LEADER_AND_ISR, 0, controller.LeaderAndIsrRequest, controller.LeaderAndIsrResponse),
-        Api(ApiKey.STOP_REPLICA, 0, controller.StopReplicaRequest, controller.StopReplicaResponse),
+        Api(ApiKey.LEADER_AND_ISR, 0, controller.LeaderAndIsrRequest, controller.ReplicaResponse),
+        Api(ApiKey.STOP_REPLICA, 0, controller.StopReplicaRequest, controller.ReplicaResponse),
         Api(ApiKey.UPDATE_METADATA, 0, controller.UpdateMetadataRequest, controller.UpdateMetadataResponse),
         Api(ApiKey.NODE_HANDSHAKE, 0, controller.NodeHandshakeRequest, controller.NodeHandshakeResponse),
     )

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import struct
 from functools import cache
-from types import UnionType
+from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import attrs
@@ -54,7 +54,6 @@ class _Sized:
 
     prefix: str
     text: bool
-    nullable: bool
 
 
 Int8 = Annotated[int, _Fixed("b")]
@@ -62,10 +61,10 @@ Int16 = Annotated[int, _Fixed("h")]
 Int32 = Annotated[int, _Fixed("i")]
 Int64 = Annotated[int, _Fixed("q")]
 Boolean = Annotated[bool, _Fixed("?")]
-String = Annotated[str, _Sized("h", text=True, nullable=False)]
-NullableString = Annotated[str | None, _Sized("h", text=True, nullable=True)]
-Bytes = Annotated[bytes, _Sized("i", text=False, nullable=False)]
-NullableBytes = Annotated[bytes | None, _Sized("i", text=False, nullable=True)]
+String = Annotated[str, _Sized("h", text=True)]
+NullableString = Annotated[str | None, _Sized("h", text=True)]
+Bytes = Annotated[bytes, _Sized("i", text=False)]
+NullableBytes = Annotated[bytes | None, _Sized("i", text=False)]
 
 _LATEST = 99
 
@@ -171,11 +170,12 @@ def fields_of(message: type, version: int) -> list[tuple[attrs.Attribute[Any], A
 
 
 def _wire_type(hint: Any) -> tuple[Any, bool]:
-    """Split an annotation into its wire type and whether it may be null. Only arrays are unions here."""
+    """Split an annotation into its wire type and whether it may be null."""
     if get_origin(hint) is Annotated:
-        return get_args(hint)[1], False
+        plain, wire = get_args(hint)
+        return wire, NoneType in get_args(plain)
     if get_origin(hint) in (Union, UnionType):
-        return next(part for part in get_args(hint) if part is not type(None)), True
+        return next(part for part in get_args(hint) if part is not NoneType), True
     return hint, False
 
 
@@ -218,22 +218,23 @@ def _decode_value(source: _Source, hint: Any, version: int) -> str:
     if isinstance(wire, _Fixed):
         source.pending.append((wire.char, result))
         return result
+    is_array = get_origin(wire) is list
+    if not is_array and not isinstance(wire, _Sized):
+        return _decode_struct(source, wire, version)
     length = source.fresh()
-    source.pending.append(("i", length) if get_origin(wire) is list else (wire.prefix, length))
+    source.pending.append(("i" if is_array else wire.prefix, length))
     _unpack(source)
-    nullable = nullable or getattr(wire, "nullable", False)
     source.add(f"if {length} < 0:")
     source.add(f"    {result} = None" if nullable else "    raise MalformedRequest('null where a value is needed')")
     source.add(f"elif {length} > size - pos:")
     source.add(f"    raise MalformedRequest(f'length {{{length}}} reaches past the end')")
     source.add("else:")
     source.depth += 1
-    if isinstance(wire, _Sized):
-        piece = f"buf[pos:pos + {length}]"
-        source.add(f"{result} = {piece}.decode()" if wire.text else f"{result} = {piece}")
-        source.add(f"pos += {length}")
-    else:
+    if is_array:
         _decode_array(source, get_args(wire)[0], version, result, length)
+    else:
+        source.add(f"{result} = buf[pos:pos + {length}]{'.decode()' if wire.text else ''}")
+        source.add(f"pos += {length}")
     source.depth -= 1
     return result
 
@@ -250,10 +251,7 @@ def _decode_array(source: _Source, element: Any, version: int, result: str, leng
     source.add(f"{result} = []")
     source.add(f"for _ in range({length}):")
     source.depth += 1
-    item = (
-        _decode_value(source, element, version) if isinstance(wire, _Sized) else _decode_struct(source, wire, version)
-    )
-    source.add(f"{result}.append({item})")
+    source.add(f"{result}.append({_decode_value(source, element, version)})")
     source.depth -= 1
 
 
@@ -283,31 +281,30 @@ def _encode_value(source: _Source, hint: Any, version: int, value: str) -> None:
     if isinstance(wire, _Fixed):
         source.pending.append((wire.char, value))
         return
-    name = source.fresh()
-    if isinstance(wire, _Sized):
-        taken = f"{value}.encode()" if wire.text else value
-        source.add(f"{name} = b'' if {value} is None else {taken}" if wire.nullable else f"{name} = {taken}")
-        source.pending.append(
-            (wire.prefix, f"-1 if {value} is None else len({name})" if wire.nullable else f"len({name})")
-        )
-        _pack(source)
-        source.add(f"append({name})")
+    is_array = get_origin(wire) is list
+    if not is_array and not isinstance(wire, _Sized):
+        _encode_struct(source, wire, version, value)
         return
-    source.add(f"{name} = {value} or ()" if nullable else f"{name} = {value}")
-    source.pending.append(("i", f"-1 if {value} is None else len({name})" if nullable else f"len({name})"))
+    name = source.fresh()
+    prefix, empty = ("i", "()") if is_array else (wire.prefix, "b''")
+    plain = value if is_array or not wire.text else f"{value}.encode()"
+    source.add(f"{name} = {empty} if {value} is None else {plain}" if nullable else f"{name} = {plain}")
+    source.pending.append((prefix, f"-1 if {value} is None else len({name})" if nullable else f"len({name})"))
     _pack(source)
-    element, _ = _wire_type(get_args(wire)[0])
-    if isinstance(element, _Fixed):
-        source.add(f"append(struct.pack(f'>{{len({name})}}{element.char}', *{name}))")
+    if is_array:
+        _encode_array(source, get_args(wire)[0], version, name)
+    else:
+        source.add(f"append({name})")
+
+
+def _encode_array(source: _Source, element: Any, version: int, name: str) -> None:
+    wire, _ = _wire_type(element)
+    if isinstance(wire, _Fixed):
+        source.add(f"append(struct.pack(f'>{{len({name})}}{wire.char}', *{name}))")
         return
     item = source.fresh()
     source.add(f"for {item} in {name}:")
     source.depth += 1
-    if isinstance(element, _Sized):
-        _encode_value(source, get_args(wire)[0], version, item)
-    else:
-        _encode_struct(source, element, version, item)
+    _encode_value(source, element, version, item)
     _pack(source)
-    if not attrs.has(element) and not isinstance(element, _Sized):
-        raise TypeError(f"an array of {element!r} has no wire format")
     source.depth -= 1

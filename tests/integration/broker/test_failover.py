@@ -139,7 +139,7 @@ def test_late_controller_is_refused(cluster, topic, eventually):
         async with Link("127.0.0.1", port, "late", 1 << 20) as link:
             await link.prove(NodeKey(1, secret), cluster.ports.index(port) + 1)
             stop = cm.StopReplicaRequest(1, 0, True, [cm.TopicPartition(topic, 0)])
-            return await link.ask(ApiKey.STOP_REPLICA, 0, stop, cm.StopReplicaResponse, 60)
+            return await link.ask(ApiKey.STOP_REPLICA, 0, stop, cm.ReplicaResponse, 60)
 
     store = EmbeddedStore(cluster.folder / "coordination.sqlite", thread=False)
     store.start()

@@ -55,9 +55,6 @@ class PartitionCode(Message):
     error_code: Int16 = 0
 
 
-TopicCodes = OfTopic[PartitionCode]
-
-
 class NameCode(Message):
     name: String = ""
     error_code: Int16 = 0

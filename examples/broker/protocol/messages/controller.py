@@ -69,7 +69,7 @@ class PartitionOutcome(TopicPartition):
     error_code: Int16 = 0
 
 
-class LeaderAndIsrResponse(Message):
+class ReplicaResponse(Message):
     error_code: Int16 = 0
     partitions: list[PartitionOutcome] = array()
 
@@ -77,11 +77,6 @@ class LeaderAndIsrResponse(Message):
 class StopReplicaRequest(ControllerRequest):
     delete: Boolean = False
     partitions: list[TopicPartition] = array()
-
-
-class StopReplicaResponse(Message):
-    error_code: Int16 = 0
-    partitions: list[PartitionOutcome] = array()
 
 
 class UpdateMetadataRequest(ControllerRequest):
@@ -140,9 +135,6 @@ class EpochEndOfPartition(Message):
     end_offset: Int64 = -1
 
 
-EpochEndOfTopic = OfTopic[EpochEndOfPartition]
-
-
 class OffsetForLeaderEpochResponse(Message):
     throttle_time_ms: Int32 = since(2, 0)
-    topics: list[EpochEndOfTopic] = array()
+    topics: list[OfTopic[EpochEndOfPartition]] = array()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from examples.broker.protocol.messages.common import Message, OfTopic, TopicCodes, TopicPartitions
+from examples.broker.protocol.messages.common import Message, OfTopic, PartitionCode, TopicPartitions
 from examples.broker.protocol.wire import Int16, Int32, Int64, NullableString, String, array, only, since
 
 
@@ -28,7 +28,7 @@ class OffsetCommitRequest(Message):
 
 class OffsetCommitResponse(Message):
     throttle_time_ms: Int32 = since(3, 0)
-    topics: list[TopicCodes] = array()
+    topics: list[OfTopic[PartitionCode]] = array()
 
 
 class OffsetFetchRequest(Message):
@@ -44,12 +44,9 @@ class OffsetOfPartition(Message):
     error_code: Int16 = 0
 
 
-OffsetsOfTopic = OfTopic[OffsetOfPartition]
-
-
 class OffsetFetchResponse(Message):
     throttle_time_ms: Int32 = since(3, 0)
-    topics: list[OffsetsOfTopic] = array()
+    topics: list[OfTopic[OffsetOfPartition]] = array()
     error_code: Int16 = since(2, 0)
 
 
@@ -61,4 +58,4 @@ class OffsetDeleteRequest(Message):
 class OffsetDeleteResponse(Message):
     error_code: Int16 = 0
     throttle_time_ms: Int32 = 0
-    topics: list[TopicCodes] = array()
+    topics: list[OfTopic[PartitionCode]] = array()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from examples.broker.protocol.messages.common import Message, OfTopic, TopicPartitions
+from examples.broker.protocol.messages.common import Message, OfTopic, PartitionCode, TopicPartitions
 from examples.broker.protocol.wire import (
     Int8,
     Int16,
@@ -37,9 +37,7 @@ class RecordError(Message):
     message: NullableString = None
 
 
-class ProducedPartition(Message):
-    index: Int32 = 0
-    error_code: Int16 = 0
+class ProducedPartition(PartitionCode):
     base_offset: Int64 = -1
     log_append_time_ms: Int64 = since(2, -1)
     log_start_offset: Int64 = since(5, -1)
@@ -47,11 +45,8 @@ class ProducedPartition(Message):
     error_message: NullableString = since(8, None)
 
 
-ProducedTopic = OfTopic[ProducedPartition]
-
-
 class ProduceResponse(Message):
-    topics: list[ProducedTopic] = array()
+    topics: list[OfTopic[ProducedPartition]] = array()
     throttle_time_ms: Int32 = since(1, 0)
 
 
@@ -84,9 +79,7 @@ class AbortedTransaction(Message):
     first_offset: Int64 = 0
 
 
-class FetchedPartition(Message):
-    index: Int32 = 0
-    error_code: Int16 = 0
+class FetchedPartition(PartitionCode):
     high_watermark: Int64 = -1
     last_stable_offset: Int64 = since(4, -1)
     log_start_offset: Int64 = since(5, -1)
@@ -95,14 +88,11 @@ class FetchedPartition(Message):
     records: NullableBytes = None
 
 
-FetchedTopic = OfTopic[FetchedPartition]
-
-
 class FetchResponse(Message):
     throttle_time_ms: Int32 = since(1, 0)
     error_code: Int16 = since(7, 0)
     session_id: Int32 = since(7, 0)
-    topics: list[FetchedTopic] = array()
+    topics: list[OfTopic[FetchedPartition]] = array()
 
 
 class ListOffsetsPartition(Message):
@@ -121,21 +111,16 @@ class ListOffsetsRequest(Message):
     topics: list[ListOffsetsTopic] = array()
 
 
-class ListedPartition(Message):
-    index: Int32 = 0
-    error_code: Int16 = 0
+class ListedPartition(PartitionCode):
     old_style_offsets: list[Int64] = array(0, 0)
     timestamp: Int64 = since(1, -1)
     offset: Int64 = since(1, -1)
     leader_epoch: Int32 = since(4, -1)
 
 
-ListedTopic = OfTopic[ListedPartition]
-
-
 class ListOffsetsResponse(Message):
     throttle_time_ms: Int32 = since(2, 0)
-    topics: list[ListedTopic] = array()
+    topics: list[OfTopic[ListedPartition]] = array()
 
 
 class DeleteRecordsPartition(Message):
@@ -143,11 +128,8 @@ class DeleteRecordsPartition(Message):
     offset: Int64 = 0
 
 
-DeleteRecordsTopic = OfTopic[DeleteRecordsPartition]
-
-
 class DeleteRecordsRequest(Message):
-    topics: list[DeleteRecordsTopic] = array()
+    topics: list[OfTopic[DeleteRecordsPartition]] = array()
     timeout_ms: Int32 = 0
 
 
@@ -157,12 +139,9 @@ class DeletedPartition(Message):
     error_code: Int16 = 0
 
 
-DeletedRecordsTopic = OfTopic[DeletedPartition]
-
-
 class DeleteRecordsResponse(Message):
     throttle_time_ms: Int32 = 0
-    topics: list[DeletedRecordsTopic] = array()
+    topics: list[OfTopic[DeletedPartition]] = array()
 
 
 class InitProducerIdRequest(Message):

@@ -166,12 +166,12 @@ class Instructions:
     def close(self) -> None:
         self._task.cancel()
 
-    def _lead_or_follow(self, message: m.LeaderAndIsrRequest) -> Steps[m.LeaderAndIsrResponse]:
+    def _lead_or_follow(self, message: m.LeaderAndIsrRequest) -> Steps[m.ReplicaResponse]:
         outcomes = []
         self._set_live_nodes(message.live_leaders)
         for state in message.states:
             if message.incarnation != self._incarnation():
-                return m.LeaderAndIsrResponse(ErrorCode.STALE_CONTROLLER_EPOCH)
+                return m.ReplicaResponse(ErrorCode.STALE_CONTROLLER_EPOCH)
             key, code = (state.topic, state.partition), ErrorCode.NONE
             # Clients ask for metadata after an error of this partition. It must be up to date by then.
             self._replicas.metadata.learn(key, KnownPartition(_leadership(state), tuple(state.replicas)))
@@ -187,7 +187,7 @@ class Instructions:
             yield
         self._follower.refresh()
         self._replicas.check_disk()
-        return m.LeaderAndIsrResponse(ErrorCode.NONE, outcomes)
+        return m.ReplicaResponse(ErrorCode.NONE, outcomes)
 
     def _set_live_nodes(self, live: Collection[m.LiveBroker]) -> None:
         self._replicas.metadata.set_live_nodes(
@@ -216,7 +216,7 @@ class Instructions:
             self._introduced()
         return m.UpdateMetadataResponse()
 
-    def _stop(self, message: m.StopReplicaRequest) -> Steps[m.StopReplicaResponse]:
+    def _stop(self, message: m.StopReplicaRequest) -> Steps[m.ReplicaResponse]:
         outcomes = []
         for part in message.partitions:
             yield
@@ -231,7 +231,7 @@ class Instructions:
                 code = ErrorCode.KAFKA_STORAGE_ERROR
             outcomes.append(m.PartitionOutcome(*key, code))
         self._follower.refresh()
-        return m.StopReplicaResponse(ErrorCode.NONE, outcomes)
+        return m.ReplicaResponse(ErrorCode.NONE, outcomes)
 
 
 def _leadership(state: m.PartitionState) -> Leadership:

@@ -9,7 +9,7 @@ import attrs
 from examples.broker.groups.state.values import Commit, Identity
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import offsets as m
-from examples.broker.protocol.messages.common import PartitionCode, TopicCodes, by_topic, parts_of
+from examples.broker.protocol.messages.common import OfTopic, PartitionCode, by_topic, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,5 +68,5 @@ class OffsetHandlers:
             reply(m.OffsetDeleteResponse(error.code))
 
 
-def _by_topic(codes: Mapping[Key, ErrorCode]) -> list[TopicCodes]:
+def _by_topic(codes: Mapping[Key, ErrorCode]) -> list[OfTopic[PartitionCode]]:
     return by_topic((name, PartitionCode(index, code)) for (name, index), code in codes.items())

@@ -22,7 +22,7 @@ def _values(hint, version, nulls):
             half = 1 << (_RANGES[wire.char] - 1)
             return st.integers(-half, half - 1)
         plain = st.text(max_size=6) if wire.text else st.binary(max_size=6)
-        return st.none() | plain if wire.nullable else plain
+        return st.none() | plain if type(None) in get_args(get_args(hint)[0]) else plain
     if get_origin(hint) is list:
         return st.lists(_values(get_args(hint)[0], version, nulls), max_size=3)
     if attrs.has(hint):

@@ -1,7 +1,5 @@
 """Old message sets against kafka-python's implementation of them, both directions."""
 
-import zlib
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -60,15 +58,6 @@ def test_nonsense_is_refused(data):
         run_at_once(to_batches(data, 1_000_000))
     except BrokerError as error:
         assert error.code is not ErrorCode.NONE
-
-
-def test_compression_that_is_not_understood_is_named():
-    """A codec that there is not is rejected with the code for it."""
-    data = bytearray(theirs([(None, b"x")], 1))
-    data[17] = 5
-    data[12:16] = zlib.crc32(bytes(data[16:])).to_bytes(4, "big")
-    with rejected(ErrorCode.UNSUPPORTED_COMPRESSION_TYPE):
-        run_at_once(to_batches(bytes(data), 1_000_000))
 
 
 def test_messages_that_unpack_to_too_much_are_rejected():

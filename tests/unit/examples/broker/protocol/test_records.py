@@ -104,14 +104,14 @@ def test_a_record_lies_inside_its_batch(body):
         list(islice(with_inside(body * 2, 2_000_000_000), 10))
 
 
-@pytest.mark.parametrize("size", [1, 60, len(ONE) - 1])
-def test_a_cut_batch_is_refused(size):
-    """A payload that ends inside a batch is rejected."""
-    with pytest.raises(BrokerError):
-        batches(ONE[:size])
-
-
-def test_an_old_format_is_named():
-    """Bytes of an older format are rejected with the code that says so."""
-    with rejected(ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT):
-        batches(ONE[:16] + b"\1" + ONE[17:])
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        *((ONE[:size], ErrorCode.CORRUPT_MESSAGE) for size in (1, 60, len(ONE) - 1)),
+        (ONE[:16] + b"\1" + ONE[17:], ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+    ],
+    ids=["almost nothing", "a part of the header", "without the last byte", "an older format"],
+)
+def test_what_is_no_whole_batch_is_rejected(data, code):
+    with rejected(code):
+        batches(data)

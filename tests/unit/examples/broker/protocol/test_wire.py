@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from examples.broker.protocol.apis import APIS
 from examples.broker.protocol.errors import MalformedRequest
+from examples.broker.protocol.messages.common import by_topic
 from examples.broker.protocol.messages.groups import HeartbeatResponse
 from examples.broker.protocol.messages.header import RequestHeader
-from examples.broker.protocol.messages.records import ProducePartition, ProduceRequest, ProduceTopic
+from examples.broker.protocol.messages.records import ProducePartition, ProduceRequest
 from examples.broker.protocol.messages.topics import MetadataRequest
 from examples.broker.protocol.wire import decode, encode
 
@@ -88,5 +89,5 @@ def test_null_and_empty_arrays_differ():
 def test_a_large_payload_is_not_copied_by_the_encoder():
     """The encoder hands a payload on as it is. It is copied once, when the frame is joined."""
     payload = b"x" * 100_000
-    pieces = encode(ProduceRequest(topics=[ProduceTopic("t", [ProducePartition(0, payload)])]), 7)
+    pieces = encode(ProduceRequest(topics=by_topic([("t", ProducePartition(0, payload))])), 7)
     assert any(piece is payload for piece in pieces)

@@ -6,12 +6,9 @@ import pytest
 
 from examples.broker.protocol.apis import ApiKey
 from examples.broker.protocol.errors import ErrorCode
-from examples.broker.protocol.messages.controller import (
-    EpochEndOfPartition,
-    EpochEndOfTopic,
-    OffsetForLeaderEpochResponse,
-)
-from examples.broker.protocol.messages.records import FetchedPartition, FetchedTopic, FetchResponse
+from examples.broker.protocol.messages.common import by_topic
+from examples.broker.protocol.messages.controller import EpochEndOfPartition, OffsetForLeaderEpochResponse
+from examples.broker.protocol.messages.records import FetchedPartition, FetchResponse
 from examples.broker.replication.leadership import Leadership
 from examples.broker.replication.peers.follower import _Fetcher
 from examples.broker.storage.topics import TopicStore
@@ -24,8 +21,8 @@ class Link:
     async def ask(self, api, *_):
         if api == ApiKey.FETCH:
             part = FetchedPartition(0, ErrorCode.OFFSET_OUT_OF_RANGE, high_watermark=1, log_start_offset=0)
-            return FetchResponse(topics=[FetchedTopic("t", [part])])
-        return OffsetForLeaderEpochResponse(topics=[EpochEndOfTopic("t", [EpochEndOfPartition(0, 0, 0, 1)])])
+            return FetchResponse(topics=by_topic([("t", part)]))
+        return OffsetForLeaderEpochResponse(topics=by_topic([("t", EpochEndOfPartition(0, 0, 0, 1))]))
 
 
 @pytest.mark.parametrize("is_aligned", [False, True])
