@@ -1,15 +1,20 @@
 """What several tests of the broker example need."""
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
+import google_crc32c
 import pytest
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.protocol.records import build, parse
 from examples.broker.replication.leadership import Leadership
 from examples.broker.replication.replica_manager import ReplicaManager
+from examples.broker.storage.log import Log
 from examples.broker.storage.topics import Topic
+
+T = TypeVar("T")
 
 
 @contextlib.contextmanager
@@ -18,6 +23,31 @@ def rejected(code: ErrorCode) -> Iterator[None]:
     with pytest.raises(BrokerError) as caught:
         yield
     assert code is caught.value.code
+
+
+def outcome(call: Callable[..., T], *arguments: Any, **more: Any) -> T | ErrorCode:
+    """Return what a call returns, or the code of its ``BrokerError``."""
+    try:
+        return call(*arguments, **more)
+    except BrokerError as error:
+        return error.code
+
+
+def batch_of(*values: bytes, timestamp: int = 1, **header: Any) -> bytes:
+    """Return a batch of records with these values and no keys."""
+    return build([(None, value) for value in values], timestamps=[timestamp] * len(values), **header)
+
+
+def with_attributes(data: bytes, attributes: int) -> bytes:
+    """Return a batch with these attributes and a valid checksum. The records stay as they are."""
+    checked = data[:21] + attributes.to_bytes(2, "big", signed=True) + data[23:]
+    return data[:17] + google_crc32c.value(checked[21:]).to_bytes(4, "big") + checked[21:]
+
+
+def append(log: Log, *values: bytes, **header: Any) -> int:
+    """Append a batch to the log of a leader. Return the offset of its first record."""
+    data = batch_of(*values, **header)
+    return log.append(data, parse(data))
 
 
 def lead(manager: ReplicaManager, name: str, partitions: int = 1, **topic: Any) -> None:

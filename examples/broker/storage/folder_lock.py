@@ -25,11 +25,6 @@ if TYPE_CHECKING:
 class FolderInUse(OSError):
     """Another process has the data folder."""
 
-    def __init__(self, folder: Path, holder: str) -> None:
-        super().__init__(f"the data folder {folder} is in use by process {holder}: stop it, or pass another --data")
-        self.folder = folder
-        self.holder = holder
-
 
 def folder_id(folder: Path, node_id: int) -> str:
     """Return the id of a node's data folder. A folder without an id becomes the node's.
@@ -70,7 +65,9 @@ class FolderLock:
             self._file.seek(0)
             holder = self._file.read().strip() or "unknown"
             self._file.close()
-            raise FolderInUse(folder, holder) from None
+            raise FolderInUse(
+                f"the data folder {folder} is in use by process {holder}: stop it, or pass another --data"
+            ) from None
         except OSError:
             self._file.close()
             raise

@@ -14,6 +14,7 @@ own thread.
 from __future__ import annotations
 
 from bisect import bisect_right
+from operator import itemgetter
 
 UNKNOWN = -1
 """In place of an epoch or an offset: none is that small here."""
@@ -23,8 +24,8 @@ class LeaderEpochs:
     """The first offset of each epoch. Both increase."""
 
     def __init__(self) -> None:
-        self._epochs: list[int] = []
-        self._starts: list[int] = []
+        self._begun: list[tuple[int, int]] = []
+        """Epoch and first offset of each."""
 
     @property
     def latest(self) -> int:
@@ -34,21 +35,19 @@ class LeaderEpochs:
     @property
     def last(self) -> tuple[int, int]:
         """The newest epoch and its first offset, or `UNKNOWN` for both."""
-        return (self._epochs[-1], self._starts[-1]) if self._epochs else (UNKNOWN, UNKNOWN)
+        return self._begun[-1] if self._begun else (UNKNOWN, UNKNOWN)
 
     def begin(self, epoch: int, offset: int) -> None:
         """Note that records from `offset` on have this epoch, if it is new."""
         if epoch <= self.latest:
             return
         self.truncate_to(offset)  # an epoch that begins where the next one does has no records
-        self._epochs.append(epoch)
-        self._starts.append(offset)
+        self._begun.append((epoch, offset))
 
     def truncate_to(self, offset: int) -> None:
         """Forget the epochs that begin at `offset` or later."""
-        while self._starts and self._starts[-1] >= offset:
-            self._starts.pop()
-            self._epochs.pop()
+        while self._begun and self._begun[-1][1] >= offset:
+            self._begun.pop()
 
     def end_of(self, epoch: int, log_end: int) -> tuple[int, int]:
         """Return the largest epoch that is not larger, and the offset after its last record.
@@ -59,14 +58,14 @@ class LeaderEpochs:
         >>> epochs.end_of(2, 150), epochs.end_of(1, 150), epochs.end_of(3, 150)
         ((2, 140), (0, 100), (3, 150))
         """
-        number = bisect_right(self._epochs, epoch)
+        number = bisect_right(self._begun, epoch, key=itemgetter(0))
         if not number:
             # All records here have later epochs. A log with this epoch differs from the first of them on.
-            return (epoch, self._starts[0]) if self._starts else (UNKNOWN, UNKNOWN)
-        end = self._starts[number] if number < len(self._starts) else log_end
-        return self._epochs[number - 1], end
+            return (epoch, self._begun[0][1]) if self._begun else (UNKNOWN, UNKNOWN)
+        end = self._begun[number][1] if number < len(self._begun) else log_end
+        return self._begun[number - 1][0], end
 
     def at(self, offset: int) -> int:
         """Return the epoch of an offset, or `UNKNOWN` if it is before the first epoch."""
-        number = bisect_right(self._starts, offset)
-        return self._epochs[number - 1] if number else UNKNOWN
+        number = bisect_right(self._begun, offset, key=itemgetter(1))
+        return self._begun[number - 1][0] if number else UNKNOWN

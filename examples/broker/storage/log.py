@@ -90,9 +90,8 @@ class Log:
         self.start_offset = min(max(start_offset, self._bases[0]), self.next_offset)
         if last_epoch[1] == self.next_offset:
             self.epochs.begin(*last_epoch)
-        if (
-            fsync is not Fsync.NEVER and self.size
-        ):  # the last process may have been killed before it forced its last batch
+        # The last process may have been killed before it forced its last batch.
+        if fsync is not Fsync.NEVER and self.size:
             self._unsynced[self._segments[-1]] = None
             self._noted_end = self.next_offset
             if fsync is Fsync.ALWAYS:

@@ -1,4 +1,4 @@
-"""What the broker's unit tests share: any message of the protocol, built from its declaration, and logs."""
+"""What the broker's unit tests share: any message of the protocol, logs, replicas and trees."""
 
 import functools
 from typing import Annotated, get_args, get_origin
@@ -7,8 +7,16 @@ import attrs
 import pytest
 from hypothesis import strategies as st
 
+from examples.broker.controller.tree import layout
+from examples.broker.coordination.embedded import EmbeddedStore
 from examples.broker.protocol.wire import fields_of
+from examples.broker.replication.cluster import Cluster
+from examples.broker.replication.replica_manager import ReplicaManager
+from examples.broker.replication.settings import ReplicationSettings
+from examples.broker.storage.disk import Fsync
 from examples.broker.storage.log import Log
+from examples.broker.storage.topics import TopicStore
+from purgatory import ActionQueue
 
 _RANGES = {"b": 8, "h": 16, "i": 32, "q": 64}
 
@@ -58,3 +66,30 @@ def open_log(tmp_path):
     yield open_log
     for log in opened.values():
         log.close()
+
+
+@pytest.fixture
+def make_replicas(tmp_path, mock_timer):
+    """Make the replica manager of node 1, by default alone. It is closed in the end."""
+    made = []
+
+    def make_replicas(ports=(1,), folder=tmp_path, **settings):
+        store = TopicStore(folder, durably=settings.get("fsync") is Fsync.ALWAYS)
+        cluster, settings = Cluster(ports=ports), ReplicationSettings(**settings)
+        made.append(ReplicaManager(cluster, settings, store, mock_timer, ActionQueue()))
+        return made[-1]
+
+    yield make_replicas
+    for replicas in made:
+        replicas.shut_down()
+        replicas.close()
+
+
+@pytest.fixture
+def tree_store(tmp_path):
+    """A tree of its own."""
+    store = EmbeddedStore(tmp_path / "tree.sqlite", thread=False)
+    store.start()
+    layout.make_roots(store)
+    yield store
+    store.close()

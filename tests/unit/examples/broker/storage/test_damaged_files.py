@@ -6,11 +6,10 @@ import time
 import pytest
 from structlog.testing import capture_logs
 
-from examples.broker.protocol.records import build, parse
 from examples.broker.storage.replica_folders import find_topics
 from examples.broker.storage.topics import DamagedFile, Topic, TopicStore
+from tests.support.broker import append
 
-BATCH = build([(None, b"x")], timestamps=[1])
 DAMAGED = [b"", b"{", b"[1]", b"\xff\xfe", b'{"topics": {"t": {"parts": 1}}, "producer_ids": 0}', b'{"topics": {}}']
 
 
@@ -32,7 +31,7 @@ def test_topics_are_found_by_their_folders(tmp_path, open_log):
 
 def test_other_files_are_ignored(tmp_path, open_log):
     """A copy in a log's folder, or a folder that is no partition's, does not stop the node."""
-    open_log().append(BATCH, parse(BATCH))
+    append(open_log(), b"x")
     for name in ("copy.log", "1.log", "00000000000000000000.log.old"):
         (tmp_path / "t-0" / name).write_bytes(b"copy")
     for name in ("t-copy", "é-0"):

@@ -9,12 +9,13 @@ import pytest
 from structlog.testing import capture_logs
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
-from examples.broker.protocol.records import build, parse
 from examples.broker.storage import topics
 from examples.broker.storage.disk import Disk, Fsync
 from examples.broker.storage.topics import TopicStore
+from tests.support.broker import append, outcome
 
 FULL = OSError(28, "No space left on device")
+REJECTED = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 @pytest.fixture
@@ -31,9 +32,10 @@ def full(monkeypatch):
     return is_full
 
 
-def small_files_rejected():
-    """Have the disk reject the files that are replaced as a whole."""
-    return mock.patch("examples.broker.storage.topics.replace_file", side_effect=FULL)
+@pytest.fixture
+def now():
+    """The time of the disk, which a test moves."""
+    return [1_000.0]
 
 
 @pytest.fixture
@@ -58,77 +60,46 @@ def log(open_log, disk):
     return open_log(disk=disk)
 
 
-def append(log, sequence, value=b"x", epoch=0):
-    data = build([(None, value)], timestamps=[1], producer=(9, epoch, sequence))
-    return log.append(data, parse(data))
-
-
-def code_of(log, sequence, **more):
-    with pytest.raises(BrokerError) as caught:
-        append(log, sequence, **more)
-    return caught.value.code
-
-
-@pytest.fixture
-def now():
-    """The time of the disk, which a test moves."""
-    return [1_000.0]
+def send(log, *sequences):
+    """Append batches of an idempotent producer. Gives the offset or the error code of each."""
+    return [outcome(append, log, b"x", producer=(9, 0, sequence)) for sequence in sequences]
 
 
 def test_while_the_disk_fails_nothing_is_tried(log, full, heal):
     """After one failed write every append is rejected, without a write, until a probe succeeds."""
     for full[0] in (True, False):
-        assert ErrorCode.KAFKA_STORAGE_ERROR is code_of(log, 0)
+        assert [REJECTED] == send(log, 0)
     heal()
-    assert 0 == append(log, 0)
+    assert [0] == send(log, 0)
 
 
 def test_a_batch_behind_a_rejected_one_is_not_out_of_order(log, full, heal):
     """Batches in flight behind it get the storage error until it has come again. A known duplicate is answered."""
     full[0] = False
-    append(log, 0)
+    send(log, 0)
     full[0] = True
-    assert [ErrorCode.KAFKA_STORAGE_ERROR] * 3 == [code_of(log, sequence) for sequence in (1, 2, 3)]
-    assert 0 == append(log, 0)
+    assert [REJECTED, REJECTED, REJECTED, 0] == send(log, 1, 2, 3, 0)
     heal()
-    assert ErrorCode.KAFKA_STORAGE_ERROR is code_of(log, 2)
-    assert [1, 2, 3] == [append(log, sequence) for sequence in (1, 2, 3)]
-    assert ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER is code_of(log, 9)
-
-
-def test_the_first_batch_of_a_producer_may_be_the_rejected_one(log, full, heal):
-    """Nothing of a producer that is not known yet is appended before the batch that the disk rejected."""
-    code_of(log, 0)
-    heal()
-    assert ErrorCode.KAFKA_STORAGE_ERROR is code_of(log, 1)
-    assert [0, 1] == [append(log, sequence) for sequence in (0, 1)]
-
-
-def test_a_producer_may_begin_a_new_epoch(log, full, heal):
-    """A producer that gave the rejected batch up and numbers its records in a new epoch is not held back."""
-    code_of(log, 0)
-    heal()
-    assert 0 == append(log, 0, epoch=1)
+    assert [REJECTED, 1, 2, 3, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER] == send(log, 2, 1, 2, 3, 9)
 
 
 def test_what_cannot_be_forced_to_the_disk_is_taken_back(open_log, disk, full, heal, monkeypatch):
     """With `always`, a batch that fsync rejects is not in the log afterwards, and appended when it comes again."""
     full[0] = False
     log = open_log(fsync=Fsync.ALWAYS, disk=disk)
-    append(log, 0)
+    send(log, 0)
     with monkeypatch.context() as patch:
         rejects = mock.Mock(side_effect=OSError(5, "Input/output error"))
         patch.setattr("examples.broker.storage.segment.os.fsync", rejects)
-        assert ErrorCode.KAFKA_STORAGE_ERROR is code_of(log, 1)
+        assert [REJECTED] == send(log, 1)
     assert 1 == log.next_offset
     heal()
-    assert 1 == append(log, 1)
+    assert [1] == send(log, 1)
 
 
 def test_an_incident_is_two_lines(log, full, heal):
     with capture_logs() as lines:
-        for _ in range(50):
-            code_of(log, 0)
+        send(log, *[0] * 50)
         heal()
     assert ["a write failed", "writes succeed again"] == [line["event"] for line in lines]
 
@@ -157,13 +128,20 @@ def test_a_disk_that_fails_again_soon_is_probed_less_often(disk, now):
     assert wait_for_probe() <= 1
 
 
-def test_a_full_disk_gives_no_producer_id_twice(tmp_path):
+@pytest.fixture
+def store(tmp_path):
+    return TopicStore(tmp_path)
+
+
+def small_files_rejected():
+    """Have the disk reject the files that are replaced as a whole."""
+    return mock.patch("examples.broker.storage.topics.replace_file", side_effect=FULL)
+
+
+def test_a_full_disk_gives_no_producer_id_twice(store, tmp_path):
     """When the next block of producer ids cannot be reserved, none of it is given, also after a restart."""
-    store = TopicStore(tmp_path)
     with small_files_rejected():
-        for _ in range(2):
-            with pytest.raises(BrokerError):
-                store.next_producer_id()
+        assert [REJECTED, REJECTED] == [outcome(store.next_producer_id) for _ in range(2)]
     first = store.next_producer_id()
     assert first < TopicStore(tmp_path).next_producer_id()
 
@@ -177,9 +155,8 @@ async def test_a_checkpoint_is_written_beside_the_loop(tmp_path, monkeypatch):
     assert threading.current_thread() not in threads
 
 
-async def test_a_checkpoint_beside_the_loop_replaces_none_that_follows(tmp_path, monkeypatch):
+async def test_a_checkpoint_beside_the_loop_replaces_none_that_follows(store, tmp_path, monkeypatch):
     """While a thread is about to write it, records are deleted. That checkpoint is the one in the file."""
-    store = TopicStore(tmp_path)
     real = asyncio.to_thread
 
     async def late(write, *arguments):
@@ -191,9 +168,8 @@ async def test_a_checkpoint_beside_the_loop_replaces_none_that_follows(tmp_path,
     assert (5, 6) == store.checkpoint_of("t-0") == TopicStore(tmp_path).checkpoint_of("t-0")
 
 
-async def test_a_partition_that_is_removed_during_a_checkpoint_is_written_later(tmp_path, monkeypatch):
+async def test_a_partition_that_is_removed_during_a_checkpoint_is_written_later(store, tmp_path, monkeypatch):
     """A new partition of that name does not begin where the removed one was."""
-    store = TopicStore(tmp_path)
     store.save_checkpoint({"t-0": [1, 2]})
     real = topics.replace_file
 
@@ -208,8 +184,7 @@ async def test_a_partition_that_is_removed_during_a_checkpoint_is_written_later(
     assert (0, 0) == store.checkpoint_of("t-0") == TopicStore(tmp_path).checkpoint_of("t-0")
 
 
-def test_a_checkpoint_that_was_not_written_is_written_later(tmp_path):
-    store = TopicStore(tmp_path)
+def test_a_checkpoint_that_was_not_written_is_written_later(store, tmp_path):
     with small_files_rejected():
         store.save_checkpoint({"t-0": [1, 2]})
     store.disk.is_failing = False

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from examples.broker.protocol.records import batches, build, parse
+from examples.broker.protocol.records import batches, parse
 from examples.broker.storage.leader_epochs import UNKNOWN, LeaderEpochs
+from tests.support.broker import batch_of
 
 
 def epochs(*entries):
@@ -42,7 +43,7 @@ def test_epoch_of_an_offset():
 
 def test_latest_epoch():
     assert UNKNOWN == epochs().latest
-    assert 1 == len(epochs((1, 4), (2, 4))._epochs), "an epoch without records is replaced by the next"
+    assert 1 == len(epochs((1, 4), (2, 4))._begun), "an epoch without records is replaced by the next"
     known = epochs((0, 0), (2, 5), (7, 9))
     known.truncate_to(9)
     assert 2 == known.latest, "what begins at a cut or behind it is forgotten"
@@ -50,7 +51,7 @@ def test_latest_epoch():
 
 def test_epoch_is_in_the_batch(open_log):
     """A batch carries its leader's epoch, is sound, and restores it when the log is opened again."""
-    log, data = open_log(), build([(None, b"x")], timestamps=[1])
+    log, data = open_log(), batch_of(b"x")
     for epoch in (3, 5):
         log.append(data, parse(data), epoch)
     assert [3, 5] == [batch.leader_epoch for batch in batches(log.read(0, 2, 10_000))]

@@ -3,28 +3,18 @@
 import os
 from unittest.mock import Mock
 
-import google_crc32c
 import pytest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.records import batches, build, parse, records_of
 from examples.broker.protocol.steps import run_at_once
 from examples.broker.storage.disk import Fsync
 from examples.broker.storage.log import Log
 from examples.broker.storage.segment import Segment
-from tests.support.broker import rejected
-
-
-def payload(*values, producer=(-1, -1, -1), timestamp=1_000):
-    return build([(None, value) for value in values], timestamps=[timestamp] * len(values), producer=producer)
-
-
-def append(log, *values, **kwargs):
-    data = payload(*values, **kwargs)
-    return log.append(data, parse(data))
+from tests.support.broker import append, batch_of, outcome, rejected, with_attributes
 
 
 def found(log, timestamp, limit=None):
@@ -39,8 +29,7 @@ def values(log, offset=None, limit=None):
         data = log.read(offset, limit, 1 << 20)
         for batch in batches(data):
             found += [r.value for r in records_of(data, batch) if r.offset >= offset]
-            last = batch.next_offset
-        offset = last
+        offset = batch.next_offset
     return found
 
 
@@ -65,34 +54,27 @@ def test_reading_gives_one_batch_at_least(log):
     """A reader with a small buffer gets one whole batch. More only while they fit."""
     for _ in range(3):
         append(log, b"x" * 100)
-    size = len(payload(b"x" * 100))
+    size = len(batch_of(b"x" * 100))
     assert [1, 1, 2] == [len(batches(log.read(0, 3, limit))) for limit in (1, size, 2 * size)]
 
 
 def test_reading_outside_the_log_is_refused(log):
     append(log, b"a")
     log.delete_before(1)
-    for offset in (0, 2):
-        with rejected(ErrorCode.OFFSET_OUT_OF_RANGE):
-            log.read(offset, 1, 100)
+    assert [ErrorCode.OFFSET_OUT_OF_RANGE] * 2 == [outcome(log.read, offset, 1, 100) for offset in (0, 2)]
 
 
 def test_segments_roll_and_are_deleted(log):
-    for number in range(20):
-        append(log, b"%03d" % number * 50)
+    """Distances count across them."""
+    written = [b"%03d" % number * 50 for number in range(20)]
+    for value in written:
+        append(log, value)
     assert 4 < len(list(log.folder.iterdir()))
-    assert [b"%03d" % number * 50 for number in range(20)] == values(log)
+    assert written == values(log)
+    assert (20 * len(batch_of(written[0])), 0) == (log.distance(0, 20), log.distance(20, 20))
+    assert log.size == log.distance(0, 20)
     log.delete_before(19)
-    assert 19 == log.start_offset
-    assert 1 == len(list(log.folder.iterdir()))
-    assert [b"019" * 50] == values(log)
-
-
-def test_distance_counts_across_segments(log):
-    for _ in range(20):
-        append(log, b"x" * 150)
-    assert 20 * len(payload(b"x" * 150)) == log.distance(0, 20) == log.size
-    assert 0 == log.distance(20, 20)
+    assert (19, 1, written[19:]) == (log.start_offset, len(list(log.folder.iterdir())), values(log))
 
 
 def test_a_log_that_was_never_closed_is_found_whole(tmp_path, open_log):
@@ -173,7 +155,7 @@ def test_a_replica_keeps_the_leaders_offsets(tmp_path, open_log):
         replica.append_replicated(leader.read(0, 3, 1 << 20))
         assert leader.distance(0, 3) == replica.size
     assert [b"a", b"b", b"c"] == values(replica)
-    with pytest.raises(BrokerError):
+    with rejected(ErrorCode.OFFSET_OUT_OF_RANGE):
         replica.append_replicated(leader.read(4, 5, 1000))
     replica.restart_at(4)
     replica.append_replicated(leader.read(4, 5, 1000))
@@ -194,10 +176,8 @@ def test_timestamps_find_records_inside_a_batch(log, codec):
 
 
 def test_a_batch_that_is_broken_inside_has_no_timestamps(log):
-    data = bytearray(payload(b"x"))
-    data[22] = 4
-    data[17:21] = google_crc32c.value(bytes(data[21:])).to_bytes(4, "big")
-    log.append(bytes(data), parse(bytes(data)))
+    data = with_attributes(batch_of(b"x"), 4)
+    log.append(data, parse(data))
     with rejected(ErrorCode.CORRUPT_MESSAGE):
         found(log, 1, 1)
 
@@ -255,24 +235,20 @@ def test_fsync_policies(tmp_path, monkeypatch, policy, calls):
     assert calls == len(synced)
 
 
-def test_a_batch_sent_again_is_not_appended_again(open_log):
-    log = open_log()
-    for _ in range(2):
-        assert 0 == append(log, b"a", b"b", producer=(9, 0, 0))
-        assert 2 == append(log, b"c", producer=(9, 0, 2))
+@pytest.mark.parametrize("where", ["in the log", "in the log that is opened again", "in a replica of the log"])
+def test_a_batch_sent_again_is_not_appended_again(log, where, tmp_path, open_log):
+    """A batch that came from a leader is known when its producer sends it here, where the new leader is."""
+    batches = [((b"a", b"b"), 0), ((b"c",), 2)]
+    for batch, sequence in batches:
+        append(log, *batch, producer=(9, 0, sequence))
+    if "again" in where:
         log = open_log()
+    elif "replica" in where:
+        leader, log = log, open_log(tmp_path / "replica")
+        log.append_replicated(leader.read(0, 3, 1000))
+    assert [0, 2] == [append(log, *batch, producer=(9, 0, sequence)) for batch, sequence in batches]
     assert 3 == append(log, b"d", producer=(9, 0, 3))
     assert [b"a", b"b", b"c", b"d"] == values(log)
-
-
-def test_a_replica_recognises_what_its_leader_had(log, tmp_path, open_log):
-    """A batch that came from a leader is known when its producer sends it here, where the new leader is."""
-    append(log, b"a", b"b", producer=(9, 0, 0))
-    append(log, b"c", producer=(9, 0, 2))
-    replica = open_log(tmp_path / "replica")
-    replica.append_replicated(log.read(0, 3, 1000))
-    assert [0, 2] == [append(replica, b"a", b"b", producer=(9, 0, 0)), append(replica, b"c", producer=(9, 0, 2))]
-    assert 3 == append(replica, b"d", producer=(9, 0, 3))
 
 
 def test_truncation_does_not_read_what_stays(log, monkeypatch):
@@ -283,29 +259,22 @@ def test_truncation_does_not_read_what_stays(log, monkeypatch):
     monkeypatch.setattr(Segment, "_scan", lambda _: pytest.fail("the log was read"))
     log.truncate_to(4)
     assert 3 == append(log, b"x" * 300, producer=(1, 0, 3))
-    with pytest.raises(BrokerError, match="OUT_OF_ORDER_SEQUENCE_NUMBER"):
-        append(log, b"x", producer=(1, 0, 5))
+    assert ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER is outcome(append, log, b"x", producer=(1, 0, 5))
     assert [4, 5] == [append(log, b"x", producer=(1, 0, 4)), append(log, b"y", producer=(2, 0, 9))]
 
 
 @pytest.mark.parametrize(
-    ("producer", "code"),
+    ("epoch", "sequence", "answer"),
     [
-        ((9, 1, 5), ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
-        ((9, 0, 1), ErrorCode.INVALID_PRODUCER_EPOCH),
-        ((9, 2, 1), ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER),
+        pytest.param(1, 5, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, id="a gap"),
+        pytest.param(0, 1, ErrorCode.INVALID_PRODUCER_EPOCH, id="an epoch gone by"),
+        pytest.param(2, 1, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, id="a new epoch that does not start at 0"),
+        pytest.param(1, 0, 2, id="the sequence after the largest"),
     ],
 )
-def test_gaps_and_old_epochs_are_refused(log, producer, code):
-    """A gap in the sequence, an epoch gone by, and a new epoch that doesn't start at 0 are rejected."""
-    append(log, b"a", producer=(9, 1, 0))
-    with rejected(code):
-        append(log, b"b", producer=producer)
-
-
-def test_sequences_wrap(log):
-    append(log, b"a", b"b", producer=(9, 0, 2**31 - 2))
-    assert 2 == append(log, b"c", producer=(9, 0, 0))
+def test_sequences_have_no_gap(log, epoch, sequence, answer):
+    append(log, b"a", b"b", producer=(9, 1, 2**31 - 2))
+    assert answer == outcome(append, log, b"c", producer=(9, epoch, sequence))
 
 
 def test_a_deleted_record_is_passed_over_although_its_batch_is_as_late(log):
