@@ -144,7 +144,7 @@ class Broker:
             rounds += 1
             try:
                 self.server.close_slow_and_idle()
-                self.replicas.shrink_isrs()
+                self.replicas.adapt_isrs()
                 self.replicas.check_disk()
                 self._look_for_conflict()
                 self.server.run_actions()

@@ -152,23 +152,18 @@ class Partition:
         """The position that a replica needs to be in sync: all records that any leader has committed are below."""
         return max(self.high_watermark, self._epoch_start)
 
-    def shrink_isr(self, now: float, lag_s: float) -> None:
-        """Want in-sync replicas without those that lag for too long."""
-        if not self.is_leader:
-            return
-        gone = self.isr & self.followers.behind(now, lag_s, self.log.next_offset)
-        if gone:
-            self.wanted_isr = self.wanted_isr or frozenset(self.isr - gone)
+    def adapt_isr(self, now: float, lag_s: float) -> None:
+        """Want in-sync replicas without those that lag for too long.
 
-    def grow_isr(self, now: float, lag_s: float) -> None:
-        """Want replicas that are in sync, but could not join when they reached the watermark."""
-        if not self.is_leader:
+        Otherwise want those, too, that are in sync, but could not join when they reached the watermark.
+        """
+        if not self.is_leader or self.wanted_isr is not None:
             return
-        come = {node for node in self.followers.at_least(self.safe_offset) - self.isr if self._may_join(node)}
-        if come:
-            come -= self.followers.behind(now, lag_s, self.log.next_offset)
-        if come:
-            self.wanted_isr = self.wanted_isr or frozenset(self.isr | come)
+        late = self.followers.behind(now, lag_s, self.log.next_offset)
+        come = {node for node in self.followers.at_least(self.safe_offset) - late if self._may_join(node)}
+        wanted = self.isr - late if self.isr & late else self.isr | come
+        if wanted != self.isr:
+            self.wanted_isr = frozenset(wanted)
 
     def settle_isr(self, isr: Iterable[int], version: int) -> bool:
         """Use the in-sync replicas that the store has. Returns whether the watermark moved."""

@@ -252,12 +252,11 @@ class ReplicaManager:
         if partition.is_leader and partition.wanted_isr is not None:
             self.propose_isr(partition, partition.wanted_isr)
 
-    def shrink_isrs(self) -> None:
+    def adapt_isrs(self) -> None:
         """Propose ISRs without lagging replicas, and with those that could not join at once."""
         now = time.monotonic()
         for partition in self.partitions.values():
-            partition.shrink_isr(now, self.settings.lag_ms / 1_000)
-            partition.grow_isr(now, self.settings.lag_ms / 1_000)
+            partition.adapt_isr(now, self.settings.lag_ms / 1_000)
             self._propose(partition)
 
     def changed(self, *partitions: Partition) -> None:

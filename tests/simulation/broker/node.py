@@ -186,7 +186,7 @@ class Node:
         return True
 
     def keep_house(self):
-        self.replicas.shrink_isrs()
+        self.replicas.adapt_isrs()
         self.replicas.check_disk()
         self.run_actions()
         self.replicas.checkpoint()

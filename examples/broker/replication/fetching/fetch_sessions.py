@@ -136,8 +136,7 @@ class FetchSession:
 class FetchSessions:
     """The sessions that are kept, and the sessions of each partition."""
 
-    def __init__(self, *, most: int = _MOST_SESSIONS) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._sessions: dict[int, FetchSession] = {}  # the one that was used last is the last
         self._watching: dict[Key, dict[int, FetchSession]] = {}
 
@@ -189,7 +188,7 @@ class FetchSessions:
         return sessions
 
     def _has_room(self, now: float) -> bool:
-        if len(self._sessions) < self._most:
+        if len(self._sessions) < _MOST_SESSIONS:
             return True
         session_id, oldest = next(iter(self._sessions.items()))
         if now - oldest.clock.at < _IDLE_S:

@@ -2,32 +2,22 @@
 
 import pytest
 
-from examples.broker.protocol.records import build
-from examples.broker.replication.cluster import Cluster
 from examples.broker.replication.fetching.fetch_sessions import CONSUMER, Wanted
 from examples.broker.replication.followers import FetchClock
 from examples.broker.replication.leadership import Leadership
-from examples.broker.replication.replica_manager import ReplicaManager
-from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.replication.topic_manager import TopicManager
-from examples.broker.storage.disk import Fsync
-from examples.broker.storage.topics import Topic, TopicStore
-from purgatory import ActionQueue
-from tests.support.broker import lead
-from timer import MockTimer
+from examples.broker.storage.topics import Topic
+from tests.support.broker import batch_of, lead
 
 KEY = ("t", 0)
-BATCH = build([(None, b"x" * 50)], timestamps=[1])
+BATCH = batch_of(b"x" * 50)
 
 
 class Fixture:
     """Node 1 of three."""
 
-    def __init__(self, store, **settings):
-        self.timer, self.actions = MockTimer(), ActionQueue()
-        self.manager = ReplicaManager(
-            Cluster(ports=(1, 2, 3)), ReplicationSettings(lag_ms=3_000, **settings), store, self.timer, self.actions
-        )
+    def __init__(self, manager, timer):
+        self.manager, self.timer, self.actions = manager, timer, manager.actions
         self.manager.metadata.set_live_nodes({node: ("host", node) for node in (1, 2, 3)})
 
     @property
@@ -42,8 +32,8 @@ class Fixture:
 class Leader(Fixture):
     """A leader with a topic, and what it answered."""
 
-    def __init__(self, folder, **settings):
-        super().__init__(TopicStore(folder, durably=settings.get("fsync") is Fsync.ALWAYS), **settings)
+    def __init__(self, manager, timer):
+        super().__init__(manager, timer)
         self.topics = TopicManager(self.manager)
         lead(self.manager, "t", 2)
         self.run()
@@ -109,9 +99,9 @@ class Leader(Fixture):
 class Node(Fixture):
     """A node whose leader is named by a controller."""
 
-    def __init__(self, folder):
-        super().__init__(store := TopicStore(folder))
-        store.topics["t"] = Topic("t", 1, (1, 2, 3), {"min.insync.replicas": "2"})
+    def __init__(self, manager, timer):
+        super().__init__(manager, timer)
+        manager.store.topics["t"] = Topic("t", 1, (1, 2, 3), {"min.insync.replicas": "2"})
         self.told, self.wishes, self.version = [], [], 0
         self.manager.propose_isr = lambda _, isr: self.wishes.append(sorted(isr))
         self.manager.on_leading = lambda key: self.told.append(("leads", key))
@@ -140,20 +130,9 @@ class Node(Fixture):
 
 
 @pytest.fixture
-def closes():
-    """Takes what has a replica manager and a timer, returns it, and closes both in the end."""
-    made = []
-    yield lambda node: made.append(node) or node
-    for node in made:
-        node.manager.shut_down()
-        node.manager.close()
-        node.timer.shutdown()
-
-
-@pytest.fixture
-def make_leader(tmp_path, closes):
+def make_leader(make_replicas, mock_timer):
     """Make a leader with settings of its own."""
-    return lambda **settings: closes(Leader(tmp_path, **settings))
+    return lambda **settings: Leader(make_replicas((1, 2, 3), lag_ms=3_000, **settings), mock_timer)
 
 
 @pytest.fixture
@@ -162,5 +141,5 @@ def leader(make_leader):
 
 
 @pytest.fixture
-def node(tmp_path, closes):
-    return closes(Node(tmp_path))
+def node(make_replicas, mock_timer):
+    return Node(make_replicas((1, 2, 3), lag_ms=3_000), mock_timer)

@@ -3,6 +3,7 @@
 import pytest
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
+from examples.broker.replication.fetching import fetch_sessions
 from examples.broker.replication.fetching.fetch_sessions import CONSUMER, FetchSessions, Wanted
 from tests.support.broker import rejected
 from tests.unit.examples.broker.replication.conftest import BATCH
@@ -135,7 +136,7 @@ def test_a_follower_that_names_nothing_stays_in_sync(leader, session, monkeypatc
     now = 1e9
     monkeypatch.setattr("examples.broker.replication.replica_manager.time.monotonic", lambda: now)
     go_on(leader, session)
-    leader.manager.shrink_isrs()
+    leader.manager.adapt_isrs()
     assert {1, 2} == leader.partition.wanted_isr, "3 has a session too, but was not heard of"
     assert silent != session.session_id
 
@@ -149,9 +150,10 @@ def test_the_epoch_begins_again_at_one():
     assert 1 == session.epoch
 
 
-def test_idle_sessions_make_room():
+def test_idle_sessions_make_room(monkeypatch):
     """Without room, a newcomer gets a session in the place of the one idle for longest, if that is long."""
-    sessions = FetchSessions(most=2)
+    monkeypatch.setattr(fetch_sessions, "_MOST_SESSIONS", 2)
+    sessions = FetchSessions()
     first, second = (sessions.open(0, 0, node=CONSUMER, wanted=BOTH, forgotten=[], now=0.0) for _ in range(2))
     assert not sessions.open(0, 0, node=CONSUMER, wanted=BOTH, forgotten=[], now=100.0).is_kept
     sessions.open(first.session_id, first.epoch, node=CONSUMER, wanted={}, forgotten=[], now=100.0)

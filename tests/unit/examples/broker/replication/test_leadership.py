@@ -41,10 +41,10 @@ def test_stopped_replica_answers_what_waits_and_keeps_its_records(node):
 
 def test_stopped_leader_does_not_write_the_in_sync_replicas_that_it_wanted(node):
     node.decide(1, 0)
-    node.partition.shrink_isr(time.monotonic() + 100, 3.0)
+    node.partition.adapt_isr(time.monotonic() + 100, 3.0)
     assert node.partition.wanted_isr == {1}
     node.manager.stop_replica(KEY)
-    node.manager.shrink_isrs()
+    node.manager.adapt_isrs()
     assert [] == node.wishes
 
 
@@ -95,7 +95,7 @@ def test_leaving_node_is_not_taken_in(node):
     node.decide(1, 0, isr=(1, 2))
     node.manager.metadata.set_live_nodes({each: ("host", each) for each in ALL}, [3])
     node.fetched(3, 0)
-    node.partition.grow_isr(1.0, 3.0)
+    node.partition.adapt_isr(1.0, 3.0)
     assert None is node.partition.wanted_isr
 
 

@@ -6,12 +6,9 @@ from pathlib import Path
 import pytest
 
 from examples.broker.protocol.errors import ErrorCode
-from examples.broker.replication.cluster import Cluster
 from examples.broker.replication.fetching.delayed_fetch import DelayedFetch
 from examples.broker.replication.fetching.fetch_sessions import Wanted
 from examples.broker.replication.leadership import Leadership
-from examples.broker.replication.replica_manager import ReplicaManager
-from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.storage.disk import Disk, Fsync
 from examples.broker.storage.topics import OFFSETS_TOPIC, TopicStore
 from tests.support.broker import delete, lead
@@ -162,11 +159,11 @@ def test_stopping_answers_everything(leader):
     assert [{KEY: (ErrorCode.REQUEST_TIMED_OUT, -1)}, "fetched"] == leader.answers
 
 
-def test_topics_and_watermarks_are_found_again(leader, next_process):
+def test_topics_and_watermarks_are_found_again(leader, make_replicas):
     leader.commit()
     leader.delete(1)
     leader.manager.checkpoint()
-    again = next_process()
+    again = make_replicas((1, 2, 3))
     lead(again, "t", 2)
     partition = again.partitions[KEY]
     assert (1, 1, 1) == (partition.log.start_offset, partition.high_watermark, partition.log.next_offset)
@@ -206,29 +203,12 @@ def test_a_write_to_many_partitions_checks_each_operation_once(leader, monkeypat
     assert [operation] == calls
 
 
-@pytest.fixture
-def next_process(leader):
-    """The manager of the node's next process, on the same data folder."""
-    made = []
-
-    def next_process():
-        store = TopicStore(leader.manager.store.folder)
-        nodes, settings = Cluster(ports=(1, 2, 3)), ReplicationSettings()
-        made.append(ReplicaManager(nodes, settings, store, leader.timer, leader.actions))
-        return made[-1]
-
-    yield next_process
-    for each in made:
-        each.shut_down()
-        each.close()
-
-
-def test_ends_are_those_of_now(leader, next_process):
+def test_ends_are_those_of_now(leader, make_replicas):
     """A node registers with the ends that its logs have then, those included that no controller has named yet."""
     leader.append()
     leader.manager.checkpoint()
     leader.manager.close()
-    restarted = next_process()
+    restarted = make_replicas((1, 2, 3))
     for index in (0, 1):
         (leader.manager.store.folder / f"t-{index}" / "topic_id").write_text("a")
     restarted.folders.open_all()
@@ -238,7 +218,7 @@ def test_ends_are_those_of_now(leader, next_process):
 
 
 @pytest.mark.parametrize(("is_cut", "end"), [(False, (4, 2)), (True, (0, 1))])
-def test_an_epoch_without_records_is_remembered(leader, next_process, is_cut, end):
+def test_an_epoch_without_records_is_remembered(leader, make_replicas, is_cut, end):
     """A leader may have committed records of earlier epochs alone. A cut forgets the epoch, as any other."""
     leader.append()
     leader.append()
@@ -246,7 +226,7 @@ def test_an_epoch_without_records_is_remembered(leader, next_process, is_cut, en
     if is_cut:
         leader.partition.log.truncate_to(1)
     leader.manager.checkpoint()
-    restarted = next_process()
+    restarted = make_replicas((1, 2, 3))
     (leader.manager.store.folder / "t-0" / "topic_id").write_text("a")
     restarted.folders.open_all()
     assert end == restarted.folders.ends()["t-0"]
