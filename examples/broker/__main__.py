@@ -148,11 +148,7 @@ async def _run_node(config: Config, *, watch_stdin: bool) -> None:
 
 
 def _run_cluster(options: argparse.Namespace, ports: tuple[int, ...], command: list[str]) -> int:
-    try:
-        lock = FolderLock(options.data)  # a second cluster's nodes would fail to start forever
-    except OSError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
+    lock = FolderLock(options.data)  # a second cluster's nodes would fail to start forever
     command = [*command, "--end-with-input", "--ports", ",".join(map(str, ports))]
     nodes = range(options.first_id, options.first_id + len(ports))
     try:
@@ -206,9 +202,9 @@ def main(arguments: list[str] | None = None) -> int:
         configs = [_config(options, node, ports) for node in nodes]
     except ValueError as error:
         parser.error(str(error))
-    if is_started_here:
-        return _run_cluster(options, ports, [sys.executable, "-m", "examples.broker", *arguments])
     try:
+        if is_started_here:
+            return _run_cluster(options, ports, [sys.executable, "-m", "examples.broker", *arguments])
         run(_run_node(configs[0], watch_stdin=options.end_with_input))
     except OSError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -10,9 +10,8 @@ the purgatories shut down (which answers all waiting operations), the answers ar
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -21,6 +20,7 @@ from examples.broker.groups.coordinator import Coordinator
 from examples.broker.replication.replica_manager import ReplicaManager
 from examples.broker.replication.topic_manager import TopicManager
 from examples.broker.service.cluster.membership import Membership
+from examples.broker.service.event_loop import OnLoop
 from examples.broker.service.handlers import by_api
 from examples.broker.service.handlers.configs import ConfigHandlers
 from examples.broker.service.handlers.groups import GroupHandlers
@@ -37,29 +37,10 @@ from purgatory import ActionQueue
 from timer import SystemTimer, SystemTimerReaper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from examples.broker.service.config import Config
 
 _log = structlog.get_logger(__name__)
 _HOUSEKEEPING_S = 0.25
-
-
-class _OnLoop:
-    """An executor that runs expired operations on the event loop, and then the checks that they queued."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, after: Callable[[], None]) -> None:
-        self._loop = loop
-        self._after = after
-
-    def submit(self, function: Callable[..., Any], /, *args: Any) -> None:
-        """Run a function on the loop soon. A closed loop has no clients left to answer."""
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._run, function, args)
-
-    def _run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-        function(*args)
-        self._after()
 
 
 class Broker:
@@ -110,8 +91,7 @@ class Broker:
     def _open(self, folder: str) -> None:
         """Open the logs, and make the parts of the node."""
         config = self.config
-        executor = _OnLoop(asyncio.get_running_loop(), self.server.run_actions)
-        self.timer = SystemTimerReaper("broker-timer", SystemTimer("broker", executor=executor))
+        self.timer = SystemTimerReaper("broker-timer", SystemTimer("broker", executor=OnLoop(self.server.run_actions)))
         self.store = TopicStore(config.data, durably=config.replication.fsync is Fsync.ALWAYS)
         self.replicas = ReplicaManager(config.cluster, config.replication, self.store, self.timer, self.actions)
         topics = TopicManager(self.replicas)

@@ -1,7 +1,7 @@
 """Connections, request handlers, settings, and the node's part in a cluster.
 
     config         the settings of one process
-    event_loop     uvloop or asyncio's own
+    event_loop     uvloop or asyncio's own, and calls on it from other threads
     connection     frames in, responses out, in order and within limits
     reply          one response and its place in the order
     server         the listener, and the state that all connections share

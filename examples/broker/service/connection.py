@@ -44,7 +44,7 @@ from typing import TYPE_CHECKING, Any, cast
 import structlog
 
 from examples.broker.protocol.apis import APIS, NODES_ONLY, ApiKey
-from examples.broker.protocol.errors import ErrorCode, MalformedRequest
+from examples.broker.protocol.errors import BrokerError, ErrorCode, MalformedRequest
 from examples.broker.protocol.messages.header import RequestHeader
 from examples.broker.protocol.wire import decode, decode_prefix
 from examples.broker.service.reply import Reply
@@ -221,7 +221,10 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
                 self.run_steps(steps)
         except MalformedRequest:
             raise
-        except Exception:  # noqa: BLE001 - contained: only this connection is closed
+        except Exception as error:  # noqa: BLE001 - contained: only this connection is closed
+            if isinstance(error, BrokerError) and hasattr(api.response, "error_code"):
+                reply(api.response(error_code=error.code))
+                return
             _log.exception("handler failed", api=api.key.name, version=version, peer=self.peer)
             self.close(f"the handler of {api.key.name} failed")
 

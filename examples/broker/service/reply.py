@@ -38,10 +38,6 @@ class Reply:
         size = sum(map(len, pieces))
         self._fill([_FRAME.pack(size + 4, self._correlation_id), *pieces])
 
-    def run_steps(self, steps: Steps[None]) -> None:
-        """Run a handler in steps, see `service.connection`."""
-        self.connection.run_steps(steps)
-
     def nothing(self) -> None:
         """This request has no response."""
         self._fill([])

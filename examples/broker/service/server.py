@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -14,7 +14,7 @@ from examples.broker.protocol.messages.header import ApiVersion, ApiVersionsResp
 from examples.broker.service.connection import Connection
 
 if TYPE_CHECKING:
-    from examples.broker.coordination.store import Lease
+    from examples.broker.controller.controller import Controller
     from examples.broker.service.config import Config
     from examples.broker.service.reply import Handler, Reply
     from purgatory import ActionQueue
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
 _log = structlog.get_logger(__name__)
 _MOST_SURPLUS = 100
 _INPUT_BYTES = 256 * 1024
-
-
-class _Leaseholder(Protocol):
-    lease: Lease
-    """Clients are answered until it ends. May be replaced by any thread."""
 
 
 class Server:
@@ -42,8 +37,11 @@ class Server:
         self.input = memoryview(bytearray(_INPUT_BYTES))
         self.buffered = 0
         """The bytes of unfinished frames of all connections."""
-        self.holder: _Leaseholder
-        """Has the lease of the session in which this node is registered. Set before `listen`."""
+        self.holder: Controller
+        """Has the lease of the session in which this node is registered. Clients are answered until it ends.
+
+        Set before `listen`.
+        """
         self._is_serving = False
         self.loop: asyncio.AbstractEventLoop
         self._listener: asyncio.Server | None = None

@@ -12,6 +12,8 @@ from unittest import mock
 
 import attrs
 
+from examples.broker.protocol.apis import APIS
+from examples.broker.protocol.errors import BrokerError
 from examples.broker.protocol.steps import run_at_once
 from examples.broker.protocol.wire import decode, encode
 from examples.broker.replication.peers import follower
@@ -64,7 +66,10 @@ class Exchange:
         request = decode(kind, self.version, b"".join(encode(self.request, self.version)))
         self.reply = Reply(self.link, self.version, 0)
         with target.loop.running():
-            target.handlers[self.api](request, self.version, self.reply)
+            try:
+                target.handlers[self.api](request, self.version, self.reply)
+            except BrokerError as error:
+                self.reply(APIS[self.api].response(error_code=error.code))
         target.run_actions()
 
 

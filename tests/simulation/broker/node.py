@@ -95,7 +95,7 @@ class Node:
         with (
             self.loop.running(),
             mock.patch.object(membership, "open_store", lambda *_, **__: self.tree),
-            mock.patch.object(membership, "ControllerMetrics"),
+            mock.patch.object(membership, "REGISTRY"),
             mock.patch.object(tree_client, "ThreadPoolExecutor", Worker),
         ):
             self.membership = SimulatedMembership(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from examples.broker.groups.coordinator import Coordinator
     from examples.broker.replication.partition import Key
-    from examples.broker.service.cluster.tree_client import TreeClient, TreeJobs
+    from examples.broker.service.cluster.tree_client import TreeClient
 
 _log = structlog.get_logger(__name__)
 _RETRY_S = 5.0
@@ -35,7 +35,6 @@ _RETRY_S = 5.0
 class GroupMoves:
     _coordinator: Coordinator
     _tree: TreeClient
-    _jobs: TreeJobs
     _run_actions: Callable[[], None] = attrs.field(kw_only=True)
     _turn_ms: int = attrs.field(kw_only=True)
     _loop: asyncio.AbstractEventLoop = attrs.field(init=False, factory=asyncio.get_running_loop)
@@ -65,7 +64,7 @@ class GroupMoves:
                 await asyncio.sleep(_RETRY_S)
         names = {topic for group in groups.values() for topic, _ in group.offsets}
         try:
-            ids = await self._tree.ask(lambda: self._jobs.topic_ids(names))
+            ids = await self._tree.ask(lambda jobs: jobs.topic_ids(names))
         except BrokerError:
             ids = None
         self._coordinator.add_loaded(key, groups, ids)

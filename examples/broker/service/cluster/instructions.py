@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from examples.broker.replication.peers.follower import Follower
     from examples.broker.replication.replica_manager import ReplicaManager
     from examples.broker.service.cluster.topics import ClusterTopics
-    from examples.broker.service.cluster.tree_client import TreeClient, TreeJobs
+    from examples.broker.service.cluster.tree_client import TreeClient
 
 _log = structlog.get_logger(__name__)
 _EPOCH_TRIES = 8
@@ -54,7 +54,6 @@ class Instructions:
     _coordinator: Coordinator
     _topics: ClusterTopics
     _tree: TreeClient
-    _jobs: TreeJobs
     _incarnation: Callable[[], str]
     """Returns this node's, as it is registered or about to be."""
     _introduced: Callable[[], None]
@@ -103,7 +102,7 @@ class Instructions:
         def retry(_: BrokerError) -> None:
             self._loop.call_later(_EPOCH_RETRY_S, self.receive, message, respond, is_open, tries)
 
-        self._tree.run(self._jobs.controller_epoch, compare, retry)
+        self._tree.run(lambda jobs: jobs.controller_epoch(), compare, retry)
 
     def deliver(self, message: Message, respond: Callable[[Any], None]) -> None:
         """Queue a message, unless there is a newer controller."""
@@ -152,7 +151,7 @@ class Instructions:
         is_first = True
         while message.controller_epoch == self.controller_epoch:
             try:
-                topics.update(await self._tree.ask(lambda: self._jobs.read_topics(names)))
+                topics.update(await self._tree.ask(lambda jobs: jobs.read_topics(names)))
             except BrokerError as error:
                 if names <= topics.keys():
                     return
@@ -174,9 +173,10 @@ class Instructions:
                 return m.ReplicaResponse(ErrorCode.STALE_CONTROLLER_EPOCH)
             key, code = (state.topic, state.partition), ErrorCode.NONE
             # Clients ask for metadata after an error of this partition. It must be up to date by then.
-            self._replicas.metadata.learn(key, KnownPartition(_leadership(state), tuple(state.replicas)))
+            known = _known(state)
+            self._replicas.metadata.learn(key, known)
             try:
-                self._replicas.lead_or_follow(key, _leadership(state), tuple(state.replicas))
+                self._replicas.lead_or_follow(key, known.leadership, known.replicas)
             except OSError as error:
                 self._replicas.store.disk.failed(error)
                 code = ErrorCode.KAFKA_STORAGE_ERROR
@@ -207,7 +207,7 @@ class Instructions:
                     self._replicas.store.topics.pop(state.topic, None)
                     self._coordinator.commits.delete_offsets_of_topic(state.topic)
                 continue
-            metadata.learn(key, KnownPartition(_leadership(state), tuple(state.replicas)))
+            metadata.learn(key, _known(state))
             if self._replicas.cluster.node_id not in state.replicas:
                 # It was moved while this node was away, or the controller died before it stopped the replica.
                 self._replicas.drop_stray(key)
@@ -234,5 +234,6 @@ class Instructions:
         return m.ReplicaResponse(ErrorCode.NONE, outcomes)
 
 
-def _leadership(state: m.PartitionState) -> Leadership:
-    return Leadership(state.leader, state.leader_epoch, tuple(state.isr), state.version)
+def _known(state: m.PartitionState) -> KnownPartition:
+    leadership = Leadership(state.leader, state.leader_epoch, tuple(state.isr), state.version)
+    return KnownPartition(leadership, tuple(state.replicas))

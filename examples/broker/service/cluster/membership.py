@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import structlog
+from prometheus_client import REGISTRY
 
 from examples.broker.controller.controller import Controller
 from examples.broker.controller.tree import layout
@@ -31,6 +32,7 @@ from examples.broker.service.cluster.instructions import Instructions
 from examples.broker.service.cluster.metrics import ControllerMetrics
 from examples.broker.service.cluster.topics import ClusterTopics
 from examples.broker.service.cluster.tree_client import TreeClient, TreeJobs
+from examples.broker.service.event_loop import OnLoop
 from examples.broker.storage.disk import Fsync
 
 if TYPE_CHECKING:
@@ -88,7 +90,7 @@ class Membership:
         self.replicas = replicas
         self.coordinator = coordinator
         self._loop = asyncio.get_running_loop()
-        self._run_actions = run_actions
+        self._on_loop = OnLoop(run_actions)
         self._watching = self._is_leaving = False
         self._introduced: asyncio.Future[None] = self._loop.create_future()
         """Done once a controller has sent this node all metadata, or after a timeout."""
@@ -96,16 +98,14 @@ class Membership:
         self.key = NodeKey(here.node_id)
         self.follower = Follower(replicas, self.key)
         self._store = store = _open_store(config, replicas.store)
-        self._tree = TreeClient(run_actions)
-        self._jobs = jobs = TreeJobs(store, here.node_id)
-        self.topics = ClusterTopics(config, replicas, self._tree, jobs, timer)
+        self._tree = TreeClient(TreeJobs(store, here.node_id), self._on_loop)
+        self.topics = ClusterTopics(config, replicas, self._tree, timer)
         self.instructions = Instructions(
             replicas=replicas,
             follower=self.follower,
             coordinator=coordinator,
             topics=self.topics,
             tree=self._tree,
-            jobs=jobs,
             incarnation=lambda: self.controller.info.incarnation,
             introduced=self._introduce,
             run_actions=run_actions,
@@ -114,8 +114,9 @@ class Membership:
         self.channels = Channels(self.key, self.instructions.deliver, self._answered)
         replicas.folders.open_all()
         self.controller = self._make_controller(timer, folder_id)
-        self._unregister_metrics = ControllerMetrics(self.controller).register()
-        self._groups = GroupMoves(coordinator, self._tree, self._jobs, run_actions=run_actions, turn_ms=config.turn_ms)
+        self._metrics = ControllerMetrics(self.controller)
+        REGISTRY.register(self._metrics)
+        self._groups = GroupMoves(coordinator, self._tree, run_actions=run_actions, turn_ms=config.turn_ms)
         self._set_callbacks()
 
     def _make_controller(self, timer: Timer, folder_id: str) -> Controller:
@@ -219,7 +220,7 @@ class Membership:
 
     async def close(self) -> None:
         """End the session, and answer the requests that wait."""
-        self._unregister_metrics()
+        REGISTRY.unregister(self._metrics)
         self.follower.close()
         await self.channels.close()
         self.instructions.close()
@@ -245,7 +246,7 @@ class Membership:
         def again(_: BrokerError) -> None:
             self._loop.call_later(_RETRY_S, self._watch, watch, path, look)
 
-        self._tree.run(lambda: watch(path, changed), lambda _: look(), again)
+        self._tree.run(lambda _: watch(path, changed), lambda _: look(), again)
 
     def _disk_changed(self, is_failing: bool) -> None:
         """Report a disk that fails. When it accepts writes again, register first.
@@ -266,7 +267,7 @@ class Membership:
         def again(_: BrokerError) -> None:
             self._loop.call_later(_RETRY_S, self._report_offline)
 
-        self._tree.run(lambda: self._jobs.report_offline(is_offline=is_offline), lambda _: None, again)
+        self._tree.run(lambda jobs: jobs.report_offline(is_offline=is_offline), failed=again)
 
     # -- to the controller
 
@@ -301,7 +302,7 @@ class Membership:
             if self._tree.is_reachable:  # an outage is logged once, by the client of the tree
                 _log.warning("isr not changed", key=key, reason=str(error))
 
-        self._tree.run(lambda: self._jobs.change_isr(key, now, isr), settle, give_up)
+        self._tree.run(lambda jobs: jobs.change_isr(key, now, isr), settle, give_up)
 
     # -- asking the controller, if it is here
 
@@ -311,13 +312,6 @@ class Membership:
         def handle(duties: Duties) -> None:
             result = what(duties)
             # In a second event: the first one sends its requests at its end, and they come first.
-            self.controller.events.put("answer", lambda: self._call_on_loop(answer, result))
+            self.controller.events.put("answer", lambda: self._on_loop.submit(answer, result))
 
-        self.controller.ask(kind, handle, lambda: self._call_on_loop(answer, None))
-
-    def _call_on_loop(self, answer: Callable[[Any], object], result: Any) -> None:
-        def on_loop() -> None:
-            answer(result)
-            self._run_actions()
-
-        self._loop.call_soon_threadsafe(on_loop)
+        self.controller.ask(kind, handle, lambda: self._on_loop.submit(answer, None))

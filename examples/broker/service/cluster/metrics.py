@@ -12,12 +12,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from prometheus_client import Metric
 
@@ -27,14 +26,8 @@ if TYPE_CHECKING:
 class ControllerMetrics(Collector):
     """Reads plain counters when it is scraped, on any thread."""
 
-    def __init__(self, controller: Controller, registry: CollectorRegistry = REGISTRY) -> None:
+    def __init__(self, controller: Controller) -> None:
         self._controller = controller
-        self._registry = registry
-
-    def register(self) -> Callable[[], None]:
-        """Register the collector. Returns a function that removes it."""
-        self._registry.register(self)
-        return lambda: self._registry.unregister(self)
 
     def collect(self) -> Iterator[Metric]:
         controller = self._controller

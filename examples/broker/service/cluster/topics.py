@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from examples.broker.replication.partition import Key
     from examples.broker.replication.replica_manager import ReplicaManager
-    from examples.broker.service.cluster.tree_client import TreeClient, TreeJobs
+    from examples.broker.service.cluster.tree_client import TreeClient
     from examples.broker.service.config import Config
     from timer import Timer
 
@@ -43,13 +43,10 @@ _OFFSETS_REPLICAS = 3
 class ClusterTopics:
     """The topics in the tree, and the requests that wait for a change of them."""
 
-    def __init__(
-        self, config: Config, replicas: ReplicaManager, tree: TreeClient, jobs: TreeJobs, timer: Timer
-    ) -> None:
+    def __init__(self, config: Config, replicas: ReplicaManager, tree: TreeClient, timer: Timer) -> None:
         self._config = config
         self._replicas = replicas
         self._tree = tree
-        self._jobs = jobs
         self._leaving: set[str] = set()
         """Topics that are being deleted. A client may create such a topic again as soon as that is over."""
 
@@ -76,17 +73,17 @@ class ClusterTopics:
         self, topic: Topic, assignment: Mapping[int, tuple[int, ...]], then: Callable[[BrokerError | None], None]
     ) -> None:
         settings = dict(topic.settings)
-        self._tree.run(lambda: self._jobs.create_topic(topic.name, assignment, settings), lambda _: then(None), then)
+        self._tree.run(lambda jobs: jobs.create_topic(topic.name, assignment, settings), lambda _: then(None), then)
 
     def grow(self, name: str, new: Mapping[int, tuple[int, ...]], then: Callable[[BrokerError | None], None]) -> None:
-        self._tree.run(lambda: self._jobs.grow_topic(name, new), lambda _: then(None), then)
+        self._tree.run(lambda jobs: jobs.grow_topic(name, new), lambda _: then(None), then)
 
     def delete(self, name: str, then: Callable[[BrokerError | None], None]) -> None:
         def requested(_: None) -> None:
             self._leaving.add(name)  # until a later read finds no request for it
             then(None)
 
-        self._tree.run(lambda: self._jobs.delete_topic(name), requested, then)
+        self._tree.run(lambda jobs: jobs.delete_topic(name), requested, then)
 
     def change_settings(
         self, topic: Topic, change: Callable[[Topic], Topic], then: Callable[[BrokerError | None], None]
@@ -106,7 +103,7 @@ class ClusterTopics:
         def changed(settings: Mapping[str, str]) -> Mapping[str, str]:
             return change(attrs.evolve(topic, settings=settings)).settings
 
-        self._tree.run(lambda: self._jobs.change_settings(topic.name, changed), written, then)
+        self._tree.run(lambda jobs: jobs.change_settings(topic.name, changed), written, then)
 
     def make_offsets_topic(self) -> None:
         """Create the internal topic with three replicas, or one per node. Until so many nodes are alive: nothing.
@@ -119,9 +116,8 @@ class ClusterTopics:
         except BrokerError:
             return
         self._tree.run(
-            lambda: self._jobs.create_topic(OFFSETS_TOPIC, assignment, {}),
-            lambda _: None,
-            lambda error: _log.debug("offsets topic not created", reason=str(error)),
+            lambda jobs: jobs.create_topic(OFFSETS_TOPIC, assignment, {}),
+            failed=lambda error: _log.debug("offsets topic not created", reason=str(error)),
         )
 
     # -- waiting
@@ -176,12 +172,12 @@ class ClusterTopics:
             for name in gone:
                 self.deletions.check_and_complete(name)
 
-        self._tree.run(self._jobs.leaving, known, lambda _: None)
+        self._tree.run(lambda jobs: jobs.leaving(), known)
 
     def read_settings(self) -> None:
         """Read the known topics from the tree, and apply their settings."""
         names = list(self._replicas.store.topics)
-        self._tree.run(lambda: self._jobs.read_topics(names), self._apply, lambda _: None)
+        self._tree.run(lambda jobs: jobs.read_topics(names), self._apply)
 
     def _apply(self, found: Mapping[str, Topic]) -> None:
         known = self._replicas.store.topics

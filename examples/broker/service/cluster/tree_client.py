@@ -6,7 +6,7 @@ thread runs these jobs in order, and their results are returned on the loop.
     loop      in-sync replicas 1 2 of orders-0                 new topic              ... answer
     thread           set if version, note for the controller          create if absent
 
-`TreeJobs` has the jobs, plain functions of the store. `TreeClient` has the thread.
+`TreeJobs` has the jobs, plain functions of the store. `TreeClient` has the thread that does them.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from examples.broker.replication.leadership import Leadership
     from examples.broker.replication.partition import Key
+    from examples.broker.service.event_loop import OnLoop
 
 T = TypeVar("T")
 _log = structlog.get_logger(__name__)
@@ -205,48 +206,53 @@ class TreeJobs:
         return wanted.written()
 
 
+def _ignore(_: object) -> None:
+    pass
+
+
 class TreeClient:
-    """Runs jobs on a thread, and returns their results on the loop. Logs when an outage begins and when it ends.
+    """Does jobs on a thread, and returns their results on the loop. Logs when an outage begins and when it ends."""
 
-    Args:
-        after: called on the loop after each answer.
-    """
-
-    def __init__(self, after: Callable[[], None]) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._after = after
+    def __init__(self, jobs: TreeJobs, on_loop: OnLoop) -> None:
+        self.jobs = jobs
+        self._on_loop = on_loop
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tree-client")
         self.is_reachable = True
         """False from a job that did not reach the store to the next one that succeeds. Set by the thread."""
 
-    def run(self, job: Callable[[], T], then: Callable[[T], None], failed: Callable[[BrokerError], None]) -> None:
+    def run(
+        self,
+        job: Callable[[TreeJobs], T],
+        then: Callable[[T], None] = _ignore,
+        failed: Callable[[BrokerError], None] = _ignore,
+    ) -> None:
         """Do a job, and call one of the two functions. Every error is a BrokerError."""
 
         def work() -> None:
             try:
                 result = self._do(job)
             except BrokerError as error:
-                self._call_on_loop(failed, error)
+                self._on_loop.submit(failed, error)
             except Exception as error:  # noqa: BLE001 - the caller waits for one of the two calls
                 if not isinstance(error, (StoreError, ValueError)):
                     _log.exception("call to the tree failed")
-                self._call_on_loop(failed, BrokerError(ErrorCode.REQUEST_TIMED_OUT, str(error)))
+                self._on_loop.submit(failed, BrokerError(ErrorCode.REQUEST_TIMED_OUT, str(error)))
             else:
-                self._call_on_loop(then, result)
+                self._on_loop.submit(then, result)
 
         with contextlib.suppress(RuntimeError):  # shut down
             self._thread.submit(work)
 
-    async def ask(self, job: Callable[[], T]) -> T:
+    async def ask(self, job: Callable[[TreeJobs], T]) -> T:
         """Do a job, and return its result. Raises REQUEST_TIMED_OUT if the tree cannot be used."""
         try:
-            return await self._loop.run_in_executor(self._thread, self._do, job)
+            return await asyncio.get_running_loop().run_in_executor(self._thread, self._do, job)
         except (StoreError, ValueError) as error:
             raise BrokerError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
 
-    def _do(self, job: Callable[[], T]) -> T:
+    def _do(self, job: Callable[[TreeJobs], T]) -> T:
         try:
-            result = job()
+            result = job(self.jobs)
         except Unreachable as error:
             if self.is_reachable:
                 _log.warning("tree unreachable", error=str(error))
@@ -256,14 +262,6 @@ class TreeClient:
             _log.info("tree reachable again")
         self.is_reachable = True
         return result
-
-    def _call_on_loop(self, function: Callable[[T], None], value: T) -> None:
-        def on_loop() -> None:
-            function(value)
-            self._after()
-
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(on_loop)
 
     def close(self) -> None:
         self._thread.shutdown(wait=True, cancel_futures=True)

@@ -5,18 +5,16 @@ An assignment maps each partition to its nodes. None leaves the choice to the br
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
-from examples.broker.protocol.messages.topics import CreatableTopic, PartitionsOfTopic
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Mapping
 
-    from examples.broker.protocol.messages.topics import MetadataRequest
+    from examples.broker.protocol.messages.topics import CreatableTopic, MetadataRequest, PartitionsOfTopic
 
 Assignment: TypeAlias = "Mapping[int, tuple[int, ...]]"
-W = TypeVar("W", CreatableTopic, PartitionsOfTopic)
 
 PREFERRED, UNCLEAN = 0, 1
 """The kinds of elections that a client may ask for."""
@@ -37,21 +35,6 @@ def names_in(request: MetadataRequest, version: int) -> list[str] | None:
     if request.topics is None or (version == 0 and not request.topics):
         return None
     return list(dict.fromkeys(request.topics))
-
-
-def by_name(wanted: Iterable[W]) -> dict[str, W | None]:
-    """Map each name in a request to its entry, or to None if there are two."""
-    found: dict[str, W | None] = {}
-    for each in wanted:
-        found[each.name] = None if each.name in found else each
-    return found
-
-
-def single_entry(name: str, wanted: W | None) -> W:
-    """Return an entry of `by_name`. Raises INVALID_REQUEST if there were two."""
-    if wanted is None:
-        raise BrokerError(ErrorCode.INVALID_REQUEST, f"a request must name each topic once, got {name!r} twice")
-    return wanted
 
 
 def assigned_at_creation(wanted: CreatableTopic, nodes: Collection[int]) -> Assignment | None:

@@ -89,10 +89,8 @@ class ConfigHandlers:
     def _describe_topic(self, topic: Topic) -> list[m.DescribedConfig]:
         shown = [_shown(name, value, _Source.DEFAULT) for name, value in FACTS.items()]
         for name, value in settings_of(topic, self.config.replication).items():
-            described = _shown(name, value, _Source.TOPIC if name in topic.settings else _Source.DEFAULT)
-            described.read_only = False
-            described.synonyms = [m.ConfigSynonym(name, value, described.source)]
-            shown.append(described)
+            shown.append(_shown(name, value, _Source.TOPIC if name in topic.settings else _Source.DEFAULT))
+            shown[-1].read_only = False
         return sorted(shown, key=lambda each: each.name)
 
     def _node_settings(self) -> dict[str, str]:
@@ -153,14 +151,11 @@ class ConfigHandlers:
         for number, resource in enumerate(resources):
             yield
             change = partial(changed, configs=resource.configs)
-            try:
+            with work.errors_of(number):
                 if resource.resource_type != _Resource.TOPIC:
                     raise BrokerError(ErrorCode.INVALID_REQUEST, "only settings of topics can be changed at run time")
                 topic = self.topics.existing(resource.resource_name)
                 warn_of_settings(change(topic))
-            except BrokerError as error:
-                work.settled(number, error)
-            else:
                 if request.validate_only:
                     work.settled(number)
                 else:

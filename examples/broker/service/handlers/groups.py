@@ -88,42 +88,28 @@ class GroupHandlers:
 
         who = Identity(request.member_id, request.generation_id, request.group_instance_id)
         assignments = {entry.member_id: entry.assignment for entry in request.assignments}
-        try:
-            self.coordinator.sync(request.group_id, who, assignments, answer)
-        except BrokerError as error:
-            answer(error.code, b"")
+        self.coordinator.sync(request.group_id, who, assignments, answer)
 
     def heartbeat(self, request: m.HeartbeatRequest, _version: int, reply: Reply) -> None:
         who = Identity(request.member_id, request.generation_id, request.group_instance_id)
-        try:
-            code = self.coordinator.heartbeat(request.group_id, who)
-        except BrokerError as error:
-            code = error.code
-        reply(m.HeartbeatResponse(0, code))
+        reply(m.HeartbeatResponse(0, self.coordinator.heartbeat(request.group_id, who)))
 
     def leave_group(self, request: m.LeaveGroupRequest, version: int, reply: Reply) -> None:
         """Remove the member that asks, or the members that it names."""
-
-        def leave(member_id: str, instance_id: str | None) -> ErrorCode:
-            try:
-                self.coordinator.leave(request.group_id, Identity(member_id, instance_id=instance_id))
-            except BrokerError as error:
-                return error.code
-            return ErrorCode.NONE
-
         if version < _FIRST_LEAVE_OF_MANY:
-            reply(m.LeaveGroupResponse(0, leave(request.member_id, None)))
+            self.coordinator.leave(request.group_id, Identity(request.member_id))
+            reply(m.LeaveGroupResponse())
             return
-        try:
-            self.coordinator.groups.check(request.group_id)
-        except BrokerError as error:
-            reply(m.LeaveGroupResponse(0, error.code))
-            return
-        left = [
-            m.LeftMember(x.member_id, x.group_instance_id, leave(x.member_id, x.group_instance_id))
-            for x in request.members
-        ]
-        reply(m.LeaveGroupResponse(0, ErrorCode.NONE, left))
+        self.coordinator.groups.check(request.group_id)
+        left = [m.LeftMember(x.member_id, x.group_instance_id) for x in request.members]
+        for member in left:
+            try:
+                self.coordinator.leave(
+                    request.group_id, Identity(member.member_id, instance_id=member.group_instance_id)
+                )
+            except BrokerError as error:
+                member.error_code = error.code
+        reply(m.LeaveGroupResponse(members=left))
 
     def list_groups(self, _request: m.ListGroupsRequest, _version: int, reply: Reply) -> None:
         groups = [m.ListedGroup(group.group_id, group.protocol_type) for group in self.coordinator.groups]
@@ -149,10 +135,8 @@ class GroupHandlers:
             lambda results: reply(m.DeleteGroupsResponse(0, [NameCode(name, results[name][0]) for name in results])),
         )
         for name in dict.fromkeys(request.group_names):
-            try:
+            with work.errors_of(name):
                 self.coordinator.commits.delete_group(name, partial(work.ended, name))
-            except BrokerError as error:
-                work.settled(name, error)
 
 
 def _described(group_id: str, group: Group | None) -> m.DescribedGroup:

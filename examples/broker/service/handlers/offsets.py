@@ -61,11 +61,7 @@ class OffsetHandlers:
         def answer(codes: Mapping[Key, ErrorCode]) -> None:
             reply(m.OffsetDeleteResponse(topics=_by_topic(codes)))
 
-        keys = dict.fromkeys(parts_of(request.topics))
-        try:
-            self.commits.delete_offsets(request.group_id, keys, answer)
-        except BrokerError as error:
-            reply(m.OffsetDeleteResponse(error.code))
+        self.commits.delete_offsets(request.group_id, dict.fromkeys(parts_of(request.topics)), answer)
 
 
 def _by_topic(codes: Mapping[Key, ErrorCode]) -> list[OfTopic[PartitionCode]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
 
 K = TypeVar("K")
 Results = dict[K, tuple[ErrorCode, str | None]]
@@ -32,6 +33,14 @@ class Outcomes(Generic[K]):
         self._missing.discard(key)
         if not self._missing:
             self._respond(self._results)
+
+    @contextlib.contextmanager
+    def errors_of(self, key: K) -> Iterator[None]:
+        """Note an error of the block as an outcome."""
+        try:
+            yield
+        except BrokerError as error:
+            self.settled(key, error)
 
     def ended(self, key: K, code: ErrorCode) -> None:
         """Note an outcome that is a code."""

@@ -161,13 +161,9 @@ class RecordHandlers:
         }
         forgotten = list(parts_of(request.forgotten_topics))
         node = max(request.replica_id, CONSUMER)
-        try:
-            session = self.replicas.fetches.open_session(
-                request.session_id, request.session_epoch, node=node, wanted=wanted, forgotten=forgotten
-            )
-        except BrokerError as error:
-            reply(m.FetchResponse(error_code=error.code))
-            return
+        session = self.replicas.fetches.open_session(
+            request.session_id, request.session_epoch, node=node, wanted=wanted, forgotten=forgotten
+        )
 
         def answer(found: list[tuple[Found, Wanted]]) -> Steps[None]:
             parts = []
@@ -186,7 +182,9 @@ class RecordHandlers:
             max_wait_ms=request.max_wait_ms,
             min_bytes=request.min_bytes,
             max_bytes=request.max_bytes,
-            respond=lambda found: reply.run_steps(answer([(each, session.wanted[each.key]) for each in found])),
+            respond=lambda found: reply.connection.run_steps(
+                answer([(each, session.wanted[each.key]) for each in found])
+            ),
         )
         if operation is not None:
             reply.on_lost = operation.cancel
@@ -225,19 +223,10 @@ class RecordHandlers:
         self.replicas.delete_records(offsets, timeout_ms=request.timeout_ms, respond=respond)
 
     def init_producer_id(self, request: m.InitProducerIdRequest, _version: int, reply: Reply) -> None:
+        if request.transactional_id == "":
+            raise BrokerError(ErrorCode.INVALID_REQUEST)
         if request.transactional_id is not None:
-            code = (
-                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-                if request.transactional_id
-                else ErrorCode.INVALID_REQUEST
-            )
-            reply(m.InitProducerIdResponse(error_code=code))
-            return
-        try:
-            number = self.replicas.store.next_producer_id()
-        except BrokerError as error:
-            reply(m.InitProducerIdResponse(error_code=error.code))
-            return
+            raise BrokerError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         # Clients ask any node. Each node has its own range of ids.
-        producer_id = self.config.cluster.node_id * _IDS_OF_A_NODE + number
+        producer_id = self.config.cluster.node_id * _IDS_OF_A_NODE + self.replicas.store.next_producer_id()
         reply(m.InitProducerIdResponse(0, 0, producer_id, 0))

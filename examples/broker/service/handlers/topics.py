@@ -5,6 +5,7 @@ A request is a write to the tree or an event of the controller. It is parked unt
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +23,8 @@ from examples.broker.service.handlers.assignments import (
     UNCLEAN,
     assigned_at_creation,
     assigned_at_growth,
-    by_name,
     check_total,
     names_in,
-    single_entry,
 )
 from examples.broker.service.handlers.outcomes import Outcomes
 from examples.broker.storage.topics import OFFSETS_TOPIC, Topic, check_name, check_not_internal
@@ -61,7 +60,7 @@ class TopicHandlers:
 
     def metadata(self, request: m.MetadataRequest, version: int, reply: Reply) -> None:
         """Describe the cluster, once a controller has introduced this node. Until then it does not know all topics."""
-        self.membership.once_introduced(lambda: reply.run_steps(self._describe(request, version, reply)))
+        self.membership.once_introduced(lambda: reply.connection.run_steps(self._describe(request, version, reply)))
 
     def _describe(self, request: m.MetadataRequest, version: int, reply: Reply) -> Steps[None]:
         # A request for a topic may create it.
@@ -151,17 +150,19 @@ class TopicHandlers:
     ) -> Steps[None]:
         """Write the new partitions of each topic to the tree. `plan` returns where they are, and the call for it."""
         topics: list[Any] = request.topics
-        work = Outcomes([wanted.name for wanted in topics], respond)
+        entries = Counter(wanted.name for wanted in topics)
+        work = Outcomes(entries, respond)
         total = 0
-        for name, wanted in by_name(topics).items():
+        for name, wanted in {wanted.name: wanted for wanted in topics}.items():
             yield
-            try:
-                new, write = plan(single_entry(name, wanted))
+            with work.errors_of(name):
+                if entries[name] > 1:
+                    raise BrokerError(
+                        ErrorCode.INVALID_REQUEST, f"a request must name each topic once, got {name!r} twice"
+                    )
+                new, write = plan(wanted)
                 total = check_total(total + len(new))
                 self.topics.check_files(total)
-            except BrokerError as error:
-                work.settled(name, error)
-            else:
                 if request.validate_only:
                     work.settled(name)
                 else:
@@ -202,13 +203,10 @@ class TopicHandlers:
         )
         for name in dict.fromkeys(request.topic_names):
             yield
-            try:
+            with work.errors_of(name):
                 self._check_controls()
                 check_not_internal(name)
                 self.topics.existing(name)
-            except BrokerError as error:
-                work.settled(name, error)
-            else:
                 wait = partial(self.cluster_topics.wait_for_deletion, name, request.timeout_ms)
                 self.cluster_topics.delete(name, work.then_wait(name, wait))
 
@@ -223,8 +221,7 @@ class TopicHandlers:
             reply(cm.ElectLeadersResponse(topics=by_topic(parts)))
 
         if request.election_type not in (PREFERRED, UNCLEAN):
-            reply(cm.ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
-            return
+            raise BrokerError(ErrorCode.INVALID_REQUEST)
         if request.topics is None:
             keys = [(name, index) for name, parts in self.known.topics.items() for index in parts]
         else:

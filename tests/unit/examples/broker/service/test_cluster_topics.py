@@ -5,35 +5,23 @@ from types import SimpleNamespace
 import pytest
 
 from examples.broker.controller.tree import layout
-from examples.broker.coordination.embedded import EmbeddedStore
 from examples.broker.coordination.store import Create, Delete
-from examples.broker.protocol.errors import BrokerError, ErrorCode
-from examples.broker.replication.cluster import Cluster
-from examples.broker.replication.replica_manager import ReplicaManager
-from examples.broker.replication.settings import ReplicationSettings
+from examples.broker.protocol.errors import ErrorCode
 from examples.broker.service.cluster.topics import ClusterTopics
 from examples.broker.service.cluster.tree_client import TreeJobs
 from examples.broker.service.config import Config
-from examples.broker.storage.topics import OFFSETS_TOPIC, Topic, TopicStore
-from purgatory import ActionQueue
-from timer import MockTimer
-
-NODES = Cluster(1, (1, 2, 3))
+from examples.broker.storage.topics import OFFSETS_TOPIC, Topic
 
 
 class Tree:
     """Does a job at once. The answer comes when `answer` is called."""
 
-    def __init__(self):
-        self.answers = []
+    def __init__(self, jobs):
+        self.jobs, self.answers = jobs, []
 
-    def run(self, job, then, failed):
-        try:
-            result = job()
-        except BrokerError as error:
-            self.answers.append(lambda error=error: failed(error))
-        else:
-            self.answers.append(lambda: then(result))
+    def run(self, job, then=lambda _: None, failed=lambda _: None):
+        result = job(self.jobs)
+        self.answers.append(lambda: then(result))
 
     def answer(self):
         while self.answers:
@@ -41,35 +29,22 @@ class Tree:
 
 
 @pytest.fixture
-def node(tmp_path):
+def node(tmp_path, make_replicas, tree_store, mock_timer):
     """Node 1 of three: its replicas, its topics and the tree."""
-    tree_store = EmbeddedStore(tmp_path / "tree.sqlite", thread=False)
-    tree_store.start()
-    layout.make_roots(tree_store)
-    timer = MockTimer()
-    store = TopicStore(tmp_path / "node")
-    replicas = ReplicaManager(NODES, ReplicationSettings(), store, timer, ActionQueue())
-    found = SimpleNamespace(replicas=replicas, tree=Tree(), jobs=TreeJobs(tree_store, 1))
-    config = Config(data=tmp_path / "node", cluster=NODES)
-    found.topics = ClusterTopics(config, replicas, found.tree, found.jobs, timer)
-    yield found
-    replicas.close()
-    tree_store.close()
-    timer.shutdown()
+    replicas = make_replicas((1, 2, 3), tmp_path / "node")
+    found = SimpleNamespace(replicas=replicas, jobs=TreeJobs(tree_store, 1))
+    found.tree = Tree(found.jobs)
+    config = Config(data=tmp_path / "node", cluster=replicas.cluster)
+    found.topics = ClusterTopics(config, replicas, found.tree, mock_timer)
+    return found
 
 
 def test_the_offsets_topic_waits_for_enough_nodes(node):
     """It gets three replicas. A node that knows only itself, or two of three nodes, does not create it."""
-    addresses = {number: ("host", number) for number in NODES.nodes}
-    for live in ([], [1, 2]):
-        if live:
-            node.replicas.metadata.set_live_nodes({number: addresses[number] for number in live})
+    for live, created in (([1], set()), ([1, 2], set()), ([1, 2, 3], {OFFSETS_TOPIC})):
+        node.replicas.metadata.set_live_nodes({number: ("host", number) for number in live})
         node.topics.make_offsets_topic()
-        assert set() == node.jobs.topic_names()
-
-    node.replicas.metadata.set_live_nodes(addresses)
-    node.topics.make_offsets_topic()
-
+        assert created == node.jobs.topic_names()
     assert {1, 2, 3} == set(node.jobs.read_topics([OFFSETS_TOPIC])[OFFSETS_TOPIC].replicas)
 
 

@@ -1,6 +1,7 @@
 """Topics of a node alone that an earlier version kept in a file, or whose tree is missing: in the tree once."""
 
 import json
+from unittest.mock import Mock
 
 import attrs
 import pytest
@@ -30,12 +31,11 @@ def start(tmp_path):
         former_topics.bring_over(store, EmbeddedStore(path, thread=False), path, 1)
         tree = EmbeddedStore(path, thread=False)
         tree.start()
-        try:
-            jobs = TreeJobs(tree, 1)
-            layout.make_roots(tree)
-            return jobs.read_topics(jobs.topic_names())
-        finally:
-            tree.close()
+        layout.make_roots(tree)
+        jobs = TreeJobs(tree, 1)
+        found = jobs.read_topics(jobs.topic_names())
+        tree.close()
+        return found
 
     return start
 
@@ -64,10 +64,9 @@ def test_a_kill_in_between_loses_no_topic(tmp_path, start, monkeypatch):
         create(jobs, name, *arguments)
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(TreeJobs, "create_topic", create_one)
-        with pytest.raises(KeyboardInterrupt):
-            start()
+        start()
     assert {"orders", OFFSETS_TOPIC} == start().keys()
 
 
@@ -86,15 +85,10 @@ def test_a_topic_that_was_deleted_is_not_found_by_a_folder(tmp_path, start, open
     assert {} == start()
 
 
-def test_a_full_disk_keeps_the_file(tmp_path, monkeypatch):
+def test_a_full_disk_keeps_the_file(tmp_path, start, monkeypatch):
     """If the tree cannot be written, the node does not start, and the topics stay where they are."""
     (tmp_path / "topics.json").write_text(json.dumps(FORMER))
-
-    def full(*_):
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(TreeJobs, "create_topic", full)
-    path = tmp_path / "tree.sqlite"
+    monkeypatch.setattr(TreeJobs, "create_topic", Mock(side_effect=OSError("no space left on device")))
     with pytest.raises(OSError, match="no space"):
-        former_topics.bring_over(TopicStore(tmp_path), EmbeddedStore(path, thread=False), path, 1)
+        start()
     assert FORMER == json.loads((tmp_path / "topics.json").read_text())

@@ -25,7 +25,7 @@ async def test_a_load_that_fails_is_repeated(monkeypatch):
         store=SimpleNamespace(load=load), add_loaded=lambda *found: loaded.append(found), release=lambda _: None
     )
     tree = SimpleNamespace(ask=AsyncMock(return_value={"t": "id"}))
-    moves = group_moves.GroupMoves(coordinator, tree, None, run_actions=lambda: None, turn_ms=1_000)
+    moves = group_moves.GroupMoves(coordinator, tree, run_actions=lambda: None, turn_ms=1_000)
     moves.led(KEY)
     await moves._loading[KEY]
     assert {} == moves._loading

@@ -21,6 +21,7 @@ class Tree:
 
     def __init__(self):
         self.down = 0
+        self.jobs = SimpleNamespace(read_topics=lambda names: {name: Topic(name, 9, (1,)) for name in names})
         self.waiting = []
 
     def run(self, job, then, failed):
@@ -30,7 +31,7 @@ class Tree:
         if self.down:
             self.down -= 1
             raise BrokerError(ErrorCode.REQUEST_TIMED_OUT)
-        return job()
+        return job(self.jobs)
 
 
 @pytest.fixture
@@ -51,9 +52,6 @@ async def node():
         checkpoint_beside=lambda: asyncio.sleep(0),
         lead_or_follow=lambda key, *_: 1 // key[1],
     )
-    jobs = SimpleNamespace(
-        read_topics=lambda names: {name: Topic(name, 9, (1,)) for name in names}, controller_epoch=lambda: 0
-    )
     here = SimpleNamespace(tree=Tree(), topics=replicas.store.topics, metadata=replicas.metadata, incarnation="")
     here.introduced, here.answers, here.checks = [], [], []
     here.instructions = Instructions(
@@ -62,7 +60,6 @@ async def node():
         coordinator=None,
         topics=SimpleNamespace(learned=lambda _: None),
         tree=here.tree,
-        jobs=jobs,
         incarnation=lambda: here.incarnation,
         introduced=lambda: here.introduced.append(len(here.answers)),
         run_actions=lambda: here.checks.append(len(here.answers)),

@@ -10,17 +10,12 @@ from structlog.testing import capture_logs
 
 from examples.broker.controller.tree import layout
 from examples.broker.coordination.store import NoNode, Unreachable
-from examples.broker.replication.cluster import Cluster
 from examples.broker.replication.leadership import NO_LEADER, Leadership
 from examples.broker.replication.metadata import KnownPartition
-from examples.broker.replication.replica_manager import ReplicaManager
-from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.service.cluster import membership
 from examples.broker.service.cluster.tree_client import TreeClient
-from examples.broker.storage.topics import TopicStore
-from purgatory import ActionQueue
+from examples.broker.service.event_loop import OnLoop
 from tests.support.loops import until
-from timer import MockTimer
 
 
 class Store:
@@ -47,17 +42,13 @@ def node():
     return node
 
 
+@pytest.fixture
 @contextlib.asynccontextmanager
-async def with_tree(node):
-    node._tree = TreeClient(lambda: None)
+async def client(node):
+    """The same with a client of the tree, on the loop of the test."""
+    node._tree = TreeClient(None, OnLoop(lambda: None))
     yield node
     node._tree.close()
-
-
-@pytest.fixture
-def client(node):
-    """The same with a client of the tree, on the loop of the test."""
-    return with_tree(node)
 
 
 async def test_watches_that_the_store_does_not_set_are_tried_again(client, monkeypatch):
@@ -82,7 +73,7 @@ async def test_an_outage_of_the_tree_is_logged_once(client):
     """One line when it begins and one when it ends, however often in-sync replicas are proposed."""
     leadership, stale, down = Leadership(1, 3, (1,)), NoNode("/t", "missing"), Unreachable("", "no answer")
     outcomes = [stale, down, down, stale, leadership, leadership, stale]
-    client._jobs = SimpleNamespace(change_isr=Mock(side_effect=outcomes))
+    client._tree.jobs = SimpleNamespace(change_isr=Mock(side_effect=outcomes))
     partition = SimpleNamespace(key=("t", 0), leader_epoch=3, isr={1}, version=1, is_leader=False)
     with capture_logs() as lines:
         for _ in outcomes:
@@ -94,14 +85,14 @@ async def test_an_outage_of_the_tree_is_logged_once(client):
 
 
 async def test_in_sync_replicas_that_are_being_written_are_not_proposed_again(client):
-    client._jobs = SimpleNamespace(change_isr=Mock(return_value=Leadership(1, 3, (1, 2))))
+    client._tree.jobs = SimpleNamespace(change_isr=Mock(return_value=Leadership(1, 3, (1, 2))))
     partition = SimpleNamespace(
         key=("t", 0), leader_epoch=3, isr={1}, version=1, is_leader=False, isr_being_written=None
     )
     for _ in range(2):
         client._propose_isr(partition, frozenset({1, 2}))
     await until(lambda: partition.isr_being_written is None)
-    assert 1 == client._jobs.change_isr.call_count
+    assert 1 == client._tree.jobs.change_isr.call_count
 
 
 def test_a_node_ends_when_another_machine_keeps_its_id(node, monkeypatch):
@@ -115,16 +106,6 @@ def test_a_node_ends_when_another_machine_keeps_its_id(node, monkeypatch):
         found.append(node.lasting_conflict())
         now[0] += 8
     assert [None] * 6 + [conflict] == found
-
-
-def test_a_node_registers_again_when_its_disk_accepts_writes(node):
-    """A failing disk is reported at once. Its return is reported after the registration, by `_registered`."""
-    calls = []
-    node.controller = SimpleNamespace(register_again=lambda: calls.append("registers"))
-    node._report_offline = lambda: calls.append("reports")
-    node._disk_changed(True)
-    node._disk_changed(False)
-    assert ["reports", "registers"] == calls
 
 
 def leaderships(*isrs):
@@ -153,10 +134,9 @@ async def test_a_node_stops_when_others_have_taken_over(node, monkeypatch, succe
     assert [True] == reports
 
 
-def test_a_node_that_registers_again_neither_leads_nor_follows(node, tmp_path):
+def test_a_node_that_registers_again_neither_leads_nor_follows(node, make_replicas):
     """Nothing is appended after the registered ends were read, until a controller knows the new registration."""
-    timer, store = MockTimer(), TopicStore(tmp_path)
-    node.replicas = replicas = ReplicaManager(Cluster(ports=(1, 2)), ReplicationSettings(), store, timer, ActionQueue())
+    node.replicas = replicas = make_replicas((1, 2))
     followed = []
     node.follower = SimpleNamespace(
         refresh=lambda: followed.append([p.leader_id for p in replicas.partitions.values()])
@@ -168,6 +148,3 @@ def test_a_node_that_registers_again_neither_leads_nor_follows(node, tmp_path):
     assert [[NO_LEADER, NO_LEADER]] == followed
     replicas.lead_or_follow(("t", 0), Leadership(1, 3, (1, 2)), (1, 2))
     assert replicas.partitions["t", 0].is_leader
-    replicas.shut_down()
-    replicas.close()
-    timer.shutdown()

@@ -6,7 +6,6 @@ import zlib
 from types import SimpleNamespace
 
 import attrs
-import google_crc32c
 import pytest
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from structlog.testing import capture_logs
@@ -15,23 +14,18 @@ from examples.broker.coordination.store import Lease
 from examples.broker.protocol.apis import APIS, ApiKey
 from examples.broker.protocol.errors import ErrorCode
 from examples.broker.protocol.messages import records as m
-from examples.broker.protocol.records import ZSTD, batches, build
+from examples.broker.protocol.messages.common import by_topic, parts_of
+from examples.broker.protocol.records import ZSTD, batches
 from examples.broker.protocol.wire import decode
-from examples.broker.replication.cluster import Cluster
 from examples.broker.replication.followers import FetchClock
 from examples.broker.replication.leadership import Leadership
-from examples.broker.replication.replica_manager import ReplicaManager
-from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.service.config import Config
 from examples.broker.service.connection import Connection
 from examples.broker.service.handlers import by_api
 from examples.broker.service.handlers.records import RecordHandlers
 from examples.broker.service.server import Server
-from examples.broker.storage.topics import TopicStore
-from purgatory import ActionQueue
-from tests.support.broker import lead
+from tests.support.broker import batch_of, lead, with_attributes
 from tests.unit.examples.broker.service.conftest import Transport, frame
-from timer import MockTimer
 
 
 class Client:
@@ -55,13 +49,12 @@ class Client:
 
 
 @pytest.fixture
-def connect(tmp_path):
+def connect(tmp_path, make_replicas):
     """Connect clients to a node that has the topic "t" of two partitions."""
-    config = Config(data=tmp_path, cluster=Cluster(ports=(1,)), turn_ms=60_000)  # there is no loop
-    timer, actions = MockTimer(), ActionQueue()
-    replicas = ReplicaManager(config.cluster, ReplicationSettings(), TopicStore(tmp_path), timer, actions)
+    replicas = make_replicas()
+    config = Config(data=tmp_path, cluster=replicas.cluster, turn_ms=60_000)  # there is no loop
     lead(replicas, "t", 2)
-    server = Server(config, actions)
+    server = Server(config, replicas.actions)
     server.holder = SimpleNamespace(lease=Lease(math.inf))
     server.handlers |= by_api(RecordHandlers(config, replicas))
 
@@ -69,10 +62,7 @@ def connect(tmp_path):
         return Client(server)
 
     connect.replicas = replicas
-    yield connect
-    replicas.shut_down()
-    replicas.close()
-    timer.shutdown()
+    return connect
 
 
 @pytest.fixture
@@ -80,18 +70,16 @@ def client(connect):
     return connect()
 
 
-ONE = build([(None, b"x")], timestamps=[1])
+ONE = batch_of(b"x")
 
 
 def produced(records, *, acks=1):
-    return m.ProduceRequest(None, acks, 1_000, [m.ProduceTopic("t", [m.ProducePartition(0, records)])])
+    return m.ProduceRequest(None, acks, 1_000, by_topic([("t", m.ProducePartition(0, records))]))
 
 
 def fetch(*offsets, session=0, epoch=-1, wait=0):
-    parts = [m.FetchPartition(index, -1, offset, -1, 1_000) for index, offset in enumerate(offsets)]
-    return m.FetchRequest(
-        -1, wait, 1 if wait else 0, 10_000, 0, session, epoch, [m.FetchTopic("t", parts)] if parts else []
-    )
+    parts = (("t", m.FetchPartition(index, -1, offset, -1, 1_000)) for index, offset in enumerate(offsets))
+    return m.FetchRequest(-1, wait, 1 if wait else 0, 10_000, 0, session, epoch, by_topic(parts))
 
 
 def produce(client, version, records):
@@ -100,7 +88,7 @@ def produce(client, version, records):
 
 
 def told(response):
-    return [(part.index, bool(part.records)) for topic in response.topics for part in topic.partitions]
+    return [(part.index, bool(part.records)) for _, part in parts_of(response.topics)]
 
 
 def test_a_produce_refused_at_conversion_is_logged(client):
@@ -125,7 +113,7 @@ def test_each_version_has_the_format_of_its_day(client, version, magic):
 
 def test_old_clients_get_no_more_than_they_ask_for(client):
     """Records that are converted for an old client stop at its limit, also when one batch has more."""
-    produce(client, 3, build([(None, bytes(400))] * 9, timestamps=[1] * 9))
+    produce(client, 3, batch_of(*[bytes(400)] * 9))
     (part,) = client.ask(ApiKey.FETCH, 2, fetch(0)).topics[0].partitions
     assert 3 * 434 == len(part.records)
 
@@ -137,19 +125,13 @@ def test_old_clients_cannot_unpack_more_than_a_request(client):
     assert ErrorCode.MESSAGE_TOO_LARGE == produce(client, 2, bytes(builder.build()) * 40)
 
 
-def compressed(data, method):
-    """The batch as if it were compressed: its records are not read."""
-    data = data[:21] + struct.pack(">h", method) + data[23:]
-    return data[:17] + struct.pack(">I", google_crc32c.value(data[21:])) + data[21:]
-
-
 @pytest.mark.parametrize("method", range(1, 5))
 def test_zstd_is_for_those_who_know_it(client, method):
     """A batch in zstd is rejected below Produce 7 and, wherever it lies, Fetch 10. Other compressions never are."""
     produce(client, 3, ONE)
     is_zstd = method == ZSTD
     for version in (3, 6, 7, 8):
-        assert (76 if is_zstd and version < 7 else 0) == produce(client, version, compressed(ONE, method))
+        assert (76 if is_zstd and version < 7 else 0) == produce(client, version, with_attributes(ONE, method))
     for version in (4, 9, 10, 11):
         (part,) = client.ask(ApiKey.FETCH, version, fetch(0)).topics[0].partitions
         expected = (76, 0) if is_zstd and version < 10 else (0, 3 if is_zstd else 5)
@@ -182,8 +164,8 @@ def test_a_lost_session_is_an_error_of_the_whole_request(client, session, epoch,
 
 
 def listed(client, version, timestamp=-1, epoch=-1, replica=-1):
-    wanted = m.ListOffsetsTopic("t", [m.ListOffsetsPartition(0, epoch, timestamp)])
-    response = client.ask(ApiKey.LIST_OFFSETS, version, m.ListOffsetsRequest(replica, topics=[wanted]))
+    wanted = by_topic([("t", m.ListOffsetsPartition(0, epoch, timestamp))])
+    response = client.ask(ApiKey.LIST_OFFSETS, version, m.ListOffsetsRequest(replica, topics=wanted))
     return response.topics[0].partitions[0]
 
 
@@ -194,7 +176,7 @@ def test_a_new_leader_does_not_guess_the_end(connect, version, code):
     """A new leader names no end before its watermark has reached what others committed. Then it does, and its epoch."""
     client = connect()
     for _ in range(3):
-        produce(client, 3, build([(None, b"x")], timestamps=[5]))
+        produce(client, 3, batch_of(b"x", timestamp=5))
     partition = connect.replicas.partitions["t", 0]
     partition.high_watermark = 1
     partition.lead(Leadership(1, 4, (1, 2)), (1, 2), 0.0)

@@ -1,6 +1,7 @@
 """Clients' requests about topics, from wire messages to plans."""
 
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from structlog.testing import capture_logs
@@ -10,26 +11,18 @@ from examples.broker.protocol.messages import topics as m
 from examples.broker.protocol.steps import run_at_once
 from examples.broker.protocol.wire import encode
 from examples.broker.replication import topic_manager
-from examples.broker.replication.cluster import Cluster
-from examples.broker.replication.replica_manager import ReplicaManager
-from examples.broker.replication.settings import ReplicationSettings
 from examples.broker.replication.topic_manager import TopicManager
 from examples.broker.service.config import Config
 from examples.broker.service.handlers.topics import TopicHandlers
-from examples.broker.storage.topics import OFFSETS_TOPIC, TopicStore
-from purgatory import ActionQueue
+from examples.broker.storage.topics import OFFSETS_TOPIC
 from tests.support.broker import lead
-from timer import MockTimer
 
 
 class Answers(list):
     """A reply that keeps its answers, and lets a handler take all of its steps."""
 
-    def __call__(self, answer):
-        self.append(answer)
-
-    def run_steps(self, steps):
-        run_at_once(steps)
+    connection = SimpleNamespace(run_steps=run_at_once)
+    __call__ = list.append
 
 
 class Tree:
@@ -60,12 +53,8 @@ class Tree:
 
 
 @pytest.fixture
-def replicas(tmp_path):
-    replicas = ReplicaManager(
-        Cluster(ports=(1,)), ReplicationSettings(), TopicStore(tmp_path), MockTimer(), ActionQueue()
-    )
-    yield replicas
-    replicas.close()
+def replicas(make_replicas):
+    return make_replicas()
 
 
 @pytest.fixture
@@ -80,16 +69,22 @@ def tree():
 
 
 @pytest.fixture
-def ask(tmp_path, replicas, topics, tree):
-    """Ask the handler, and give its only answer."""
-    config = Config(data=tmp_path, cluster=Cluster(ports=(1,)))
-    membership = SimpleNamespace(topics=tree, config=config, replicas=replicas)
+def handlers(tmp_path, replicas, topics, tree):
+    config = Config(data=tmp_path, cluster=replicas.cluster)
+    membership = SimpleNamespace(topics=tree, config=config, replicas=replicas, once_introduced=lambda call: call())
     membership.controller = SimpleNamespace(controller_id=1)
-    handlers = TopicHandlers(membership, topics)
+    return TopicHandlers(membership, topics)
+
+
+@pytest.fixture
+def ask(handlers):
+    """Ask a handler, and give its only answer."""
 
     def ask(method, message):
         answers = Answers()
-        run_at_once(getattr(handlers, method)(message, 4, answers))
+        steps = getattr(handlers, method)(message, 4, answers)
+        if steps is not None:
+            run_at_once(steps)
         (answer,) = answers
         return answer
 
@@ -135,31 +130,16 @@ def test_only_the_offsets_topic_is_internal(ask, replicas, name, code):
     assert [code, code] == [grown.results[0].error_code, deleted.responses[0].error_code]
 
 
-@pytest.fixture
-def handlers(tmp_path, replicas, topics, tree):
-    config = Config(data=tmp_path, cluster=Cluster(ports=(1,)))
-    membership = SimpleNamespace(topics=tree, config=config, replicas=replicas, once_introduced=lambda call: call())
-    membership.controller = SimpleNamespace(controller_id=1)
-    return TopicHandlers(membership, topics)
-
-
-def test_a_topic_that_nobody_can_have_yet_is_told_once(handlers, tree):
+def test_a_topic_that_nobody_can_have_yet_is_told_once(ask, tree, monkeypatch):
     """If too few nodes live for a topic that is asked for, the log says so. It is requested many times per second."""
-    place = tree.place
-
-    def refuse(*_):
-        raise BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, "3 replicas on 2 nodes")
-
-    tree.place = refuse
-    answers = Answers()
     request = m.MetadataRequest(["new"], allow_auto_topic_creation=True)
-    with capture_logs() as logs:
-        for _ in range(3):
-            handlers.metadata(request, 8, answers)
-    assert 3 * [ErrorCode.LEADER_NOT_AVAILABLE] == [answer.topics[0].error_code for answer in answers]
+    with capture_logs() as logs, monkeypatch.context() as patch:
+        error = BrokerError(ErrorCode.INVALID_REPLICATION_FACTOR, "3 replicas on 2 nodes")
+        patch.setattr(tree, "place", Mock(side_effect=error))
+        codes = [ask("metadata", request).topics[0].error_code for _ in range(3)]
+    assert 3 * [ErrorCode.LEADER_NOT_AVAILABLE] == codes
     assert ["new"] == [entry["topic"] for entry in logs]
-    tree.place = place
-    handlers.metadata(request, 8, answers)
+    ask("metadata", request)
     assert [("create", "new")] == tree.asked
 
 
@@ -172,9 +152,8 @@ def test_topics_that_together_take_too_many_files_are_rejected(ask, tree, monkey
 
 
 @pytest.mark.parametrize(("name", "code"), [("new", ErrorCode.POLICY_VIOLATION), ("?", ErrorCode.INVALID_TOPIC)])
-def test_a_topic_that_can_never_be_made_is_not_asked_for_again(handlers, tree, monkeypatch, name, code):
+def test_a_topic_that_can_never_be_made_is_not_asked_for_again(ask, tree, monkeypatch, name, code):
     """A client repeats its request as long as a topic has no leader, and not after another error."""
     monkeypatch.setattr(topic_manager, "most_partitions", lambda: 0)
-    answers = Answers()
-    handlers.metadata(m.MetadataRequest([name], allow_auto_topic_creation=True), 8, answers)
-    assert ([code], []) == ([topic.error_code for topic in answers[0].topics], tree.asked)
+    answer = ask("metadata", m.MetadataRequest([name], allow_auto_topic_creation=True))
+    assert ([code], []) == ([topic.error_code for topic in answer.topics], tree.asked)

@@ -1,24 +1,21 @@
 """A node's writes about topics into the tree, on a store of its own."""
 
 import asyncio
+from unittest.mock import Mock
 
 import pytest
 
 from examples.broker.controller.tree import layout
-from examples.broker.coordination.embedded import EmbeddedStore
 from examples.broker.coordination.store import NoNode, Set
 from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.service.cluster.tree_client import TreeClient, TreeJobs
+from examples.broker.service.event_loop import OnLoop
 from tests.support.broker import rejected
 
 
 @pytest.fixture
-def jobs(tmp_path):
-    store = EmbeddedStore(tmp_path / "tree.sqlite", thread=False)
-    store.start()
-    layout.make_roots(store)
-    yield TreeJobs(store, 1)
-    store.close()
+def jobs(tree_store):
+    return TreeJobs(tree_store, 1)
 
 
 def test_a_topic_keeps_its_id_as_it_grows(jobs):
@@ -33,12 +30,12 @@ def test_a_topic_keeps_its_id_as_it_grows(jobs):
     assert jobs.read_topics(["u"])["u"].topic_id != before.topic_id
 
 
-def test_topics_are_read_after_a_sync(jobs, monkeypatch):
+def test_topics_are_read_after_a_sync(jobs, tree_store, monkeypatch):
     """A server of a ZooKeeper that is behind could answer with an earlier topic of that name, or with none."""
     jobs.create_topic("t", {0: (1, 2)}, {})
     late = []
     monkeypatch.setattr(
-        jobs._store, "sync", lambda: late.append(1) or jobs.create_topic(f"late-{len(late)}", {0: (1,)}, {})
+        tree_store, "sync", lambda: late.append(1) or jobs.create_topic(f"late-{len(late)}", {0: (1,)}, {})
     )
     assert {"t", "late-1"} == jobs.read_topics(["t", "late-1"]).keys()
     assert {"t", "late-2"} == jobs.topic_ids(["t", "late-2"]).keys()
@@ -76,12 +73,8 @@ def test_no_settings_without_their_topic(jobs):
 def test_a_refused_change_leaves_the_tree_as_it_was(jobs):
     """An error of a change is reported, and nothing is written."""
     jobs.create_topic("t", {0: (1, 2)}, {"segment.ms": "1"})
-
-    def refuse(_):
-        raise BrokerError(ErrorCode.INVALID_CONFIG)
-
-    with pytest.raises(BrokerError):
-        jobs.change_settings("t", refuse)
+    with rejected(ErrorCode.INVALID_CONFIG):
+        jobs.change_settings("t", Mock(side_effect=BrokerError(ErrorCode.INVALID_CONFIG)))
     assert {"segment.ms": "1"} == settings_of(jobs, "t")
 
 
@@ -93,37 +86,28 @@ def test_ids_of_topics_that_are_there(jobs):
     assert {"t": jobs.read_topics(["t"])["t"].topic_id} == jobs.topic_ids(["t", "u", "v"])
 
 
-def test_invalid_settings_of_another_tool_have_no_effect(jobs):
-    """A setting that this broker would reject is left out, and the topic's other settings apply."""
+def test_invalid_settings_of_another_tool_have_no_effect(jobs, tree_store):
+    """A setting that this broker would reject is left out. All are if their content cannot be decoded."""
     jobs.create_topic("t", {0: (1, 2)}, {"retention.ms": "7 days", "mine": "1", "segment.ms": " 05"})
     assert {"segment.ms": "5"} == settings_of(jobs, "t")
-
-
-def test_settings_that_cannot_be_decoded(jobs):
-    """A topic exists also if the content of its settings is invalid."""
-    jobs.create_topic("t", {0: (1, 2)}, {})
-    jobs._store.multi([Set(layout.config_path("t"), b"7 days")])
+    tree_store.multi([Set(layout.config_path("t"), b"7 days")])
     assert {} == settings_of(jobs, "t")
 
 
 @pytest.mark.parametrize("error", [NoNode("/t", "missing"), ValueError(), TypeError(), BrokerError(ErrorCode.NONE)])
 async def test_a_job_that_fails_is_reported(error):
     """Whatever a job raises, its caller gets an error."""
-    client, failed = TreeClient(lambda: None), asyncio.get_running_loop().create_future()
-
-    def job():
-        raise error
-
-    client.run(job, lambda _: None, failed.set_result)
+    client, failed = TreeClient(None, OnLoop(lambda: None)), asyncio.get_running_loop().create_future()
+    client.run(Mock(side_effect=error), failed=failed.set_result)
     assert isinstance(await asyncio.wait_for(failed, 60), BrokerError)
     client.close()
 
 
-def test_a_report_replaces_an_old_one_at_once(jobs, monkeypatch):
+def test_a_report_replaces_an_old_one_at_once(jobs, tree_store, monkeypatch):
     """The old one may be of an earlier session. Without any, a controller would let the node lead for a moment."""
-    writes, multi = [], jobs._store.multi
-    monkeypatch.setattr(jobs._store, "multi", lambda operations: multi(operations) or writes.append(operations))
+    writes, multi = [], tree_store.multi
+    monkeypatch.setattr(tree_store, "multi", lambda operations: multi(operations) or writes.append(operations))
     for is_offline, expected in ((True, ["1"]), (True, ["1"]), (False, []), (False, [])):
         jobs.report_offline(is_offline=is_offline)
-        assert expected == jobs._store.children(layout.OFFLINE)
+        assert expected == tree_store.children(layout.OFFLINE)
     assert [1, 2, 1] == [len(operations) for operations in writes]
