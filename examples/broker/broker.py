@@ -126,18 +126,15 @@ class Broker:
                 self.server.close_slow_and_idle()
                 self.replicas.adapt_isrs()
                 self.replicas.check_disk()
-                self._look_for_conflict()
+                self.failure = self.membership.lasting_conflict()
+                if self.failure is not None:
+                    self.stopping.set()
                 self.server.run_actions()
                 if rounds % 4 == 0:
                     self.replicas.retain()
                     await self.replicas.checkpoint_beside()
             except Exception:  # noqa: BLE001 - contained: repeated next time
                 _log.exception("housekeeping failed")
-
-    def _look_for_conflict(self) -> None:
-        self.failure = self.membership.lasting_conflict()
-        if self.failure is not None:
-            self.stopping.set()
 
     async def stop(self) -> None:
         """Answer all waiting operations, and stop."""

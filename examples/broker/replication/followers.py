@@ -60,9 +60,6 @@ class Followers:
         """Set the followers. A new one counts as caught up now."""
         self._by_node = {node: self._by_node.get(node) or _Follower(caught_up_at=now) for node in nodes}
 
-    def forget_all(self) -> None:
-        self._by_node = {}
-
     def __contains__(self, node: int) -> bool:
         return node in self._by_node
 

@@ -57,12 +57,9 @@ class Metadata:
         if not partitions:
             self.topics.pop(key[0], None)
 
-    def of(self, key: Key) -> KnownPartition | None:
-        return self.topics.get(key[0], {}).get(key[1])
-
     def leader_of(self, key: Key) -> int:
         """Return the leader of a partition if that node is alive, otherwise `NO_LEADER`."""
-        known = self.of(key)
+        known = self.topics.get(key[0], {}).get(key[1])
         if known is None or known.leadership.leader not in self.brokers:
             return NO_LEADER
         return known.leadership.leader

@@ -184,12 +184,11 @@ class Partition:
         begins = not self.is_leader or leadership.leader_epoch != self.leader_epoch
         self._take(leadership, replicas)
         if begins:
-            self.followers.forget_all()
+            self.followers = Followers()
             self._next_start = None
-        self._update_followers(now)
-        if begins:
             self._epoch_start = self.log.next_offset
             self.log.epochs.begin(self.leader_epoch, self.log.next_offset)
+        self._update_followers(now)
         self.is_leader = self.is_aligned = True
         self.advance_high_watermark()
 

@@ -10,7 +10,9 @@ Used on the broker's loop.
 
 from __future__ import annotations
 
+import contextlib
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import attrs
@@ -52,25 +54,16 @@ class Fetches:
         if session.by_follower:
             moves: dict[Partition, bool] = {}
             for key, want in wanted.items():
-                self._follower_fetches(session, key, want, moves)
+                try:
+                    partition = self._source(session, key)
+                except BrokerError:
+                    continue  # the answer will have the error
+                moves[partition] = partition.follower_fetches(session.node, want.offset, want.log_start, session.clock)
             self._follower_moved(moves)
             for key in forgotten:
-                self._follower_forgets(session, key)
+                with contextlib.suppress(BrokerError):  # the new leader knows its own followers
+                    self._leader(key).followers.stopped_fetching(session.node)
         return session
-
-    def _follower_fetches(self, session: FetchSession, key: Key, want: Wanted, moves: dict[Partition, bool]) -> None:
-        try:
-            partition = self._source(session, key)
-        except BrokerError:
-            return  # the answer will have the error
-        moves[partition] = partition.follower_fetches(session.node, want.offset, want.log_start, session.clock)
-
-    def _follower_forgets(self, session: FetchSession, key: Key) -> None:
-        try:
-            partition = self._leader(key)
-        except BrokerError:
-            return  # the new leader knows its own followers
-        partition.followers.stopped_fetching(session.node)
 
     # -- reading and waiting
 
@@ -84,10 +77,7 @@ class Fetches:
         respond: Callable[[list[Found]], None],
     ) -> DelayedFetch | None:
         """Call `respond` when there is enough to read. Returns the operation if it was parked."""
-
-        def source(key: Key) -> Partition:
-            return self._source(session, key)
-
+        source = partial(self._source, session)
         keys: Sequence[Hashable] = [session.watch_key] if session.is_kept else list(session.wanted)
         if max_wait_ms <= 0 or not keys or is_worth_while(session, source, min_bytes):
             respond(self._read(session, max_bytes))

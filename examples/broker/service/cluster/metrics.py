@@ -31,12 +31,9 @@ class ControllerMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         controller = self._controller
-        active = GaugeMetricFamily("broker_controller_active", "Whether this node is the controller.")
-        active.add_metric([], float(controller.is_active))
-        queued = GaugeMetricFamily("broker_controller_events_queued", "Events that wait for the controller's thread.")
-        queued.add_metric([], len(controller.events))
-        yield active
-        yield queued
+        active, queued = "Whether this node is the controller.", "Events that wait for the controller's thread."
+        yield GaugeMetricFamily("broker_controller_active", active, value=float(controller.is_active))
+        yield GaugeMetricFamily("broker_controller_events_queued", queued, value=len(controller.events))
         figures = sorted(controller.events.figures.copy().items())
         for name, text, attribute in (
             ("broker_controller_events", "Events handled.", "count"),
