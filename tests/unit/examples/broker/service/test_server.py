@@ -2,7 +2,9 @@
 
 import math
 import struct
+from functools import partial
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given, settings
@@ -10,9 +12,11 @@ from hypothesis import strategies as st
 
 from examples.broker.coordination.store import Lease
 from examples.broker.protocol.apis import ApiKey
-from examples.broker.protocol.errors import ErrorCode
+from examples.broker.protocol.errors import BrokerError, ErrorCode
 from examples.broker.protocol.messages import groups as m
 from examples.broker.protocol.messages.controller import NodeHandshakeRequest, NodeHandshakeResponse
+from examples.broker.protocol.messages.topics import CreateTopicsRequest
+from examples.broker.protocol.wire import decode
 from examples.broker.service.config import Config
 from examples.broker.service.connection import Connection
 from examples.broker.service.server import Server
@@ -56,6 +60,10 @@ class Client:
     def handle_with(self, handler, api=HEARTBEAT):
         self.server.handlers[api] = handler
 
+    def beside(self):
+        """Another client of the same server."""
+        return Client(self.server)
+
     def keep(self, request, version, reply):
         self.replies.append(reply)
 
@@ -70,7 +78,7 @@ class Client:
     def answer(self, *places):
         """Answer the requests at these places of the replies."""
         for place in places:
-            self.replies[place](m.HeartbeatResponse())
+            answer(None, 0, self.replies[place])
 
     @property
     def answered(self):
@@ -83,9 +91,8 @@ class Client:
         return ids
 
 
-@pytest.fixture
-def make():
-    return Client
+def answer(_request, _version, reply):
+    reply(m.HeartbeatResponse())
 
 
 @pytest.fixture
@@ -106,7 +113,7 @@ def heartbeat(number):
 
 
 def test_responses_go_out_in_the_order_of_their_requests(client):
-    """Replies may come in any order. They are written in that of the requests."""
+    """Replies may come in any order."""
     client.beat(1, 2, 3)
     for index, answered in ((2, []), (0, [1]), (1, [1, 2, 3])):
         client.answer(index)
@@ -115,7 +122,7 @@ def test_responses_go_out_in_the_order_of_their_requests(client):
 
 def test_responses_to_one_input_are_one_write(client):
     """The requests of one chunk of input are answered together."""
-    client.handle_with(lambda _request, _version, reply: reply(m.HeartbeatResponse()))
+    client.handle_with(answer)
     client.beat(*range(10))
     assert (list(range(10)), 1) == (client.answered, client.transport.writes)
 
@@ -171,18 +178,18 @@ def test_checks_come_after_the_answer(client):
     """A handler's queued calls run when its own answer has been written."""
     seen = []
 
-    def handle(request, version, reply):
+    def handle(*request):
         client.server.actions.add(lambda: seen.append(client.answered))
-        reply(m.HeartbeatResponse())
+        answer(*request)
 
     client.handle_with(handle)
     client.beat(1)
     assert [[1]] == seen
 
 
-def test_too_many_unanswered_requests_stop_the_reading(make):
+def test_too_many_unanswered_requests_stop_the_reading():
     """At max_in_flight the client is not read from, until there is room again. Nothing is lost."""
-    client = make(max_in_flight=3)
+    client = Client(max_in_flight=3)
     client.beat(*range(5))
     assert (3, False) == (len(client.replies), client.transport.reading)
     client.answer(0)
@@ -219,10 +226,9 @@ def test_nonsense_leaves_no_account_behind(client, data, piece):
     assert (0, set()) == (client.server.buffered, client.server.connections)
 
 
-def test_unfinished_requests_have_one_budget(make):
+def test_unfinished_requests_have_one_budget():
     """When all connections together hold too much, the one that asks for more is closed. The others stay."""
-    first = make(max_buffered_bytes=1_000)
-    second = make(first.server)
+    second = (first := Client(max_buffered_bytes=1_000)).beside()
     part = struct.pack(">i", 900) + b"x" * 600
     first.send(part)
     second.send(part)
@@ -240,46 +246,55 @@ def fails_later(request, version, reply):
 
 
 @pytest.mark.parametrize("handler", [fails, fails_later])
-def test_a_handler_that_fails_closes_its_connection(make, handler):
+def test_a_handler_that_fails_closes_its_connection(handler):
     """An error in a handler, or in a later step of it, is contained: its client is disconnected, the next is served."""
-    client = make(turn_ms=0)
+    client = Client(turn_ms=0)
     client.handle_with(handler)
     client.beat(1)
     assert (handler is fails) == client.transport.closed
     client.loop.run()
     assert client.transport.closed
-    other = make(client.server)
+    other = client.beside()
     other.beat(1)
     assert 1 == len(other.replies)
 
 
-def test_too_many_clients_are_turned_away(make):
+def test_an_error_of_the_whole_request_is_its_answer(client):
+    """A response without a code for the whole request has no place for it. That is a handler that fails."""
+    client.handle_with(Mock(side_effect=BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)))
+    client.beat(1)
+    assert ErrorCode.UNKNOWN_MEMBER_ID == decode(m.HeartbeatResponse, 0, client.transport.written[8:]).error_code
+    client.handle_with(Mock(side_effect=BrokerError(ErrorCode.INVALID_TOPIC)), ApiKey.CREATE_TOPICS)
+    client.send(frame(ApiKey.CREATE_TOPICS, 0, 2, CreateTopicsRequest()))
+    assert ([1], True) == (client.answered, client.transport.closed)
+
+
+def test_too_many_clients_are_turned_away():
     """Above max_connections a client is closed with its first request, and far above it when others come."""
-    first = make(max_connections=1)
-    surplus = [make(first.server) for _ in range(101)]
+    first = Client(max_connections=1)
+    surplus = [first.beside() for _ in range(101)]
     assert [True, *100 * [False]] == [client.transport.closed for client in surplus]
     surplus[1].beat(1)
     assert (True, False) == (surplus[1].transport.closed, first.transport.closed)
 
 
-def test_nodes_connect_also_if_there_are_too_many_clients(make):
+def test_nodes_connect_also_if_there_are_too_many_clients():
     """A connection above the limit may prove that it is a node's. Those of nodes do not count."""
-    client = make(max_connections=1)
-    node = make(client.server)
+    node = (client := Client(max_connections=1)).beside()
     node.connection.proved(2)
     node.beat(1)
     assert (1, False) == (len(node.replies), node.transport.closed)
     for gone in (node, client):
         gone.connection.connection_lost(None)
     for _ in range(2):
-        make(client.server).connection.proved(3)
-    make(client.server)
+        client.beside().connection.proved(3)
+    client.beside()
     assert {} == client.server.surplus
 
 
-def test_idle_clients_are_disconnected(make, now):
+def test_idle_clients_are_disconnected(now):
     """A client without requests is closed after a while. One that waits for a response, or a node, is not."""
-    idle, waits, node, busy = (first := make(max_idle_ms=1_000)), *(make(first.server) for _ in range(3))
+    idle, waits, node, busy = (first := Client(max_idle_ms=1_000)), *(first.beside() for _ in range(3))
     node.connection.proved(2)
     waits.beat(1)  # the last connection's handler gets all requests
     now[0] += 0.9
@@ -293,9 +308,9 @@ def test_idle_clients_are_disconnected(make, now):
     assert not waits.transport.closed
 
 
-def test_a_client_that_does_not_read_leaves_nothing(make, now):
+def test_a_client_that_does_not_read_leaves_nothing(now):
     """An idle client that is disconnected, or one whose socket is full, does not keep its socket and its responses."""
-    idle, full, other = (first := make(max_idle_ms=1_000)), *(make(first.server) for _ in range(2))
+    idle, full, other = (first := Client(max_idle_ms=1_000)), *(first.beside() for _ in range(2))
     full.connection.pause_writing()
     for client in (full, other):
         client.connection.close("a test")
@@ -304,10 +319,9 @@ def test_a_client_that_does_not_read_leaves_nothing(make, now):
     assert [True, True, False] == [each.transport.aborted for each in (idle, full, other)]
 
 
-def test_a_surplus_connection_proves_soon_that_it_is_a_node(make, now):
+def test_a_surplus_connection_proves_soon_that_it_is_a_node(now):
     """A connection above the limit that sends nothing is closed after the time that a request may take."""
-    first = make(max_connections=1, frame_timeout_ms=1_000)
-    surplus = make(first.server)
+    surplus = (first := Client(max_connections=1, frame_timeout_ms=1_000)).beside()
     now[0] += 1.1
     first.server.close_slow_and_idle()
     assert [False, True] == [first.transport.closed, surplus.transport.closed]
@@ -322,9 +336,9 @@ def lease(client, now):
 
 
 @pytest.mark.usefixtures("lease")
-def test_a_request_after_the_lease_is_not_handled(client, make, now):
+def test_a_request_after_the_lease_is_not_handled(client, now):
     """It was in the socket's buffer of a process that was stopped. Every client is disconnected, without an answer."""
-    other = make(client.server)
+    other = client.beside()
     client.beat(1)
     now[0] = 1_002.0
     client.beat(2, 3)
@@ -347,15 +361,15 @@ def test_clients_are_disconnected_at_the_end_of_the_lease(client, now, is_answer
     assert ([], True) == (client.answered, client.transport.aborted)
 
 
-def test_other_nodes_are_answered_without_a_lease(client, lease, make, now):
+def test_other_nodes_are_answered_without_a_lease(client, lease, now):
     """A node must be reachable for the controller before it is registered. A client is disconnected until then."""
-    node = make(client.server)
+    node = client.beside()
     node.connection.proved(2)
     client.beat(1)
     now[0] = 1_002.0
     node.beat(2)
     node.answer(-1)
-    late = make(client.server)
+    late = client.beside()
 
     def challenge(_request, _version, reply):
         reply.connection.challenge = b"random"
@@ -369,7 +383,7 @@ def test_other_nodes_are_answered_without_a_lease(client, lease, make, now):
     assert ([3], True) == (late.answered, late.transport.aborted)
 
     lease.ends_at = 1_004.0
-    again = make(client.server)
+    again = client.beside()
     again.beat(5)
     again.answer(0)
     assert [5] == again.answered
@@ -379,8 +393,8 @@ def test_what_waits_for_a_lost_client_is_told(client):
     """Replies that a lost client still waited for call on_lost. Answering them is harmless."""
     client.beat(1, 2)
     lost = []
-    for number in (1, 2):
-        client.replies[number - 1].on_lost = lambda number=number: lost.append(number)
+    for number, reply in enumerate(client.replies, 1):
+        reply.on_lost = partial(lost.append, number)
     client.answer(1)
     client.connection.connection_lost(None)
     assert [1] == lost
@@ -395,17 +409,16 @@ def test_what_nodes_say_to_each_other_is_not_advertised(tmp_path):
     assert [0, API_VERSIONS] == [row.api_key for row in server.api_versions(ErrorCode.NONE).api_keys]
 
 
-def test_a_handler_in_steps_lets_others_have_their_turn(make):
+def test_a_handler_in_steps_lets_others_have_their_turn():
     """A handler that yields ends its turn there. Nothing more is handled on its connection until it has ended."""
-    client = make(turn_ms=0)
-    other = make(client.server)
+    other = (client := Client(turn_ms=0)).beside()
     done = []
 
-    def handle(_request, _version, reply):
+    def handle(*request):
         for number in range(3):
             done.append(number)
             yield
-        reply(m.HeartbeatResponse())
+        answer(*request)
 
     client.handle_with(handle)
     client.beat(1, 2)
@@ -422,9 +435,9 @@ def test_a_handler_in_steps_lets_others_have_their_turn(make):
     assert ([0, 1, 2], [1, 2], True) == (done, client.answered, client.transport.reading)
 
 
-def test_many_requests_in_one_input_are_handled_in_turns(make):
+def test_many_requests_in_one_input_are_handled_in_turns():
     """Many requests of one connection are handled in several turns of the loop, in order."""
-    client = make(turn_ms=0)
+    client = Client(turn_ms=0)
     client.beat(*range(4))
     assert 1 == len(client.replies)
     while client.loop.soon:
@@ -433,14 +446,14 @@ def test_many_requests_in_one_input_are_handled_in_turns(make):
     assert [0, 1, 2, 3] == client.answered
 
 
-def test_what_was_begun_is_finished_without_the_client(make):
+def test_what_was_begun_is_finished_without_the_client():
     """The steps of a handler go on when its client goes away: a topic that is half created would be worse."""
-    client = make(turn_ms=0)
+    client = Client(turn_ms=0)
     done = []
 
-    def handle(_request, _version, reply):
+    def handle(*request):
         yield
-        reply(m.HeartbeatResponse())
+        answer(*request)
         done.append(True)
 
     client.handle_with(handle)
@@ -450,9 +463,9 @@ def test_what_was_begun_is_finished_without_the_client(make):
     assert [True] == done
 
 
-def test_a_request_with_too_many_elements_is_refused(make):
+def test_a_request_with_too_many_elements_is_refused():
     """All arrays of a request together have a limit, small as the request may be in bytes."""
-    client = make(max_elements=3)
+    client = Client(max_elements=3)
     client.handle_with(client.keep, JOIN)
     for names, closed in (("abc", False), ("abcd", True)):
         request = m.JoinGroupRequest("g", 1, 1, "", None, "consumer", [m.JoinGroupProtocol(name) for name in names])
