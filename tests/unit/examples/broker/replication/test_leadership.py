@@ -99,15 +99,6 @@ def test_leaving_node_is_not_taken_in(node):
     assert None is node.partition.wanted_isr
 
 
-def test_epoch_is_written_into_batches(node):
-    node.decide(1, 3)
-    node.append()
-    node.decide(2, 4)
-    node.decide(1, 5)
-    node.append()
-    assert [(3, 1), (5, 2)] == [node.partition.log.epochs.end_of(epoch, 2) for epoch in (3, 5)]
-
-
 def test_cut_where_epochs_part(node):
     """A former leader drops what its successor doesn't have, by epoch, and is aligned then."""
     node.decide(1, 3)
@@ -142,13 +133,6 @@ def test_an_epoch_without_records_is_cut_off(node):
     assert node.partition.align(4, 7)
     node.partition.log.append_replicated(build([(None, b"y")], timestamps=[1], base_offset=1))
     assert (4, 2) == node.partition.log.epochs.end_of(6, node.partition.log.next_offset)
-
-
-def test_settings_of_the_topic_hold_for_the_partition(node):
-    node.decide(1, 0, isr=(1,))
-    answers = []
-    node.append(answers.append)
-    assert [{KEY: (ErrorCode.NOT_ENOUGH_REPLICAS, -1)}] == answers
 
 
 @pytest.mark.parametrize(("removal", "leader"), [("delete_replica", 1), ("drop_stray", 2)])

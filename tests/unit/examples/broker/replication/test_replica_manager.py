@@ -46,13 +46,21 @@ def test_each_partition_is_settled_for_itself(leader):
     assert 1 == leader.manager.partitions[other].log.next_offset
 
 
-def test_what_waits_for_a_deleted_topic_is_told(leader):
+@pytest.mark.parametrize(
+    ("end", "produced", "fetched"),
+    [
+        (lambda manager: delete(manager, "t"), ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (lambda manager: manager.shut_down(), ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NONE),
+    ],
+    ids=["the topic is deleted", "the node stops"],
+)
+def test_what_waits_is_answered_when(leader, end, produced, fetched):
     leader.append()
     leader.fetch()
-    delete(leader.manager, "t")
+    end(leader.manager)
     leader.run()
-    assert [{KEY: (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)}, "fetched"] == leader.answers
-    assert ErrorCode.UNKNOWN_TOPIC_OR_PARTITION is leader.found[KEY].code
+    assert [{KEY: (produced, -1)}, "fetched"] == leader.answers
+    assert fetched is leader.found[KEY].code
 
 
 def test_a_consumer_is_woken_by_the_watermark(leader):
@@ -150,13 +158,6 @@ def test_without_room_to_park_the_answer_is_what_there_is(make_leader):
     leader.append()
     leader.append()
     assert [{KEY: (ErrorCode.REQUEST_TIMED_OUT, -1)}] == leader.answers
-
-
-def test_stopping_answers_everything(leader):
-    leader.append()
-    leader.fetch()
-    leader.manager.shut_down()
-    assert [{KEY: (ErrorCode.REQUEST_TIMED_OUT, -1)}, "fetched"] == leader.answers
 
 
 def test_topics_and_watermarks_are_found_again(leader, make_replicas):

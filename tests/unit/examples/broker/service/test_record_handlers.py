@@ -152,17 +152,6 @@ def test_a_session_on_the_wire(client, connect):
     assert (first.session_id, [(0, True)]) == (client.answer.session_id, told(client.answer))
 
 
-@pytest.mark.parametrize(
-    ("session", "epoch", "code"),
-    [(99, 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND), (None, 5, ErrorCode.INVALID_FETCH_SESSION_EPOCH)],
-)
-def test_a_lost_session_is_an_error_of_the_whole_request(client, session, epoch, code):
-    """A client that continues an unknown session, or at a wrong place, gets an error and begins again."""
-    first = client.ask(ApiKey.FETCH, 11, fetch(0, epoch=0))
-    response = client.ask(ApiKey.FETCH, 11, fetch(session=session or first.session_id, epoch=epoch))
-    assert (code, []) == (response.error_code, response.topics)
-
-
 def listed(client, version, timestamp=-1, epoch=-1, replica=-1):
     wanted = by_topic([("t", m.ListOffsetsPartition(0, epoch, timestamp))])
     response = client.ask(ApiKey.LIST_OFFSETS, version, m.ListOffsetsRequest(replica, topics=wanted))
@@ -203,15 +192,6 @@ def test_a_client_does_not_ask_in_the_name_of_a_node(connect, node):
         client.connection.node = node
         assert client.ask(key, 5, request) is None
         assert not client.connection.is_open
-
-
-@pytest.mark.parametrize(
-    ("epoch", "code"), [(3, ErrorCode.FENCED_LEADER_EPOCH), (5, ErrorCode.UNKNOWN_LEADER_EPOCH), (4, ErrorCode.NONE)]
-)
-def test_offsets_are_fenced(connect, epoch, code):
-    """A request for offsets with another leader epoch gets an error."""
-    connect.replicas.partitions["t", 0].lead(Leadership(1, 4, (1,)), (1,), 0.0)
-    assert code == listed(connect(), 5, epoch=epoch).error_code
 
 
 @pytest.mark.parametrize(

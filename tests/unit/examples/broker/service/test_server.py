@@ -402,13 +402,6 @@ def test_what_waits_for_a_lost_client_is_told(client):
     assert [] == client.answered
 
 
-def test_what_nodes_say_to_each_other_is_not_advertised(tmp_path):
-    """Clients see the APIs that are handled, but not those between nodes, which are private."""
-    server = Server(Config(data=tmp_path), ActionQueue())
-    server.handlers |= dict.fromkeys((0, 4, 5, 6), None)
-    assert [0, API_VERSIONS] == [row.api_key for row in server.api_versions(ErrorCode.NONE).api_keys]
-
-
 def test_a_handler_in_steps_lets_others_have_their_turn():
     """A handler that yields ends its turn there. Nothing more is handled on its connection until it has ended."""
     other = (client := Client(turn_ms=0)).beside()

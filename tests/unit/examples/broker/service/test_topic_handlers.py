@@ -91,13 +91,14 @@ def ask(handlers):
     return ask
 
 
-def test_a_topic_named_twice_is_not_created(ask, topics, tree):
+def test_a_topic_named_twice_neither_is_created_nor_grows(ask, topics, tree):
     """Two wishes under one name are rejected, both, and nothing is done. The others of the request are."""
     wanted = [m.CreatableTopic("d", 1, 1), m.CreatableTopic("e", 1, 1), m.CreatableTopic("d", 2, 1)]
-    answer = ask("create_topics", m.CreateTopicsRequest(wanted, 1_000))
-    assert {"d": ErrorCode.INVALID_REQUEST, "e": ErrorCode.NONE} == {x.name: x.error_code for x in answer.topics}
-    assert 2 == len(answer.topics)
-    assert {"e"} == {name for _, name in tree.asked} | (set(topics.topics) - {"t"})
+    created = ask("create_topics", m.CreateTopicsRequest(wanted, 1_000)).topics
+    grown = ask("create_partitions", m.CreatePartitionsRequest([m.PartitionsOfTopic("t", n) for n in (5, 6)])).results
+    expected = [("d", ErrorCode.INVALID_REQUEST), ("e", ErrorCode.NONE), ("t", ErrorCode.INVALID_REQUEST)]
+    assert expected == [(each.name, each.error_code) for each in (*created, *grown)]
+    assert ([("create", "e")], {"t"}, 1) == (tree.asked, topics.topics.keys(), topics.topics["t"].partitions)
 
 
 def test_a_long_name_is_rejected_with_a_short_text(ask):
@@ -105,14 +106,6 @@ def test_a_long_name_is_rejected_with_a_short_text(ask):
     name = "\x01" * 9_000
     answer = ask("create_topics", m.CreateTopicsRequest([m.CreatableTopic(name, 1, 1)] * 2, 1_000))
     assert b"x01" in b"".join(encode(answer, 4))
-
-
-def test_a_topic_named_twice_does_not_grow(ask, topics, tree):
-    """Two numbers of partitions for one topic are rejected, and it stays as it is."""
-    wanted = [m.PartitionsOfTopic("t", 5), m.PartitionsOfTopic("t", 6)]
-    answer = ask("create_partitions", m.CreatePartitionsRequest(wanted, 1_000))
-    assert [("t", ErrorCode.INVALID_REQUEST)] == [(x.name, x.error_code) for x in answer.results]
-    assert ([], 1) == (tree.asked, topics.topics["t"].partitions)
 
 
 def test_a_topic_named_twice_is_deleted(ask, tree):
