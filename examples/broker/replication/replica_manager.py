@@ -77,7 +77,6 @@ class ReplicaManager:
             (topic.name, index), log, node_id=self.cluster.node_id, replicas=replicas, high_watermark=high_watermark
         )
         self.partitions[partition.key] = partition
-        self.apply_settings(partition, topic)
         return partition
 
     def apply_settings(self, partition: Partition, topic: Topic) -> None:

@@ -110,10 +110,11 @@ def test_a_stranger_is_told_that_it_has_no_replica(leader):
 
 
 def test_a_session_goes_on_where_it_was_left_or_not_at_all(leader, session):
+    go_on(leader, session)
     for session_id, epoch, code in (
-        (session.session_id + 1, 1, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
-        (session.session_id, session.epoch + 1, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
-        (session.session_id, session.epoch - 1 or 99, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+        (session.session_id + 1, 2, ErrorCode.FETCH_SESSION_ID_NOT_FOUND),
+        (session.session_id, 3, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
+        (session.session_id, 1, ErrorCode.INVALID_FETCH_SESSION_EPOCH),
     ):
         with rejected(code):
             leader.manager.fetches.open_session(session_id, epoch, node=2, wanted={}, forgotten=[])

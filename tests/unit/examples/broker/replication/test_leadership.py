@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import pytest
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
-from examples.broker.protocol.records import build
+from examples.broker.protocol.records import batches, build
 from examples.broker.replication.leadership import Leadership
 from examples.broker.storage.topics import Topic
 from tests.unit.examples.broker.replication.conftest import KEY
@@ -91,12 +91,39 @@ def test_joining_takes_all_that_earlier_leaders_committed(node):
     assert {1, 2, 3} == node.partition.wanted_isr
 
 
-def test_leaving_node_is_not_taken_in(node):
+@pytest.mark.parametrize(("now", "wanted"), [(3.9, {1, 2, 3}), (4.1, None)])
+def test_node_that_could_not_join_at_once_joins_later(node, now, wanted):
+    """A node that is about to stop is not taken in. If it stays, it is taken in unless it lags by then."""
     node.decide(1, 0, isr=(1, 2))
     node.manager.metadata.set_live_nodes({each: ("host", each) for each in ALL}, [3])
-    node.fetched(3, 0)
+    node.fetched(2, 0, now=5.0)
+    node.fetched(3, 0, now=1.0)
     node.partition.adapt_isr(1.0, 3.0)
     assert None is node.partition.wanted_isr
+    node.manager.metadata.set_live_nodes({each: ("host", each) for each in ALL})
+    node.partition.adapt_isr(now, 3.0)
+    assert wanted == node.partition.wanted_isr
+
+
+def test_leader_forgets_what_its_followers_had_under_another_leader(node):
+    """They may have been cut since."""
+    node.decide(1, 0)
+    node.append()
+    node.fetched(2, 1)
+    node.decide(2, 1)
+    node.decide(1, 2)
+    node.fetched(3, 1)
+    assert 0 == node.partition.high_watermark
+
+
+def test_epoch_is_written_into_batches(node):
+    node.decide(1, 3)
+    node.append()
+    node.decide(2, 4)
+    node.decide(1, 5)
+    node.append()
+    data = node.partition.log.read(0, 2, 1 << 20)
+    assert [3, 5] == [batch.leader_epoch for batch in batches(data)]
 
 
 def test_cut_where_epochs_part(node):

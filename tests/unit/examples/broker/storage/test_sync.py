@@ -150,10 +150,7 @@ def test_a_name_and_the_bytes_are_forced_at_once(open_log, monkeypatch):
 
 @pytest.mark.usefixtures("log")
 def test_records_are_secured_once_they_are_forced_to_the_disk(open_log):
-    """Everything that was appended before the sync, by the last process, too. Records after a cut are not.
-
-    That is so although records with their offsets were.
-    """
+    """All records of before the sync are, those of the last process, too. After a cut, other ones had their offsets."""
     log = open_log()
     assert 0 == log.secured_offset
     log.sync()
@@ -164,6 +161,9 @@ def test_records_are_secured_once_they_are_forced_to_the_disk(open_log):
     assert 0 == log.secured_offset
     log.sync()
     assert 6 == log.secured_offset
+    log.truncate_to(3)
+    log.sync()
+    assert 3 == log.secured_offset
 
 
 def test_a_record_that_is_appended_during_a_sync_is_not_secured(log, monkeypatch):
