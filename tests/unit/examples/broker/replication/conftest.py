@@ -1,5 +1,7 @@
 """A node of three on a clock moved by hand."""
 
+from collections import Counter
+
 import pytest
 
 from examples.broker.replication.fetching.fetch_sessions import CONSUMER, Wanted
@@ -13,12 +15,20 @@ KEY = ("t", 0)
 BATCH = batch_of(b"x" * 50)
 
 
-class Fixture:
-    """Node 1 of three."""
+class Node:
+    """Node 1 of three. It notes its answers, and what it reports."""
 
     def __init__(self, manager, timer):
         self.manager, self.timer, self.actions = manager, timer, manager.actions
-        self.manager.metadata.set_live_nodes({node: ("host", node) for node in (1, 2, 3)})
+        manager.metadata.set_live_nodes({node: ("host", node) for node in (1, 2, 3)})
+        manager.store.topics["t"] = Topic("t", 2, (1, 2, 3))
+        self.topics = TopicManager(manager)
+        self.answers, self.told, self.wishes, self.version = [], [], [], 0
+        self.codes = Counter()
+        """Those of fetches."""
+        manager.propose_isr = lambda _, isr: self.wishes.append(sorted(isr))
+        manager.on_leading = lambda key: self.told.append(("leads", key))
+        manager.on_following = lambda key: self.told.append(("follows", key))
 
     @property
     def partition(self):
@@ -28,16 +38,16 @@ class Fixture:
         while len(self.actions):
             self.actions.try_complete_actions()
 
-
-class Leader(Fixture):
-    """A leader with a topic, and what it answered."""
-
-    def __init__(self, manager, timer):
-        super().__init__(manager, timer)
-        self.topics = TopicManager(self.manager)
-        lead(self.manager, "t", 2)
+    def decide(self, leader, epoch, isr=(1, 2, 3)):
+        """Have a controller name the leader."""
+        self.version += 1
+        self.manager.lead_or_follow(KEY, Leadership(leader, epoch, tuple(isr), self.version), (1, 2, 3))
         self.run()
-        self.answers = []
+
+    def forget(self):
+        """Have the replica closed, as by a restart."""
+        self.manager.partitions.pop(KEY)
+        self.manager.folders.close()
 
     def append(self, *keys, acks=-1):
         self.manager.append(
@@ -68,11 +78,10 @@ class Leader(Fixture):
             self.manager.apply_settings(partition, topic)
             self.manager.changed(partition)
 
-    def fetch(self, offset=0, *, min_bytes=1, by_follower=False, max_bytes=1 << 20):
+    def fetch(self, offset=0, *, min_bytes=1, by_follower=False, leader_epoch=-1):
         """Fetch without a session, and give the operation if it waits."""
-        return self.fetch_in_session(
-            {KEY: Wanted(offset, max_bytes)}, epoch=-1, min_bytes=min_bytes, node=2 if by_follower else CONSUMER
-        )
+        wanted = {KEY: Wanted(offset, 1 << 20, leader_epoch=leader_epoch)}
+        return self.fetch_in_session(wanted, epoch=-1, min_bytes=min_bytes, node=2 if by_follower else CONSUMER)
 
     def fetch_in_session(
         self, wanted=(), forgotten=(), *, session_id=0, epoch=0, node=CONSUMER, min_bytes=1, room=1 << 20
@@ -85,6 +94,7 @@ class Leader(Fixture):
         def respond(found):
             self.answers.append("fetched")
             self.found = {each.key: each for each in found}
+            self.codes.update(each.code for each in found)
 
         return self.manager.fetches.fetch(
             self.session, max_wait_ms=500, min_bytes=min_bytes, max_bytes=room, respond=respond
@@ -95,51 +105,35 @@ class Leader(Fixture):
             wanted = {key: Wanted(offset, 1, log_start)}
             self.manager.fetches.open_session(0, -1, node=node, wanted=wanted, forgotten=[])
 
-
-class Node(Fixture):
-    """A node whose leader is named by a controller."""
-
-    def __init__(self, manager, timer):
-        super().__init__(manager, timer)
-        manager.store.topics["t"] = Topic("t", 1, (1, 2, 3), {"min.insync.replicas": "2"})
-        self.told, self.wishes, self.version = [], [], 0
-        self.manager.propose_isr = lambda _, isr: self.wishes.append(sorted(isr))
-        self.manager.on_leading = lambda key: self.told.append(("leads", key))
-        self.manager.on_following = lambda key: self.told.append(("follows", key))
-
-    def decide(self, leader, epoch, isr=(1, 2, 3)):
-        self.version += 1
-        self.manager.lead_or_follow(KEY, Leadership(leader, epoch, tuple(isr), self.version), (1, 2, 3))
-        self.run()
-
-    def append(self, respond=lambda _: None):
-        self.manager.append({KEY: BATCH}, acks=-1, timeout_ms=60_000, respond=respond)
-
-    def fetch(self, respond, *, by=CONSUMER, epoch=-1, max_bytes=1 << 20):
-        wanted = {KEY: Wanted(0, max_bytes, 0, epoch)}
-        session = self.manager.fetches.open_session(0, -1, node=by, wanted=wanted, forgotten=[])
-        self.manager.fetches.fetch(session, max_wait_ms=60_000, min_bytes=1, max_bytes=max_bytes, respond=respond)
-
     def fetched(self, node, offset, now=1.0):
         self.partition.follower_fetches(node, offset, 0, FetchClock(now))
 
-    def forget(self):
-        """Have the replica closed, as by a restart."""
-        self.manager.partitions.pop(KEY)
-        self.manager.folders.close()
+
+@pytest.fixture
+def make_node(make_replicas, mock_timer):
+    """Make a node with settings of its own."""
+    return lambda **settings: Node(make_replicas((1, 2, 3), lag_ms=3_000, **settings), mock_timer)
 
 
 @pytest.fixture
-def make_leader(make_replicas, mock_timer):
-    """Make a leader with settings of its own."""
-    return lambda **settings: Leader(make_replicas((1, 2, 3), lag_ms=3_000, **settings), mock_timer)
+def node(make_node):
+    """A node that neither leads nor follows yet."""
+    return make_node()
+
+
+@pytest.fixture
+def make_leader(make_node):
+    """Make a node that leads both partitions of a topic."""
+
+    def make_leader(**settings):
+        leader = make_node(**settings)
+        lead(leader.manager, "t", 2)
+        leader.run()
+        return leader
+
+    return make_leader
 
 
 @pytest.fixture
 def leader(make_leader):
     return make_leader()
-
-
-@pytest.fixture
-def node(make_replicas, mock_timer):
-    return Node(make_replicas((1, 2, 3), lag_ms=3_000), mock_timer)

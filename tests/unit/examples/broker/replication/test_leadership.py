@@ -1,15 +1,15 @@
 """Leadership that comes and goes: epochs, requested in-sync replicas, and the answers of parked operations."""
 
-import collections
 import time
 from unittest.mock import Mock
 
 import pytest
 
 from examples.broker.protocol.errors import BrokerError, ErrorCode
-from examples.broker.protocol.records import batches, build
+from examples.broker.protocol.records import batches
 from examples.broker.replication.leadership import Leadership
 from examples.broker.storage.topics import Topic
+from tests.support.broker import batch_of, rejected
 from tests.unit.examples.broker.replication.conftest import KEY
 
 ALL = (1, 2, 3)
@@ -17,25 +17,24 @@ ALL = (1, 2, 3)
 
 def test_thousands_parked_are_answered_when_leadership_moves(node):
     node.decide(1, 0)
-    writes, reads = collections.Counter(), collections.Counter()
     for _ in range(3_000):
-        node.append(lambda results: writes.update(code for code, _ in results.values()))
-        node.fetch(lambda found: reads.update(each.code for each in found))
+        node.append()
+        node.fetch()
     waiting = node.manager.produces, node.manager.fetches.purgatory
     assert [3_000, 3_000] == [each.num_delayed for each in waiting]
     node.decide(2, 1)
-    assert {ErrorCode.NOT_LEADER_OR_FOLLOWER: 3_000} == writes == reads
+    assert 3_000 == node.answers.count({KEY: (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)})
+    assert {ErrorCode.NOT_LEADER_OR_FOLLOWER: 3_000} == node.codes
     assert [0, 0] == [each.num_delayed for each in waiting]
     assert [("leads", KEY), ("follows", KEY)] == node.told
 
 
 def test_stopped_replica_answers_what_waits_and_keeps_its_records(node):
     node.decide(1, 0)
-    answers = []
-    node.append(answers.append)
+    node.append()
     node.manager.stop_replica(KEY)
     node.run()
-    assert [{KEY: (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)}] == answers
+    assert [{KEY: (ErrorCode.NOT_LEADER_OR_FOLLOWER, -1)}] == node.answers
     assert 1 == node.partition.log.next_offset
 
 
@@ -57,10 +56,9 @@ def test_older_decision_is_ignored(node):
 @pytest.mark.parametrize(("epoch", "code"), [(4, ErrorCode.FENCED_LEADER_EPOCH), (6, ErrorCode.UNKNOWN_LEADER_EPOCH)])
 def test_other_epochs_are_refused(node, epoch, code):
     node.decide(1, 5)
-    found = []
-    node.fetch(found.extend, by=2, epoch=epoch, max_bytes=100)
-    assert [code] == [each.code for each in found]
-    with pytest.raises(BrokerError):
+    node.fetch(by_follower=True, leader_epoch=epoch)
+    assert {code: 1} == node.codes
+    with rejected(code):
         node.partition.check_epoch(epoch)
 
 
@@ -68,21 +66,17 @@ def test_growing_counts_before_it_is_written(node):
     """A follower that is to join is waited for from then on: the controller may know before us that it is in sync."""
     node.decide(1, 0, isr=(1, 2))
     node.append()
-    node.fetched(2, 1)
-    assert 1 == node.partition.high_watermark
-    node.fetched(3, 1)
+    for follower, offset, watermark in ((2, 1, 1), (3, 1, 1), (2, 2, 1), (3, 2, 2)):
+        node.fetched(follower, offset)
+        assert watermark == node.partition.high_watermark
+        node.append()
     assert {1, 2, 3} == node.partition.wanted_isr
-    node.append()
-    node.fetched(2, 2)
-    assert 1 == node.partition.high_watermark
-    node.fetched(3, 2)
-    assert 2 == node.partition.high_watermark
 
 
 def test_joining_takes_all_that_earlier_leaders_committed(node):
     """A follower below the end at which this leader began is not in sync, though it passed a watermark that is old."""
     node.decide(2, 0)
-    node.partition.log.append_replicated(build([(None, b"x")] * 5, timestamps=[1] * 5))
+    node.partition.log.append_replicated(batch_of(*[b"x"] * 5))
     node.decide(1, 1, isr=(1, 2))
     assert 0 == node.partition.high_watermark
     node.fetched(3, 3)
@@ -134,8 +128,7 @@ def test_cut_where_epochs_part(node):
     node.decide(2, 4)
     assert not node.partition.is_aligned
     assert node.partition.align(3, 2)
-    assert 2 == node.partition.log.next_offset
-    assert node.partition.is_aligned
+    assert (2, True) == (node.partition.log.next_offset, node.partition.is_aligned)
 
 
 def test_cut_asks_again_when_epochs_differ(node):
@@ -158,7 +151,7 @@ def test_an_epoch_without_records_is_cut_off(node):
     node.decide(2, 6)
     assert 5 == node.partition.log.epochs.latest
     assert node.partition.align(4, 7)
-    node.partition.log.append_replicated(build([(None, b"y")], timestamps=[1], base_offset=1))
+    node.partition.log.append_replicated(batch_of(b"y", base_offset=1))
     assert (4, 2) == node.partition.log.epochs.end_of(6, node.partition.log.next_offset)
 
 
