@@ -38,14 +38,12 @@ PACKERS = {
 
 @pytest.mark.parametrize("kind", PACKERS)
 def test_every_codec_is_understood(kind):
-    """Data compressed by each codec is decompressed to the same data."""
     codec, pack = PACKERS[kind]
     assert PLAIN == decompress(codec, bytes(pack(PLAIN)))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in PACKERS if kind != "none"])
 def test_a_bomb_does_not_explode(monkeypatch, kind):
-    """What would take more than the limit is rejected."""
     monkeypatch.setattr(compression, "MOST_UNPACKED", 16_384)
     codec, pack = PACKERS[kind]
     assert PLAIN[:16_384] == decompress(codec, bytes(pack(PLAIN[:16_384])))

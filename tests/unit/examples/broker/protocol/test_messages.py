@@ -64,7 +64,6 @@ def test_same_bytes_as_another_implementation(message, version, any_message):
 
 
 def test_request_header_is_read_as_others_write_it():
-    """The header that kafka-python writes is the header that we read."""
     request = NEW["HeartbeatRequest"](group_id="g", generation_id=3, member_id="m", version=1)
     request.with_header(correlation_id=77, client_id="someone")
     raw = bytes(request.encode(header=True))

@@ -46,7 +46,6 @@ def without_newest_timestamp(data):
 @settings(max_examples=50, deadline=None)
 @given(PAIRS)
 def test_batches_built_here_are_read_by_kafka_python(pairs):
-    """What we build, another implementation reads, with a sound checksum."""
     data = build(pairs, timestamps=list(range(5, 5 + len(pairs))), base_offset=40)
     batch = MemoryRecords(data).next_batch()
     assert batch.validate_crc()
@@ -74,7 +73,6 @@ def test_a_batch_that_names_no_newest_timestamp_is_as_new_as_its_first_record():
 @settings(max_examples=200, deadline=None)
 @given(PAIRS, st.data())
 def test_damage_is_noticed(pairs, data):
-    """A batch with a byte changed behind its checksum is rejected."""
     raw = bytearray(build(pairs, timestamps=[1] * len(pairs)))
     position = data.draw(st.integers(17, len(raw) - 1))
     raw[position] ^= data.draw(st.integers(1, 255))

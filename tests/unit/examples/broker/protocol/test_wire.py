@@ -26,8 +26,6 @@ def packed(message, version):
 
 @pytest.mark.parametrize(("api", "version"), VERSIONS, ids=IDS)
 def test_round_trip(api, version, any_message):
-    """An encoded value decodes to the same value, in every message and version."""
-
     @settings(max_examples=15, deadline=None)
     @given(st.data())
     def check(data):

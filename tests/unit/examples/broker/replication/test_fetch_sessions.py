@@ -42,7 +42,6 @@ def test_who_has_nothing_to_name_waits_under_one_key(leader, session):
 
 
 def test_what_happens_anywhere_is_told_and_nothing_else(leader, session):
-    """An append to one of the partitions answers the fetch, with that partition alone."""
     go_on(leader, session)
     leader.write(T1)
     assert [T1] == list(leader.found)

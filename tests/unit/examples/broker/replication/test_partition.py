@@ -170,7 +170,6 @@ def test_only_replicas_count(pair):
 
 
 def test_a_follower_refuses_to_lead(make):
-    """A node that follows takes neither writes nor deletions."""
     partition = make(node=2)
     answers = [outcome(append, partition), outcome(partition.delete_before, 0), partition.enough_replicas_have(0)]
     assert [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 3 == answers
@@ -223,7 +222,6 @@ def test_a_produce_is_one_valid_batch(make, data, code):
 
 @pytest.mark.parametrize("attributes", [0, 1, 2, 3, 4, 8, 0x0C])
 def test_every_codec_is_taken(make, attributes):
-    """Batches are taken compressed as clients do it, and by either kind of timestamp."""
     assert (0, 1) == make().append(with_attributes(BATCH, attributes), acks=1)
 
 

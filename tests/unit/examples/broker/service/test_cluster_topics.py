@@ -49,7 +49,6 @@ def test_the_offsets_topic_waits_for_enough_nodes(node):
 
 
 def test_settings_that_arrive_late_bring_no_topic_back(node):
-    """A topic that was deleted while its settings were read stays deleted."""
     for name in ("t", "u"):
         node.jobs.create_topic(name, {0: (1, 2)}, {"retention.ms": "5"})
         node.replicas.store.topics[name] = Topic(name, 1, (1, 2))

@@ -9,7 +9,6 @@ from examples.broker.service.cluster.metrics import ControllerMetrics
 
 
 def test_events_are_shown_by_kind():
-    """Handled, failed and waiting events are exported."""
     events, registry = EventQueue(), CollectorRegistry()
     registry.register(ControllerMetrics(SimpleNamespace(events=events, is_active=True)))
     events.put("brokers", lambda: None)

@@ -11,7 +11,6 @@ from examples.broker.service.event_loop import OnLoop, run
 
 @pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
 def test_uvloop_is_used_where_it_is(loop, monkeypatch):
-    """Where uvloop is installed, a node runs on it. Elsewhere it runs on asyncio's own loop."""
     if loop == "uvloop":
         pytest.importorskip("uvloop")
     else:

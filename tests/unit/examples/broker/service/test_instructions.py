@@ -139,7 +139,6 @@ async def test_every_instruction_is_answered(here):
 
 
 async def test_a_partition_that_fails_does_not_stop_the_others(here):
-    """A node takes over the other leaderships of an instruction if one of them fails."""
     here.deliver(m.LeaderAndIsrRequest(1, 1, update(1, 3).states, LIVE))
     await until(lambda: here.answers)
     codes = [part.error_code for part in here.answers[0].partitions]

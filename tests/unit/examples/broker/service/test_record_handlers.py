@@ -119,7 +119,6 @@ def test_old_clients_get_no_more_than_they_ask_for(client):
 
 
 def test_old_clients_cannot_unpack_more_than_a_request(client):
-    """The compressed messages of one produce unpack to at most the size of the largest request."""
     builder = LegacyRecordBatchBuilder(1, 1, 1 << 20)
     builder.append(0, timestamp=1, key=None, value=bytes(1_000_000))
     assert ErrorCode.MESSAGE_TOO_LARGE == produce(client, 2, bytes(builder.build()) * 40)
@@ -214,5 +213,4 @@ def test_only_the_offsets_topic_is_not_written_to(client, topic, code):
     ],
 )
 def test_transactional_ids_are_refused(client, name, code):
-    """An id for transactions is rejected, an empty one as nonsense."""
     assert code == client.ask(ApiKey.INIT_PRODUCER_ID, 1, m.InitProducerIdRequest(name, 1_000)).error_code

@@ -113,7 +113,6 @@ def heartbeat(number):
 
 
 def test_responses_go_out_in_the_order_of_their_requests(client):
-    """Replies may come in any order."""
     client.beat(1, 2, 3)
     for index, answered in ((2, []), (0, [1]), (1, [1, 2, 3])):
         client.answer(index)
@@ -121,7 +120,6 @@ def test_responses_go_out_in_the_order_of_their_requests(client):
 
 
 def test_responses_to_one_input_are_one_write(client):
-    """The requests of one chunk of input are answered together."""
     client.handle_with(answer)
     client.beat(*range(10))
     assert (list(range(10)), 1) == (client.answered, client.transport.writes)
@@ -145,7 +143,6 @@ def test_a_request_ends_where_its_frame_does(client):
 
 
 def test_a_request_may_go_unanswered(client):
-    """A request without a response gives up its place, and those behind it are answered."""
     client.beat(1, 2)
     client.answer(1)
     client.replies[0].nothing()
@@ -175,7 +172,6 @@ def test_requests_arrive_in_any_pieces(count, cuts):
 
 
 def test_checks_come_after_the_answer(client):
-    """A handler's queued calls run when its own answer has been written."""
     seen = []
 
     def handle(*request):
@@ -199,7 +195,6 @@ def test_too_many_unanswered_requests_stop_the_reading():
 
 
 def test_a_client_that_does_not_read_is_not_read_from(client):
-    """When the socket is full the connection is paused, and goes on when it has drained."""
     client.connection.pause_writing()
     assert not client.transport.reading
     client.connection.resume_writing()
@@ -429,7 +424,6 @@ def test_a_handler_in_steps_lets_others_have_their_turn():
 
 
 def test_many_requests_in_one_input_are_handled_in_turns():
-    """Many requests of one connection are handled in several turns of the loop, in order."""
     client = Client(turn_ms=0)
     client.beat(*range(4))
     assert 1 == len(client.replies)

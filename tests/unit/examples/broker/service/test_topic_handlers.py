@@ -109,7 +109,6 @@ def test_a_long_name_is_rejected_with_a_short_text(ask):
 
 
 def test_a_topic_named_twice_is_deleted(ask, tree):
-    """To delete a topic twice is to delete it."""
     answer = ask("delete_topics", m.DeleteTopicsRequest(["t", "t"], 1_000))
     assert [("t", ErrorCode.NONE)] == [(x.name, x.error_code) for x in answer.responses]
 

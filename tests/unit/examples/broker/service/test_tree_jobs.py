@@ -19,7 +19,6 @@ def jobs(tree_store):
 
 
 def test_a_topic_keeps_its_id_as_it_grows(jobs):
-    """An id distinguishes a topic from earlier and later ones of its name."""
     jobs.create_topic("t", {0: (1, 2)}, {})
     before = jobs.read_topics(["t"])["t"]
     jobs.grow_topic("t", {1: (2, 1)})
@@ -65,13 +64,11 @@ def test_a_setting_is_added_to_those_in_the_tree(jobs, between):
 
 
 def test_no_settings_without_their_topic(jobs):
-    """A topic that was deleted meanwhile gets no settings."""
     with rejected(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
         jobs.change_settings("t", setting("segment.ms", "1"))
 
 
 def test_a_refused_change_leaves_the_tree_as_it_was(jobs):
-    """An error of a change is reported, and nothing is written."""
     jobs.create_topic("t", {0: (1, 2)}, {"segment.ms": "1"})
     with rejected(ErrorCode.INVALID_CONFIG):
         jobs.change_settings("t", Mock(side_effect=BrokerError(ErrorCode.INVALID_CONFIG)))
@@ -96,7 +93,6 @@ def test_invalid_settings_of_another_tool_have_no_effect(jobs, tree_store):
 
 @pytest.mark.parametrize("error", [NoNode("/t", "missing"), ValueError(), TypeError(), BrokerError(ErrorCode.NONE)])
 async def test_a_job_that_fails_is_reported(error):
-    """Whatever a job raises, its caller gets an error."""
     client, failed = TreeClient(None, OnLoop(lambda: None)), asyncio.get_running_loop().create_future()
     client.run(Mock(side_effect=error), failed=failed.set_result)
     assert isinstance(await asyncio.wait_for(failed, 60), BrokerError)

@@ -22,7 +22,6 @@ def test_damaged_topics_stop_the_node(tmp_path, content):
 
 
 def test_topics_are_found_by_their_folders(tmp_path, open_log):
-    """Topics have the partitions and the ids of their folders."""
     for name in ("a-b-0", "a-b-2", "c-0"):
         open_log(tmp_path / name)
     (tmp_path / "a-b-2" / "topic_id").write_text("4b1f")
