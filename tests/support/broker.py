@@ -41,7 +41,8 @@ def batch_of(*values: bytes, timestamp: int = 1, **header: Any) -> bytes:
 def with_attributes(data: bytes, attributes: int) -> bytes:
     """Return a batch with these attributes and a valid checksum. The records stay as they are."""
     checked = data[:21] + attributes.to_bytes(2, "big", signed=True) + data[23:]
-    return data[:17] + google_crc32c.value(checked[21:]).to_bytes(4, "big") + checked[21:]
+    checksum: int = google_crc32c.value(checked[21:])
+    return data[:17] + checksum.to_bytes(4, "big") + checked[21:]
 
 
 def append(log: Log, *values: bytes, **header: Any) -> int:
