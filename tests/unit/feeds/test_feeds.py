@@ -80,31 +80,30 @@ async def test_lost_batch_is_uncertain_and_the_next_is_not(error):
         assert (1, 0, 1) == (statistics.published, statistics.rejected, statistics.uncertain)
 
 
-async def test_bug_of_an_engine_is_an_uncertain_publish():
-    """Whatever an engine raises, every publisher is answered, with the cause."""
-    async with Scripted(publish=[ZeroDivisionError("bug")]) as feed:
-        with pytest.raises(PublishUncertain, match="bug") as raised:
-            await feed.publish("key", b"1")
-        assert isinstance(raised.value.__cause__, ZeroDivisionError)
-        await feed.publish("key", b"2")
-
-
-@pytest.mark.parametrize("number", [0, 1, 3])
-async def test_publish_is_uncertain_if_the_engine_gives_another_number_of_answers(number):
-    """Which answer belongs to which event is not known."""
+def so_many(number):
+    """An engine that gives another number of answers, so that nobody knows which belongs to which event."""
 
     async def publish(_):
         return [MemoryFeed().position("1-1-1")] * number
 
-    async with Scripted(publish=[publish]) as feed:
-        assert ["PublishUncertain"] * 2 == await answers(feed.publish("k", b"1"), feed.publish("k", b"1"))
+    return publish
 
 
-async def test_missing_answer_is_uncertain():
-    """After ``publish_timeout_ms`` the publisher gets an answer."""
-    async with Scripted(publish=[60.0], publish_timeout_ms=20) as feed:
-        with pytest.raises(PublishUncertain, match="20 ms"):
-            await feed.publish("key", b"1")
+@pytest.mark.parametrize(
+    ("step", "message", "cause"),
+    [
+        (ZeroDivisionError("bug"), "bug", ZeroDivisionError),
+        (60.0, "no answer within 20 ms", TimeoutError),
+        *((so_many(number), f"{number} answers for 2 events", type(None)) for number in (0, 1, 3)),
+    ],
+    ids=["bug", "no answer", "none", "too few", "too many"],
+)
+async def test_publish_whose_answer_is_not_known_is_uncertain(step, message, cause):
+    """Whatever an engine does, every publisher is answered, with the cause."""
+    async with Scripted(publish=[step], publish_timeout_ms=20) as feed:
+        found = await asyncio.gather(*(feed.publish("key", b"1") for _ in range(2)), return_exceptions=True)
+    assert [(PublishUncertain, cause)] * 2 == [(type(error), type(error.__cause__)) for error in found]
+    assert all(message in str(error) for error in found)
 
 
 @pytest.mark.guarantee("publish says what happened")

@@ -8,7 +8,7 @@ import pytest
 from purgatory import DelayedOperationPurgatory
 from purgatory.feeds import FeedUnavailable, MemoryFeed, PublishRejected, PublishUncertain
 from purgatory.feeds.engine import Disconnected
-from tests.support import Waiting, eventually
+from tests.support import Waiting, eventually, in_thread
 from tests.support.feeds import Worker, append
 from tests.support.loops import until
 
@@ -135,8 +135,8 @@ def test_operation_on_a_thread_is_completed_by_an_event(no_threads_left):
         MemoryFeed(name="inbox").follow(purgatory, apply) as following,
     ):
         purgatory.try_complete_else_watch(operation, ["key"])
-        position = following.publish("key", b"1")
-        following.applied(position)
+        position = in_thread(following.publish, "key", b"1")
+        in_thread(following.applied, position)
         assert operation.is_completed
         assert following.position == position
     assert ["follow inbox"] == names
