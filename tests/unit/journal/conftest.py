@@ -20,11 +20,6 @@ class DelayedFetch:
 
 
 @pytest.fixture
-def outcome():
-    return Outcome
-
-
-@pytest.fixture
 def operation():
     return DelayedFetch
 
@@ -42,13 +37,23 @@ def finish():
 
 
 @pytest.fixture
-def write(finish):
+def put(finish):
+    """Let so many satisfied operations leave, and wait until this journal has written them."""
+
+    def put(journal, count=1, **settings):
+        finish(journal, count, **settings)
+        assert journal.flush(30)
+
+    return put
+
+
+@pytest.fixture
+def write(put):
     """Write that many records to a folder and close the journal."""
 
     def write(folder, count, **options):
         with Journal(folder, **{"when_full": "wait", "patience_ms": 5_000, **options}) as journal:
-            finish(journal, count)
-            assert journal.flush()
+            put(journal, count)
         return journal.stats()
 
     return write

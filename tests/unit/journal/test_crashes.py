@@ -204,14 +204,13 @@ def test_a_disk_that_syncs_nothing_does_not_fill_with_segments(tmp_path, no_room
 
 
 @pytest.mark.parametrize("sync", ["segment", "flush", "always"])
-def test_a_sync_that_fails_as_a_segment_closes_is_counted_and_logged(tmp_path, sync, monkeypatch, finish):
+def test_a_sync_that_fails_as_a_segment_closes_is_counted_and_logged(tmp_path, sync, monkeypatch, put):
     """The rows were written, and a kill would not lose them. But a power cut might."""
     FullDisk.room, Unsynced.broken = 10**9, False
     log = Mock()
     monkeypatch.setattr("purgatory.journal._writer._log", log)
     journal = Journal(tmp_path, open_file=Unsynced, sync=sync, interval_ms=1)
-    finish(journal)
-    assert journal.flush(30)
+    put(journal)
     Unsynced.broken = True
     stats = journal.close()
     assert (1, 1) == (stats.written, stats.write_errors)
@@ -235,10 +234,9 @@ def no_room(monkeypatch):
     return write
 
 
-def test_segment_that_found_no_room_to_be_sealed_is_sealed_later(tmp_path, no_room, finish):
+def test_segment_that_found_no_room_to_be_sealed_is_sealed_later(tmp_path, no_room, finish, put):
     with Journal(tmp_path, segment_bytes=1_000, chunk=10, interval_ms=1) as journal:
-        finish(journal, 100)
-        assert journal.flush(30)
+        put(journal, 100)
         assert eventually(lambda: journal.stats().seal_errors)
         assert 1 < verify(tmp_path).open_segments
         no_room.room = True
@@ -267,12 +265,11 @@ def test_where_the_end_cannot_be_left_the_one_of_before_stands(tmp_path, write, 
     assert 50 == end(tmp_path).next
 
 
-def test_what_a_frame_told_that_was_never_written_is_told_at_the_end(tmp_path, finish):
+def test_what_a_frame_told_that_was_never_written_is_told_at_the_end(tmp_path, finish, put):
     """A frame that the disk rejects is lost with its count of dropped rows, so that count is also kept elsewhere."""
     FullDisk.room = 10**9
     with Journal(tmp_path, open_file=FullDisk) as journal:
-        finish(journal)
-        assert journal.flush()
+        put(journal)
         finish(journal, 6, checks="none")
     assert End(1, 6) == end(tmp_path)
     FullDisk.room = 0
@@ -331,7 +328,7 @@ def test_a_writer_that_was_given_up_keeps_its_folder_until_its_rows_are_written(
     assert is_whole(tmp_path, 60)
 
 
-def test_a_first_frame_that_cannot_be_cut_off_costs_none_of_those_that_follow(tmp_path, finish):
+def test_a_first_frame_that_cannot_be_cut_off_costs_none_of_those_that_follow(tmp_path, finish, put):
     """A file in which nothing was acknowledged yet is neither sealed nor removed: the writer begins it again."""
 
     class Torn(FullDisk):
@@ -348,18 +345,16 @@ def test_a_first_frame_that_cannot_be_cut_off_costs_none_of_those_that_follow(tm
     assert journal.flush(30)
     late.set()
     journal._writer._sealer.submit(int).result(30)
-    finish(journal)
-    assert journal.flush(30)
+    put(journal)
     journal.close()
     assert is_whole(tmp_path, 2)
 
 
 @pytest.fixture
-def vanished(tmp_path, finish):
+def vanished(tmp_path, put):
     """A journal with one row, whose folder is gone."""
     journal = Journal(tmp_path / "gone")
-    finish(journal)
-    assert journal.flush(30)
+    put(journal)
     shutil.rmtree(tmp_path / "gone")
     return journal
 
@@ -378,23 +373,21 @@ def test_closing_tries_to_seal_once_however_quick_the_sealer_is(vanished, monkey
     assert 1 == vanished.close().seal_errors
 
 
-def test_a_segment_that_somebody_else_has_sealed_is_no_error(tmp_path, finish):
+def test_a_segment_that_somebody_else_has_sealed_is_no_error(tmp_path, put):
     journal = Journal(tmp_path)
-    finish(journal)
-    assert journal.flush(30)
+    put(journal)
     seal(tmp_path / open_name(0))
     assert 0 == journal.close().seal_errors
     assert is_whole(tmp_path, 1)
 
 
-def test_journal_starts_on_a_full_disk(tmp_path, write, no_room, finish, reopen):
+def test_journal_starts_on_a_full_disk(tmp_path, write, no_room, put, reopen):
     no_room.room = True
     write(tmp_path, 50, parquet=False)
     reopen(tmp_path)
     no_room.room = False
     with Journal(tmp_path, interval_ms=1) as journal:
-        finish(journal)
-        assert journal.flush(30)
+        put(journal)
         assert is_whole(tmp_path, 51)
         no_room.room = True
     assert 2 == journal.stats().segments_sealed

@@ -2,13 +2,12 @@ import errno
 import os
 import threading
 import time
-from array import array
 from unittest.mock import MagicMock, Mock
 
 import attrs
 import pytest
 
-from purgatory import DelayedOperationPurgatory
+from purgatory import DelayedOperationPurgatory, Outcome
 from purgatory.journal import (
     Journal,
     JournalClock,
@@ -23,16 +22,14 @@ from purgatory.journal import (
     verify,
 )
 from purgatory.journal._options import open_file
-from purgatory.journal.records import JOURNAL, Record, Schema
 from purgatory.journal.records.folder import END, dropped, open_name
-from purgatory.journal.records.frames import Batch, decode, encode, scan
 from tests.support import Waiting, eventually, park, park_all, run_threads, satisfy
 from timer import MockTimer
 
 
-def test_record_holds_what_is_known_of_the_operation(tmp_path, operation, outcome):
+def test_record_holds_what_is_known_of_the_operation(tmp_path, operation):
     with Journal(tmp_path, instance="broker-1") as journal:
-        journal.observer("fetch").finished(operation(1, delay_ms=250, checks=7), outcome.EXPIRED, ValueError("no"))
+        journal.observer("fetch").finished(operation(1, delay_ms=250, checks=7), Outcome.EXPIRED, ValueError("no"))
     (record,) = read(tmp_path)
     assert (0, "fetch", "DelayedFetch", "broker-1") == (record.seq, record.purgatory, record.type, record.instance)
     assert (("(orders, 1)", "consumer-1"), 250, 7) == (record.keys, record.delay_ms, record.checks)
@@ -58,21 +55,6 @@ def test_frames_and_parquet_hold_the_same_rows(tmp_path, write):
     assert ["_journal-00000000000000000000-00000000000000002999.frames"] == [
         path.name for path in (tmp_path / "frames").iterdir() if path.name not in {".lock", END}
     ]
-
-
-def test_segments_roll_by_size(tmp_path, write):
-    write(tmp_path, 5_000, segment_bytes=20_000, chunk=100)
-    assert 3 < len(list(tmp_path.glob("journal-*.parquet")))
-    assert verify(tmp_path).sound
-    assert list(range(5_000)) == [row.seq for row in read(tmp_path)]
-
-
-def test_open_segment_can_be_read(tmp_path, finish):
-    with Journal(tmp_path) as journal:
-        finish(journal)
-        assert journal.flush()
-        assert 1 == len(list(read(tmp_path)))
-        assert 1 == verify(tmp_path).open_segments
 
 
 def test_second_writer_is_refused(tmp_path, write):
@@ -120,10 +102,9 @@ def test_closed_journal_refuses_a_flush_and_a_late_observer_harms_nobody(tmp_pat
     assert (0, 1, 0) == counts(journal)
 
 
-def test_operation_without_numbers_is_counted_and_the_next_is_written(tmp_path, finish, counts):
+def test_operation_without_numbers_is_counted_and_the_next_is_written(tmp_path, finish, put, counts):
     with Journal(tmp_path) as journal:
-        finish(journal, checks="seven")
-        assert journal.flush()
+        put(journal, checks="seven")
         finish(journal)
     assert (1, 1, 0) == counts(journal)
 
@@ -133,11 +114,11 @@ class Speechless(Exception):
         raise RuntimeError("no name")
 
 
-def test_an_error_that_has_no_words_is_written_by_its_class(tmp_path, operation, outcome):
+def test_an_error_that_has_no_words_is_written_by_its_class(tmp_path, operation):
     with Journal(tmp_path, interval_ms=60_000) as journal:
         for number in range(20):
             error = Speechless() if number == 3 else None
-            journal.observer("fetch").finished(operation(number), outcome.SATISFIED, error)
+            journal.observer("fetch").finished(operation(number), Outcome.SATISFIED, error)
     errors = [row.error for row in read(tmp_path)]
     assert (20, "Speechless: whose str fails") == (len(errors), errors[3])
 
@@ -217,11 +198,10 @@ def test_a_journal_that_dropped_nothing_says_nothing(tmp_path, write, said):
     assert (0, 0) == (dropped(tmp_path), dropped(tmp_path / "gone"))
 
 
-def test_what_a_sealed_double_dropped_counts_once(tmp_path, finish):
+def test_what_a_sealed_double_dropped_counts_once(tmp_path, put):
     """Killed between a segment's sealing and its removal, a writer leaves both. Their reports agree."""
     with Journal(tmp_path, interval_ms=60_000, capacity=4) as journal:
-        finish(journal, 10)
-        assert journal.flush()
+        put(journal, 10)
         (path,) = tmp_path.glob(".open-*")
         data = path.read_bytes()
     path.write_bytes(data)
@@ -315,10 +295,10 @@ def test_a_clock_of_fractions_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("parquet", [True, False])
-def test_names_that_are_no_text_are_written_as_text(tmp_path, operation, outcome, parquet):
+def test_names_that_are_no_text_are_written_as_text(tmp_path, operation, parquet):
     """A name that is a number is written as its digits: it doesn't keep a segment from being sealed, or read."""
     with Journal(tmp_path / "journal", instance=3, parquet=parquet) as journal:
-        journal.observer(7, identify=lambda _: 42).finished(operation(), outcome.SATISFIED, None)
+        journal.observer(7, identify=lambda _: 42).finished(operation(), Outcome.SATISFIED, None)
     with Trace(tmp_path / "trace", parquet=parquet) as trace:
         for name in (42, ["a", 1]):
             trace.observer(7, needs=lambda _: {"k": 1}, identify=lambda _, name=name: name).parked(operation())
@@ -330,14 +310,14 @@ def test_names_that_are_no_text_are_written_as_text(tmp_path, operation, outcome
     assert (0, 0) == (journal.stats().seal_errors, trace.stats().seal_errors)
 
 
-def test_trace_holds_needs_and_events(tmp_path, operation, outcome):
+def test_trace_holds_needs_and_events(tmp_path, operation):
     with Trace(tmp_path) as trace:
         observer = trace.observer("produce", needs=lambda op: dict(zip(op.keys, (42, 7), strict=True)))
         parked, immediate = operation(1), operation(2)
         observer.parked(parked)
         trace.event("produce", ("orders", 1), 42)
-        observer.finished(parked, outcome.SATISFIED, None)
-        observer.finished(immediate, outcome.IMMEDIATE, None)
+        observer.finished(parked, Outcome.SATISFIED, None)
+        observer.finished(immediate, Outcome.IMMEDIATE, None)
     rows = list(read(tmp_path))
     assert ["operation", "event", "operation"] == [row.kind for row in rows]
     assert (("(orders, 1)", "consumer-1"), (42, 7)) == (rows[0].keys, rows[0].levels)
@@ -347,28 +327,28 @@ def test_trace_holds_needs_and_events(tmp_path, operation, outcome):
 
 
 @pytest.mark.parametrize("parquet", [True, False])
-def test_trace_holds_watch_keys_where_they_are_others(tmp_path, operation, outcome, parquet):
+def test_trace_holds_watch_keys_where_they_are_others(tmp_path, operation, parquet):
     never = operation(2, keys=())
     with Trace(tmp_path, parquet=parquet) as trace:
         same = trace.observer("produce", needs=lambda op: dict.fromkeys(op.keys, 1))
         other = trace.observer("produce", needs=lambda _: {"level": 1})
         same.parked(operation(1))
         other.parked(operation(1))
-        other.finished(never, outcome.IMMEDIATE, None)
+        other.finished(never, Outcome.IMMEDIATE, None)
     rows = list(read(tmp_path))
     assert [None, ("(orders, 1)", "consumer-1"), ()] == [row.watches for row in rows]
     assert [("(orders, 1)", "consumer-1"), ("level",), ("level",)] == [row.keys for row in rows]
 
 
-def test_trace_says_which_types_it_does_not_explain(tmp_path, operation, outcome):
+def test_trace_says_which_types_it_does_not_explain(tmp_path, operation):
     """A cancelled, a forced and an extended operation have a row each. One that its needs explain has none."""
     with Trace(tmp_path) as trace:
         observer = trace.observer("produce", needs=lambda op: dict.fromkeys(op.keys, 1))
-        for how in (outcome.CANCELLED, outcome.FORCED, outcome.SATISFIED, outcome.EXPIRED):
+        for how in (Outcome.CANCELLED, Outcome.FORCED, Outcome.SATISFIED, Outcome.EXPIRED):
             observer.finished(operation(1), how, None)
         extended = operation(1)
         extended._task_put_off_by_ns = 5
-        observer.finished(extended, outcome.SATISFIED, None)
+        observer.finished(extended, Outcome.SATISFIED, None)
     rows = [(row.outcome, row.kind, row.purgatory, row.type, row.operation, row.keys) for row in read(tmp_path)]
     same = ("ended", "produce", "DelayedFetch", None, ())
     assert [("cancelled", *same), ("forced", *same), ("extended", *same)] == rows
@@ -442,15 +422,15 @@ def test_values_of_any_form_are_written(tmp_path, finish, name, given, written):
     assert written == [getattr(row, name) for row in read(tmp_path)]
 
 
-def test_whatever_varies_in_a_batch_is_told_apart(tmp_path, operation, outcome):
+def test_whatever_varies_in_a_batch_is_told_apart(tmp_path, operation):
     class Other(operation):
         pass
 
     with Journal(tmp_path) as journal:
         observer = journal.observer("fetch")
-        observer.finished(operation(delay_ms=5, checks=1), outcome.SATISFIED, None)
-        observer.finished(Other(delay_ms=5, checks=1), outcome.EXPIRED, ValueError("no"))
-        observer.finished(operation(delay_ms=7, checks=3), outcome.EXPIRED, None)
+        observer.finished(operation(delay_ms=5, checks=1), Outcome.SATISFIED, None)
+        observer.finished(Other(delay_ms=5, checks=1), Outcome.EXPIRED, ValueError("no"))
+        observer.finished(operation(delay_ms=7, checks=3), Outcome.EXPIRED, None)
     assert [
         ("DelayedFetch", "satisfied", None, 5, 1),
         ("Other", "expired", "ValueError: no", 5, 1),
@@ -487,16 +467,6 @@ def test_shutdown_is_told_apart_from_a_deadline(tmp_path, drain, named):
         (60_000, "immediate", None, False),
         (60_000, "expired", "shutdown", True),
     } == {(row.delay_ms, row.outcome, row.ended_by, row.is_censored) for row in read(tmp_path)}
-
-
-def test_record_of_an_earlier_writer_says_nothing_about_its_end():
-    fields = tuple(field for field in JOURNAL.fields if field.name not in ("ended_by", "normal_ends"))
-    texts = [["p", "T", None, ["k"], "", "expired", None]]
-    numbers = {name: array("q", [1]) for name in ("created", "delay_ms", "finished", "checks")}
-    frame = encode(Batch(Schema("journal", Record, fields), 0, 0, texts, array("I", [0]), numbers))
-    (found,) = scan(frame)
-    (row,) = decode(frame, found).rows()
-    assert ("expired", None, False, None) == (row.outcome, row.ended_by, row.is_censored, row.normal_ends)
 
 
 def modes(folder):
