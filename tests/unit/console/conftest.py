@@ -1,8 +1,7 @@
 import asyncio
 import gc
-import json
 
-import attrs
+import httpx
 import pytest
 
 from purgatory.console import _hub
@@ -27,49 +26,13 @@ def hub():
     made.close()
 
 
-@attrs.frozen
-class Answer:
-    """The response of an ASGI app."""
-
-    status: int
-    headers: dict
-    body: bytes
-
-    @property
-    def json(self):
-        return json.loads(self.body)
-
-
 @pytest.fixture
 def get():
     """Send one request to an ASGI app, and give the answer."""
 
-    def request(app, path, *, method="GET", query="", headers=(), root_path=""):
-        sent = []
-        unread = [{"type": "http.request", "body": b"", "more_body": False}]
+    async def ask(app, path, query, headers):
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:1") as client:
+            return await client.get(f"{path}?{query}" if query else path, headers=list(headers))
 
-        async def receive():
-            return unread.pop() if unread else await asyncio.Event().wait()
-
-        async def send(message):
-            sent.append(message)
-
-        scope = {
-            "type": "http",
-            "method": method,
-            "scheme": "http",
-            "path": path,
-            "root_path": root_path,
-            "query_string": query.encode(),
-            "headers": [(b"host", b"127.0.0.1:1"), *((k.encode(), v.encode()) for k, v in headers)],
-            "server": ("127.0.0.1", 1),
-        }
-        asyncio.run(app(scope, receive, send))
-        start = sent[0]
-        return Answer(
-            start["status"],
-            {name.decode(): value.decode() for name, value in start["headers"]},
-            b"".join(message.get("body", b"") for message in sent[1:]),
-        )
-
-    return request
+    return lambda app, path, query="", headers=(): asyncio.run(ask(app, path, query, headers))

@@ -57,7 +57,7 @@ def test_an_open_page_does_not_keep_a_service_from_stopping(service):
 
 def test_a_stream_has_the_history_then_states_and_ends_by_itself(hub, get, monkeypatch):
     monkeypatch.setattr(_app, "_STREAM_S", 0.2)
-    found = events(get(make_app(hub, token=None, hosts=None), "/events").body)
+    found = events(get(make_app(hub, token=None, hosts=None), "/events").content)
     assert ["history", "state"] == [kind for kind, _ in found][:2]
 
 
@@ -69,4 +69,4 @@ def test_a_page_that_connects_again_gets_only_what_it_missed(hub, get, monkeypat
     hub.latest()
     header = last.format(now=time.time(), before=before)
     answer = get(make_app(hub, token=None, hosts=None), "/events", headers=[("last-event-id", header)])
-    assert points == len(events(answer.body)[0][1]["points"])
+    assert points == len(events(answer.content)[0][1]["points"])

@@ -36,13 +36,6 @@ def test_once_prints_a_screen(shown):
         assert word in screen
 
 
-def test_keys_are_text(shown):
-    """A key with markup and control characters is shown as it is, and moves no cursor."""
-    screen = shown(140)
-    assert "[red]\\x1b[2Jhostile" in screen
-    assert "\x1b[2J" not in screen
-
-
 def test_json_prints_the_state(console, capsys):
     assert 0 == cli.main([console.url.removeprefix("http://"), "--json"])
     assert 2 == json.loads(capsys.readouterr().out)["purgatories"][0]["parked"]
@@ -57,24 +50,26 @@ def test_token_is_sent(capsys, monkeypatch):
         assert 0 == cli.main([server.url, "--json"])
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:9", "127.0.0.1:9"])
-def test_nobody_there(url, capsys):
-    assert 2 == cli.main([url, "--once"])
-    assert 1 == len(capsys.readouterr().err.splitlines())
+ADDRESSES = ("http://[::1", "127.0.0.1:port", "http://", "ftp://127.0.0.1/", "127.0.0.1/é", "[::1]/a b")
 
 
 @pytest.mark.parametrize(
-    "url", ["http://[::1", "127.0.0.1:port", "http://", "ftp://127.0.0.1/", "127.0.0.1/é", "[::1]/a b"]
+    ("arguments", "wanted"),
+    [
+        *(([url], f"URL must be an http address, got {url!r}\n") for url in ADDRESSES),
+        *(
+            (["127.0.0.1:9", "--token", token], "--token must hold printable ASCII characters only\n")
+            for token in ("é€", "a\nb")
+        ),
+        *(([url], "Connection refused\n") for url in ("http://127.0.0.1:9", "127.0.0.1:9")),
+    ],
 )
-def test_address_is_checked(url, capsys):
-    assert 2 == cli.main([url, "--once"])
-    assert f"purgatory top: URL must be an http address, got {url!r}\n" == capsys.readouterr().err
-
-
-@pytest.mark.parametrize("token", ["é€", "a\nb"])
-def test_token_is_checked(console, token, capsys):
-    assert 2 == cli.main([console.url, "--once", "--token", token])
-    assert "purgatory top: --token must hold printable ASCII characters only\n" == capsys.readouterr().err
+def test_what_cannot_work_is_one_line(arguments, wanted, capsys):
+    """An address or a token that is none, and an address where nobody answers."""
+    assert 2 == cli.main([*arguments, "--once"])
+    (line,) = capsys.readouterr().err.splitlines(keepends=True)
+    assert line.startswith("purgatory top: ")
+    assert line.endswith(wanted)
 
 
 @pytest.mark.parametrize("interval", ["0", "-1", "nan", "soon"])

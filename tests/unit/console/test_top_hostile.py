@@ -1,52 +1,41 @@
 """``purgatory top`` on an address where something else answers, or answers badly: one line, and an end."""
 
+import contextlib
 import json
-import socket
+import socketserver
 import threading
 import time
+from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
+from purgatory import DelayedOperationPurgatory
 from purgatory.console import cli
-from tests.support import PATIENCE_S
+from purgatory.console._state import Sampler
+from tests.support import PATIENCE_S, beside, park
 
 
-class Answering:
-    """A server that sends these bytes to each client, and notes what the clients sent."""
+@contextlib.contextmanager
+def answering(*parts, rest_s=0.0):
+    """A server that sends these bytes to each client: its address, and what the clients sent."""
+    over, requests = threading.Event(), []
 
-    def __init__(self, *parts, rest_s=0.0):
-        self._parts, self._rest_s = parts, rest_s
-        self._over = threading.Event()
-        self.requests = []
-        self._socket = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._serve, daemon=True)
-        self._thread.start()
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self):
+            with contextlib.suppress(OSError):
+                requests.append(self.request.recv(65536))
+                for part in parts:
+                    self.request.sendall(part)
+                    if over.wait(rest_s):
+                        return
 
-    def _serve(self):
-        while True:
-            try:
-                client, _ = self._socket.accept()
-            except OSError:
-                return
-            with client:
-                try:
-                    self.requests.append(client.recv(65536))
-                    for part in self._parts:
-                        client.sendall(part)
-                        if self._over.wait(self._rest_s):
-                            return
-                except OSError:
-                    continue
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._over.set()
-        self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
-        self._thread.join(PATIENCE_S)
+    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server, beside(partial(server.serve_forever, 0.01)):
+        try:
+            yield SimpleNamespace(url=f"http://127.0.0.1:{server.server_address[1]}", requests=requests)
+        finally:
+            over.set()
+            server.shutdown()
 
 
 def answer(body, status="200 OK", **headers):
@@ -76,7 +65,7 @@ BAD = {
 
 @pytest.mark.parametrize("body", BAD.values(), ids=BAD.keys())
 def test_bad_answer_is_one_line(body, capsys):
-    with Answering(body) as server:
+    with answering(body) as server:
         assert 2 == cli.main([server.url, "--once"])
     out, err = capsys.readouterr()
     (line,) = err.splitlines()
@@ -88,14 +77,14 @@ def test_answer_that_drips_ends_after_a_timeout(part, capsys, monkeypatch):
     monkeypatch.setattr(cli, "_PATIENCE_S", 0.5)
     head = b"HTTP/1.1 200 OK\r\n" + (b"" if part != b" " else b"Content-Length: 1000\r\n\r\n")
     began = time.monotonic()
-    with Answering(head, *[part] * 600, rest_s=0.1) as server:
+    with answering(head, *[part] * 600, rest_s=0.1) as server:
         assert 2 == cli.main([server.url, "--once"])
         assert time.monotonic() - began < PATIENCE_S  # half as long as the server would take
     assert f"{server.url} did not answer within 0.5 s" in capsys.readouterr().err
 
 
 def test_token_follows_no_redirect(capsys):
-    with Answering(answer(b"{}")) as other, Answering(answer(b"", "302 Found", Location=f"{other.url}/x")) as server:
+    with answering(answer(b"{}")) as other, answering(answer(b"", "302 Found", Location=f"{other.url}/x")) as server:
         assert 2 == cli.main([server.url, "--once", "--token", "s3cret"])
         assert b"s3cret" in server.requests[0]
         assert [] == other.requests
@@ -105,33 +94,18 @@ def test_token_follows_no_redirect(capsys):
 def test_control_characters_are_escaped(capsys, monkeypatch):
     """Names of purgatories, types and timers move no cursor and turn no writing around."""
     monkeypatch.setenv("COLUMNS", "200")
-    hostile = "p\x1b[2J\u202e\x9b31m"
-    state = {
-        "at": 0.0,
-        "pid": 1,
-        "timers": [],
-        "purgatories": [
-            {
-                "id": hostile,
-                "parked": 1,
-                "capacity": None,
-                "keys": 1,
-                "rates": dict.fromkeys(("immediate", "satisfied", "expired", "cancelled", "forced"), 0.0),
-                "rejected": 0,
-                "errors": 0,
-                "sampled": False,
-                "hottest": [{"key": hostile, "entries": 1}],
-                "oldest": [{"key": hostile, "type": hostile, "age_ms": 1.0, "left_ms": 1.0, "checks": 1}],
-            }
-        ],
-    }
-    with Answering(answer(json.dumps(state).encode())) as server:
+    hostile = "p[red]\x1b[2J\u202e\x9b31m"
+    with DelayedOperationPurgatory("plain", reaper_enabled=False) as purgatory:
+        park(purgatory, "plain")
+        plain = json.dumps(Sampler().look()).replace("Waiting", "plain")
+    state = json.loads(plain.replace("plain", json.dumps(hostile)[1:-1]))
+    with answering(answer(json.dumps(state).encode())) as server:
         assert 0 == cli.main([server.url, "--once"])
         shown = capsys.readouterr().out
         assert 0 == cli.main([server.url, "--json"])
         told = capsys.readouterr().out
 
-    assert "p\\x1b[2J\\u202e\\x9b31m" in shown
+    assert "p[red]\\x1b[2J\\u202e\\x9b31m" in shown
     assert state == json.loads(told)
     for text in (shown, told):
         assert not set("\x1b\u202e\x9b") & set(text)

@@ -1,40 +1,26 @@
 """Serving the page: from a thread of its own, and as an ASGI app."""
 
-import asyncio
 import os
 import signal
 import urllib.request
 
+import httpx
 import pytest
+from starlette.applications import Starlette
 
 from purgatory import DelayedOperationPurgatory
 from purgatory.metrics import app, serve
 
 
-def test_page_is_served(registry):
-    """``serve`` registers and answers on loopback."""
-    with DelayedOperationPurgatory("fetch", timer_enabled=False), serve(0, registry=registry) as server:
-        assert server.url.startswith("http://127.0.0.1:")
-        with urllib.request.urlopen(server.url, timeout=10) as answer:
-            assert b'purgatory_parked_operations{purgatory="fetch"} 0.0' in answer.read()
-
-
-def test_asgi_app_answers(registry):
-    """``app`` is an ASGI app that answers with the page."""
-    sent = []
-
-    async def receive():
-        return {"type": "http.request", "body": b"", "more_body": False}
-
-    async def send(message):
-        sent.append(message)
-
-    scope = {"type": "http", "method": "GET", "path": "/metrics", "query_string": b"", "headers": []}
+async def test_asgi_app_answers(registry):
+    """``app`` is an ASGI app that answers with the page, as a route under its own path, without a redirect."""
+    service = Starlette()
+    service.add_route("/metrics", app(registry))
     with DelayedOperationPurgatory("fetch", timer_enabled=False):
-        asyncio.run(app(registry)(scope, receive, send))
-
-    assert 200 == sent[0]["status"]
-    assert b'purgatory="fetch"' in sent[1]["body"]
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(service), base_url="http://test") as client:
+            answer = await client.get("/metrics")
+    assert 200 == answer.status_code
+    assert 'purgatory_parked_operations{purgatory="fetch"} 0.0' in answer.text
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform has no fork")
@@ -42,6 +28,7 @@ def test_asgi_app_answers(registry):
 def test_server_closes_in_a_forked_child(registry):
     """A forked child, which does not have the server's thread, closes its copy at once."""
     with serve(0, registry=registry) as server:
+        assert server.url.startswith("http://127.0.0.1:")
         urllib.request.urlopen(server.url, timeout=10).close()
         pid = os.fork()
         if not pid:

@@ -2,14 +2,13 @@
 
 import asyncio
 
-import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.websockets import WebSocket
 
-from purgatory import InvalidSetting, NoKeys, Outcome, WaitCancelled, metrics
+from purgatory import InvalidSetting, NoKeys, Outcome, WaitCancelled
 from purgatory.aio import AsyncPurgatory
 from purgatory.web import HungUp, LongPolls, Unavailable, unless_hung_up
 from tests.support import Waiting
@@ -331,16 +330,6 @@ async def test_lifespan_shuts_down(purgatory, polls):
     async with polls.lifespan(Starlette()):
         assert not purgatory.is_closed
     assert purgatory.is_closed
-
-
-async def test_metrics_are_a_route():
-    """``purgatory.metrics.app()`` answers as a route, under its own path, without a redirect."""
-    app = Starlette()
-    app.add_route("/metrics", metrics.app())
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
-        answer = await client.get("/metrics")
-    assert 200 == answer.status_code
-    assert "# HELP purgatory_parked_operations" in answer.text
 
 
 async def test_poll_that_expires_ends_normally(purgatory, polls, mock_timer):
