@@ -3,15 +3,16 @@
 import gc
 import json
 import re
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
 import attrs
 import pytest
 
-import purgatory
 from tests.benchmarks import __main__ as command
 from tests.benchmarks import (
+    bench_aio,
     bench_editions,
     bench_lateness,
     bench_load,
@@ -39,63 +40,54 @@ def frozen():
     gc.freeze()
 
 
-@pytest.mark.parametrize("varied", [False, True])
-def test_the_timer_stands_beside_its_peers(varied):
-    """Adding and cancelling is measured on every peer, and against the timer itself at several sizes."""
-    beside = bench_timer.add_cancel(outstanding=50, varied=varied, **TINY)
-    assert 5 == len(beside.rows)
-    scaling = bench_timer.add_cancel_scaling(sizes=(10, 100), varied=varied, **TINY)
-    assert ["timer, 10", "timer, 100", "asyncio, 10", "asyncio, 100"] == [row[0] for row in scaling.rows]
+#: What is measured, and its rows: how many, or some of their names.
+MEASURED = {
+    "timer, beside its peers": (partial(bench_timer.add_cancel, outstanding=50), 5),
+    "timer, varied delays": (partial(bench_timer.add_cancel, outstanding=50, varied=True), 5),
+    "timer, by size": (partial(bench_timer.add_cancel_scaling, sizes=(10, 100)), {"timer, 10", "asyncio, 100"}),
+    "cycle, beside its peers": (
+        bench_purgatory.cycle_beside_peers,
+        {"purgatory", "the baseline", "asyncio.wait_for on a future", "a thread a request"},
+    ),
+    "cycle, both editions": (
+        bench_editions.cycles,
+        {"the baseline", "native, 1 key", "Python, 1 key", "native, 3 keys", "Python, 3 keys"},
+    ),
+    "timers of both editions": (partial(bench_editions.timers, outstanding=50), 4),
+    "cycle, by keys": (partial(bench_purgatory.cycle_by_keys, keys=(1, 3)), 2),
+    "cycle, by threads": (bench_purgatory.cycle_by_threads, None),
+    "cycle, by rotation": (partial(bench_purgatory.cycle_by_rotation, numbers=(5, 1_200)), 2),
+    **{f"{number} a key": (partial(bench_scale.grown, (0, 100), per_key=number), 2) for number in (1, 10, None)},
+    "steps": (bench_where.steps, None),
+    "atoms": (bench_where.atoms, None),
+    "awaiting, beside its peers": (partial(bench_aio.cycle, 1_000), set(bench_aio.CASES)),
+    "awaiting, by others": (partial(bench_aio.growth, others=(10, 20)), 2),
+    "awaiting, cancelled": (partial(bench_aio.cancellation, 1_000), {"purgatory.park"}),
+    "awaiting, shared keys": (partial(bench_aio.shared_keys, 100, per_key=10), 2),
+}
 
 
-def test_the_cycle_stands_beside_its_peers_and_the_floor():
-    """The first row is the purgatory, every ratio is to it."""
-    table = bench_purgatory.cycle_beside_peers(**TINY)
-    assert 1.0 == table.column("ratio")["purgatory"]
-    assert {"the baseline", "asyncio.wait_for on a future", "a thread a request"} < table.column("ratio").keys()
+@pytest.mark.parametrize("name", MEASURED)
+def test_what_is_measured_has_its_rows(name):
+    """Each row takes some time, and ratios are to that of one row."""
+    measure, rows = MEASURED[name]
+    table = measure(**TINY)
+    assert all(row[1] > 0 for row in table.rows)
+    assert rows in (None, len(table.rows)) or rows <= {row[0] for row in table.rows}
+    if "ratio" in table.columns and any(words in name for words in ("peers", "editions")):
+        assert 1.0 in table.column("ratio").values()
 
 
-def test_both_editions_stand_in_one_table():
-    """The pure implementation is a copy beside the one that runs. Every row is a ratio to the baseline of its round."""
-    table = bench_editions.cycles(**TINY)
-    assert 1.0 == table.column("ratio")["the baseline"]
-    assert {"native, 1 key", "Python, 1 key", "native, 3 keys", "Python, 3 keys"} < table.column("ratio").keys()
-    assert bench_editions._editions()["Python"][0] is not purgatory
-    assert not bench_editions._editions()["Python"][0].COMPILED
-    assert 4 == len(bench_editions.timers(outstanding=50, **TINY).rows)
+def test_tables_of_one_run_stand_together():
+    """Watchers per key, rotations and calls by population have a table each, or a column per size and its slope."""
+    assert all(row[1] > 0 for table in bench_scale.hot_key(sizes=(1, 20), **TINY) for row in table.rows)
     assert [2, 2] == [len(table.rows) for table in bench_editions.rotations(numbers=(5, 1_200), **TINY)]
-
-
-def test_calls_stand_beside_the_population_with_their_slope():
-    """Each call has one column per size and its slope, and an empty purgatory has its costs."""
+    assert not bench_editions._editions()["Python"][0].COMPILED
     table = growth.by_population((100, 200))
     assert ("call", "100", "200", "slope") == table.columns
-    assert {"snapshot(), ms", "one scrape, ms", "watched, ms", "the collector's pause, ms"} < table.column(
-        "slope"
-    ).keys()
-    assert 2 == len(growth.empty(2).rows)
-    assert 4 == len(growth.collector(100).rows)
-
-
-@pytest.mark.parametrize(
-    "table",
-    [
-        lambda: bench_purgatory.cycle_by_keys(keys=(1, 3), **TINY),
-        lambda: bench_purgatory.cycle_by_threads(**TINY),
-        lambda: bench_purgatory.cycle_by_rotation(numbers=(5, 1_200), **TINY),
-        *[lambda per_key=per_key: bench_scale.grown((0, 100), per_key=per_key, **TINY) for per_key in (1, 10, None)],
-        *[lambda place=place: bench_scale.hot_key(sizes=(1, 20), **TINY)[place] for place in range(3)],
-    ],
-)
-def test_the_cycle_is_measured_by_what_it_depends_on(table):
-    """Keys, threads, parked operations and watchers a key each have their table."""
-    assert all(row[1] > 0 for row in table().rows)
-
-
-@pytest.mark.parametrize("table", [bench_where.steps, bench_where.atoms])
-def test_the_cycle_is_taken_apart(table):
-    """Every step and every atom takes some time."""
-    assert all(row[1] > 0 for row in table(**TINY).rows)
+    calls = {"snapshot(), ms", "one scrape, ms", "watched, ms", "the collector's pause, ms"}
+    assert calls < table.column("slope").keys()
+    assert [2, 4] == [len(growth.empty(2).rows), len(growth.collector(100).rows)]
 
 
 def test_the_streams_state_is_measured_by_stage():
@@ -118,6 +110,11 @@ def test_no_task_is_early(settings):
     expiries = bench_lateness.expire(500, spread_ms=50, **settings)
     assert (500, 0) == (expiries.tasks, expiries.early)
     assert expiries.p50_ms <= expiries.p99_ms <= expiries.max_ms
+
+
+def test_no_deadline_of_a_loop_is_early():
+    """Deadlines come due on the wheel and by ``call_later``, none early."""
+    assert [0, 0] == [row[5] for row in bench_aio.expiry(100, 50).rows]
 
 
 def test_a_setting_is_measured_in_a_process_of_its_own():
@@ -167,6 +164,11 @@ def test_results_are_shown_and_kept(tmp_path, capsys, monkeypatch):
     kept = json.loads((tmp_path / "figures.json").read_text())
     assert "speed of light" == kept["tables"][0]["title"]
     assert {"when", "python", "machine"} < kept.keys()
+    monkeypatch.setattr(bench_aio, "main", lambda *, quick: iter([table] if quick else []))
+    monkeypatch.setattr("structlog.configure", lambda **_: None)
+    assert 0 == bench_aio.command(["--quick", "--json", str(tmp_path / "aio.json")])
+    assert "299,792,458" in capsys.readouterr().out
+    assert kept["tables"] == json.loads((tmp_path / "aio.json").read_text())["tables"]
 
 
 def test_every_picture_finds_its_figures(tmp_path, monkeypatch):

@@ -20,7 +20,7 @@ from purgatory import (
     WatchKeysType,
 )
 from purgatory._events.log import Throttle
-from purgatory.aio import AsyncOperation, AsyncPurgatory
+from purgatory.aio import AsyncOperation
 from tests.support import Waiting, in_thread, make_ready, satisfy
 from tests.support.loops import Async, parked, until
 
@@ -66,20 +66,12 @@ async def test_operation_that_is_ready_is_immediate(purgatory):
 async def test_end_of_an_operation_wakes_its_task(purgatory, end, outcome, hooks, call):
     """Any thread may end an operation. The task that awaits it gets the outcome, after the hook has run."""
     operation = Waiting()
-    (task,) = await parked(purgatory, operation)
+    (task,) = await parked(purgatory, operation, keys=("other", "k"))
     operation.ready = True
     call(lambda: end(purgatory, operation))
     assert outcome is await task
     assert hooks == operation.history
-
-
-async def test_check_of_any_of_several_keys_satisfies(purgatory):
-    """An operation under several keys is completed through whichever is checked, and leaves the others."""
-    operation = Waiting()
-    (task,) = await parked(purgatory, operation, keys=("a", "b"))
-    satisfy(purgatory, "b", operation)
-    assert Outcome.SATISFIED is await task
-    assert [] == purgatory.purgatory.operations_for_key("a")
+    assert [] == purgatory.purgatory.operations_for_key("other")
 
 
 @pytest.mark.parametrize("delay_ms", [20, 0])
@@ -127,15 +119,6 @@ async def test_check_of_many_keys_with_a_hot_one_is_made_in_slices(opened):
         assert [Outcome.SATISFIED] * 40 == [await task for task in tasks]
 
 
-async def test_many_are_woken_by_one_check(purgatory):
-    """One check wakes every task under the key whose operation can complete, and no other."""
-    operations, tasks = await many(purgatory, 200)
-    satisfy(purgatory, "k", *operations[::2])
-    assert [Outcome.SATISFIED] * 100 == await asyncio.gather(*tasks[::2])
-    assert 100 == purgatory.waiting
-    assert not any(task.done() for task in tasks[1::2])
-
-
 @pytest.mark.parametrize(
     ("operation", "keys", "error"),
     [
@@ -154,25 +137,18 @@ async def test_bad_keys_and_operations_raise(purgatory, operation, keys, error):
 
 
 async def test_second_park_raises_and_harms_nobody(purgatory):
-    """Parking an operation twice raises. The task that awaits it already goes on waiting."""
-    operation = Waiting()
+    """Parking an operation twice raises. It stays where it was parked, and a task that awaits it goes on waiting."""
+    operation, beneath = Waiting(), Waiting()
     (task,) = await parked(purgatory, operation)
-    with pytest.raises(AlreadyParked):
-        await purgatory.park(operation, ["k"])
-    assert operation.outcome is None
+    purgatory.purgatory.try_complete_else_watch(beneath, ["k"])
+    for each in (operation, beneath):
+        with pytest.raises(AlreadyParked):
+            await purgatory.park(each, ["k"])
+        assert each.outcome is None
     satisfy(purgatory, "k", operation)
     assert Outcome.SATISFIED is await task
     with pytest.raises(AlreadyParked):
         await purgatory.park(operation, ["k"])
-
-
-async def test_operation_parked_in_the_core_is_not_taken_out(purgatory):
-    """A rejected park leaves an operation that was parked beneath where it is."""
-    operation = Waiting()
-    purgatory.purgatory.try_complete_else_watch(operation, ["k"])
-    with pytest.raises(AlreadyParked):
-        await purgatory.park(operation, ["k"])
-    assert operation.outcome is None
 
 
 # -- cancel
@@ -202,8 +178,16 @@ async def close(parking):
     parking.close()
 
 
+async def fail_beside(parking):
+    with pytest.raises(ExceptionGroup):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(parking)
+            await asyncio.sleep(0)
+            group.create_task(fail_later())
+
+
 @pytest.mark.parametrize("kind", [Waiting, Async])
-@pytest.mark.parametrize("give_up", [cancel, time_out, wait_for, close])
+@pytest.mark.parametrize("give_up", [cancel, time_out, wait_for, close, fail_beside])
 async def test_wait_that_is_given_up_takes_its_operation_out(purgatory, give_up, kind):
     """A coroutine that is given up removes its operation from every key and the timer. No hook runs."""
     operation = kind()
@@ -217,8 +201,7 @@ async def test_wait_that_is_given_up_takes_its_operation_out(purgatory, give_up,
 @pytest.mark.parametrize("cancelled_first", [False, True])
 async def test_cancellation_is_not_swallowed_by_completion(purgatory, cancelled_first):
     """Completed and cancelled in one turn of the loop, in any order: completed once, and the cancellation is raised."""
-    operation = Waiting()
-    (task,) = await parked(purgatory, operation)
+    (operation,), (task,) = await many(purgatory, 1)
     if cancelled_first:
         assert task.cancel()
     assert 1 == satisfy(purgatory, "k", operation)
@@ -229,28 +212,14 @@ async def test_cancellation_is_not_swallowed_by_completion(purgatory, cancelled_
     assert (Outcome.SATISFIED, ["complete"]) == (operation.outcome, operation.history)
 
 
-async def test_task_group_that_fails_takes_operations_out(purgatory):
-    """In a ``TaskGroup``, one failure takes the operations of all the others out."""
-
-    async def fail():
-        raise ValueError("one of the group")
-
-    operations = [Waiting() for _ in range(5)]
-    with pytest.raises(ExceptionGroup):
-        async with asyncio.TaskGroup() as group:
-            for operation in operations:
-                group.create_task(purgatory.park(operation, ["k"]))
-            await until(lambda: all(operation.keys for operation in operations))
-            group.create_task(fail())
-    assert {Outcome.CANCELLED} == {operation.outcome for operation in operations}
-
-
 # -- hooks that are coroutines
 
 
 async def test_coroutine_hook_runs_before_park_returns(purgatory):
-    """A coroutine ``on_complete`` has run to its end when ``park`` returns."""
+    """A coroutine ``on_complete`` has run to its end when ``park`` returns. A park that was rejected before is none."""
     at_once, later = Async(ready=True), Async()
+    with pytest.raises(NoKeys):
+        await purgatory.park(at_once, [])
     assert Outcome.IMMEDIATE is await purgatory.park(at_once, ["k"])
     (task,) = await parked(purgatory, later)
     satisfy(purgatory, "k", later)
@@ -341,67 +310,25 @@ async def test_coroutine_hook_that_awaits_a_shutdown_is_not_waited_for(opened, a
 
 async def test_coroutine_hook_behind_a_decorator_is_awaited(purgatory):
     """A coroutine hook that a plain function wraps is found, and runs."""
-    ran = []
 
-    def decorated(function):
-        @functools.wraps(function)
-        def call(*args):
-            return function(*args)
+    class Decorated(Async):
+        on_complete = functools.wraps(Async.on_complete)(lambda operation: Async.on_complete(operation))
 
-        return call
-
-    class Decorated(AsyncOperation):
-        def try_complete(self):
-            return False
-
-        @decorated
-        async def on_complete(self):
-            ran.append(True)
-
-    assert Outcome.EXPIRED is await purgatory.park(Decorated(3), ["k"])
-    assert [True] == ran
+    operation = Decorated(3)
+    assert Outcome.EXPIRED is await purgatory.park(operation, ["k"])
+    assert ["complete begins", "complete ends", "expire"] == operation.history
 
 
-@pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("hook", ["on_complete", "on_expiration"])
-def test_plain_hook_that_returns_a_coroutine_is_an_error(run, opened, logs, hook, monkeypatch):
+async def test_plain_hook_that_returns_a_coroutine_is_an_error(purgatory, logs, hook, monkeypatch):
     """A coroutine hook behind a decorator that hides it is closed, logged with the operation's type, and counted."""
     monkeypatch.setattr("purgatory._events.observers.throttle", Throttle())
-
-    class Hidden(AsyncOperation):
-        def try_complete(self):
-            return False
-
-    async def send(_):
-        raise AssertionError("is not awaited")
-
-    setattr(Hidden, hook, lambda operation: send(operation))
-
-    async def main():
-        async with opened() as purgatory:
-            assert Outcome.EXPIRED is await purgatory.park(Hidden(3), ["k"])
-            assert {hook: 1} == purgatory.snapshot().callback_errors
-
-    run(main)
+    hidden = type("Hidden", (AsyncOperation,), {"try_complete": lambda _: False, hook: lambda _: fail_later()})
+    assert Outcome.EXPIRED is await purgatory.park(hidden(3), ["k"])
+    assert {hook: 1} == purgatory.snapshot().callback_errors
     (entry,) = (entry for entry in logs if entry["event"] == "callback_failed")
     assert (hook, True) == (entry["hook"], entry["operation"].endswith("Hidden"))
     assert "functools.wraps" in entry["error"]
-
-
-async def test_plain_hook_runs_in_the_context_of_its_park_if_asked(run):
-    """With ``keep_context`` a plain hook, too, sees the variables of the parking task. At a shutdown as well."""
-    who = contextvars.ContextVar("who", default="nobody")
-    seen = []
-    async with AsyncPurgatory("kept", keep_context=True) as purgatory:
-        tasks, operations = [], [Waiting(complete=lambda _: seen.append(who.get())) for _ in range(2)]
-        for name, operation in zip("ab", operations, strict=True):
-            who.set(name)
-            tasks += await parked(purgatory, operation)
-        who.set("the one who checked")
-        in_thread(satisfy, purgatory, "k", operations[0])
-        assert Outcome.SATISFIED is await tasks[0]
-    assert Outcome.EXPIRED is await tasks[1]
-    assert ["a", "b"] == seen
 
 
 async def test_coroutine_hook_runs_in_the_context_of_its_park(purgatory):
@@ -421,30 +348,36 @@ async def test_coroutine_hook_runs_in_the_context_of_its_park(purgatory):
     assert ["the one who parked"] == seen
 
 
-async def test_slotted_operation_with_coroutine_hooks_is_refused(purgatory):
-    """Coroutine hooks need room on the operation. One without is rejected, with the reason."""
+class Slotted(DelayedOperation):
+    __slots__ = ()
 
-    class Slotted(DelayedOperation):
-        __slots__ = ()
+    def try_complete(self):
+        return self.force_complete()
 
-        def try_complete(self):
-            return self.force_complete()
+    async def on_complete(self):
+        raise AssertionError
 
-        async def on_complete(self):
-            raise AssertionError
 
-    with pytest.raises(InvalidOperation, match="__slots__"):
-        await purgatory.park(Slotted(0), ["k"])
+class AsyncCheck(Async):
+    async def try_complete(self):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("call", ["park", "start"])
+@pytest.mark.parametrize(
+    ("operation", "hint"),
+    [
+        (Slotted(0), "__slots__"),
+        (AsyncCheck(), "try_complete is a coroutine"),
+        (Waiting, "got the class Waiting; create one first"),
+    ],
+    ids=["no room for its coroutine hooks", "coroutine as a check", "class"],
+)
+async def test_operation_that_cannot_be_awaited_is_refused(purgatory, call, operation, hint):
+    """The error says why, and nothing is left behind."""
+    with pytest.raises(InvalidOperation, match=hint):
+        await getattr(purgatory, call)(operation, ["k"])
     assert 0 == purgatory.waiting
-
-
-async def test_refused_operation_keeps_its_coroutine_hooks(purgatory):
-    """An operation with coroutine hooks that was rejected can be parked later."""
-    operation = Async(ready=True)
-    with pytest.raises(NoKeys):
-        await purgatory.park(operation, [])
-    assert Outcome.IMMEDIATE is await purgatory.park(operation, ["k"])
-    assert "complete ends" == operation.history[-1]
 
 
 async def test_coroutine_hooks_are_refused_by_the_core(purgatory):
@@ -490,12 +423,6 @@ async def test_predicate_that_raises_ends_the_wait(purgatory):
     assert {} == purgatory.snapshot().callback_errors
 
 
-async def test_cancelled_wait_for_leaves_nothing(purgatory):
-    """Cancelling a ``wait_for`` takes it out."""
-    await time_out(purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=60_000))
-    assert (0, 0) == (purgatory.purgatory.parked, purgatory.timer.size)
-
-
 @pytest.mark.parametrize(
     ("method", "argument", "value", "must_be"),
     [
@@ -516,26 +443,6 @@ async def test_bad_argument_of_a_wait_raises(purgatory, method, argument, value,
     with pytest.raises(InvalidSetting, match=f"{argument} {must_be}.*got {re.escape(repr(value))}"):
         await getattr(purgatory, method)(**arguments)
     assert (0, 0) == (purgatory.waiting, purgatory.purgatory.parked)
-
-
-# -- tenants
-
-
-async def test_tenant_without_a_place_is_refused(run):
-    """A purgatory on a loop has limits by tenant, too, and serves a rejected tenant as soon as there is a place."""
-    async with AsyncPurgatory("shared", max_parked=4, tenant=lambda own: own.name, tenant_share=0.25) as purgatory:
-        operations = [Waiting() for _ in range(3)]
-        for operation, name in zip(operations, "aba", strict=True):
-            operation.name = name
-        tasks = await parked(purgatory, *operations[:2])
-        with pytest.raises(PurgatoryFull) as caught:
-            await purgatory.park(operations[2], ["k"])
-        assert "a" == caught.value.tenant
-        assert (("a", 1, 1), ("b", 1, 0)) == purgatory.snapshot().tenants
-        operations[0].force_complete()
-        assert Outcome.FORCED is await tasks[0]
-        operations[2].ready = True
-        assert Outcome.IMMEDIATE is await purgatory.park(operations[2], ["k"])
 
 
 # -- hot keys

@@ -127,13 +127,15 @@ async def test_task_may_add_and_cancel(run, timer):
     assert [] == victim.ran_ns
 
 
-async def test_what_a_task_raises_is_handed_over(run):
-    """An error of a task goes to ``on_error`` and stops no other task."""
+async def test_limit_and_error_handler_are_those_of_every_timer(run):
+    """``max_pending`` holds, and an error of a task goes to ``on_error`` and stops no other task."""
     errors, error = [], ValueError("late")
-    with LoopTimer(on_error=lambda *given: errors.append(given)) as timer:
+    with LoopTimer(max_pending=2, on_error=lambda *given: errors.append(given)) as timer:
         broken, sound = add_all(timer, [Ping(1, do=raising(error)), Ping(1)])
+        with pytest.raises(TimerFull):
+            timer.add(Ping(1))
         await until(lambda: sound.ran_ns)
-        assert [(broken, error)] == errors
+    assert [(broken, error)] == errors
 
 
 async def test_tasks_do_not_run_in_the_context_of_an_adder(run, timer):
@@ -158,14 +160,6 @@ async def test_shutdown_returns_what_was_pending(run, by_hand, clock):
     assert [] == by_hand.shutdown()
     with pytest.raises(TimerClosed):
         by_hand.add(Ping(1))
-
-
-async def test_full_timer_refuses(run):
-    """``max_pending`` holds here too."""
-    with LoopTimer(max_pending=1) as timer:
-        timer.add(Ping(60_000))
-        with pytest.raises(TimerFull):
-            timer.add(Ping(60_000))
 
 
 def test_timer_without_a_loop_says_so(timer):

@@ -5,10 +5,11 @@ import contextlib
 import gc
 import threading
 import weakref
+from unittest.mock import Mock
 
 import pytest
 
-from purgatory import DelayedOperationPurgatory, InvalidOperation, InvalidSetting, Outcome, WrongLoop
+from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome
 from purgatory.aio import AsyncPurgatory, LoopTimer
 from purgatory.aio._mailbox import Mailbox
 from purgatory.aio._shutdown import _retry
@@ -103,13 +104,6 @@ async def test_purgatory_beneath_may_be_shut_down_first(run):
         assert purgatory.is_closed
 
 
-async def test_purgatory_belongs_to_one_loop(run):
-    """A purgatory on one loop rejects another, and says what to use instead."""
-    async with AsyncPurgatory("loop") as purgatory:
-        with pytest.raises(WrongLoop, match="over"):
-            await asyncio.to_thread(asyncio.run, purgatory.park(Waiting(), ["k"]))
-
-
 async def test_purgatories_share_a_timer(run):
     """Two purgatories on one loop share a timer. Neither shuts it down."""
     with LoopTimer() as timer:
@@ -117,17 +111,6 @@ async def test_purgatories_share_a_timer(run):
             tasks = [asyncio.create_task(each.park(Waiting(3), ["k"])) for each in (a, b)]
             assert [Outcome.EXPIRED] * 2 == await asyncio.gather(*tasks)
         assert not timer.is_closed
-
-
-async def test_clock_moved_by_hand(run, mock_timer):
-    """For tests of one's own: a ``MockTimer`` expires when the test moves its clock."""
-    async with AsyncPurgatory("mock", timer=mock_timer) as purgatory:
-        operation = Waiting(30_000)
-        (task,) = await parked(purgatory, operation)
-        mock_timer.advance_clock(29_999)
-        assert operation.outcome is None
-        mock_timer.advance_clock(1)
-        assert Outcome.EXPIRED is await task
 
 
 @pytest.mark.parametrize(
@@ -165,18 +148,10 @@ async def test_finished_operation_is_let_go(run):
 
 async def test_mailbox_wakes_its_loop_once_for_many(run):
     """Many messages from a thread cost one wake-up, keep their order, and one that fails stops none."""
-    loop, wakeups, got, errors = asyncio.get_running_loop(), [], [], []
+    got, errors, loop = [], [], asyncio.get_running_loop()
     loop.set_exception_handler(lambda _, context: errors.append(context["exception"]))
-
-    class Counting:
-        def __getattr__(self, name):
-            return getattr(loop, name)
-
-        def call_soon_threadsafe(self, *args, **kwargs):
-            wakeups.append(1)
-            return loop.call_soon_threadsafe(*args, **kwargs)
-
-    mailbox = Mailbox(Counting(), 10)
+    counting = Mock(wraps=loop)
+    mailbox = Mailbox(counting, 10)
 
     def post_all():
         mailbox.post(lambda: 1 / 0)
@@ -185,7 +160,7 @@ async def test_mailbox_wakes_its_loop_once_for_many(run):
 
     in_thread(post_all)
     await until(lambda: len(got) == 95)
-    assert (list(range(95)), 1, 1) == (got, len(wakeups), len(errors))
+    assert (list(range(95)), 1, 1) == (got, counting.call_soon_threadsafe.call_count, len(errors))
 
 
 def test_mailbox_of_a_closed_loop_swallows():
@@ -230,19 +205,6 @@ def test_interrupted_request_is_made_again_by_the_next():
         loop.run_until_complete(purgatory.shutdown())
 
 
-async def test_coroutine_is_no_check(run):
-    """An operation whose ``try_complete`` is a coroutine is rejected, on a loop, too."""
-
-    class Poll(Async):
-        async def try_complete(self):
-            return False
-
-    async with AsyncPurgatory("loop") as purgatory:
-        with pytest.raises(InvalidOperation, match="try_complete is a coroutine"):
-            await purgatory.park(Poll(1000), ["k"])
-        assert 0 == purgatory.waiting
-
-
 async def test_check_after_the_shutdown_is_logged(run, logs):
     """A check on a closed purgatory of a loop completes nothing, and the log says so at level info."""
     purgatory = AsyncPurgatory("closed")
@@ -276,27 +238,15 @@ async def test_hook_that_hangs_is_reported(purgatory):
 
 async def test_stuck_operation_whose_lock_raises_does_not_stop_the_others(purgatory):
     """After a shutdown, every stuck operation is checked again, also if the lock of another one raises."""
-
-    class Lock:
-        result = True
-
-        def acquire(self, blocking=True, timeout=-1):
-            if self.result is None:
-                raise OSError("lost connection")
-            return self.result
-
-        def release(self):
-            pass
-
-    bad, good = Lock(), Lock()
-    operations = [Waiting(lock=lock) for lock in (bad, good)]
+    bad, good = locks = [Mock(**{"acquire.return_value": True}) for _ in range(2)]
+    operations = [Waiting(lock=lock) for lock in locks]
     tasks = await parked(purgatory, *operations)
-    bad.result = good.result = False
+    bad.acquire.return_value = good.acquire.return_value = False
     assert set(operations) == set((await purgatory.shutdown(timeout_ms=20)).stuck)
-    bad.result = None
+    bad.acquire.side_effect = OSError("lost connection")
     await until(lambda: "try_complete" in purgatory.purgatory.callback_errors)
     for lock, task in ((good, tasks[1]), (bad, tasks[0])):
-        lock.result = True
+        lock.acquire.configure_mock(side_effect=None, return_value=True)
         assert Outcome.EXPIRED is await task
 
 

@@ -23,11 +23,12 @@ def passed_on():
     signal.signal(NUMBER, before)
 
 
+@pytest.mark.parametrize("kind", [list, set, iter])
 @pytest.mark.parametrize(("asked", "outcome"), [({}, Outcome.EXPIRED), ({"drain": "cancel"}, Outcome.CANCELLED)])
-async def test_signal_answers_who_waits_and_goes_its_way(purgatory, passed_on, asked, outcome):
+async def test_signal_answers_who_waits_and_goes_its_way(purgatory, passed_on, asked, outcome, kind):
     """The signal answers every waiter, by the drain asked for, and reaches the handler that was there."""
     (task,) = await parked(purgatory, Waiting())
-    undo = drain_on_signals(purgatory, signals=[NUMBER], **asked)
+    undo = drain_on_signals(purgatory, signals=kind([NUMBER]), **asked)
     signal.raise_signal(NUMBER)
     assert [NUMBER] == passed_on
     assert outcome is await task
@@ -179,12 +180,3 @@ async def test_wrong_argument_raises_before_the_signal(purgatory, wrong):
     """A wrong argument raises at once, because an error at the signal would leave every waiter unanswered."""
     with pytest.raises(InvalidSetting, match=f"{next(iter(wrong))} must be"):
         drain_on_signals(**{"purgatory": purgatory, **wrong})
-
-
-@pytest.mark.parametrize("kind", [set, iter])
-async def test_signals_may_be_any_iterable(purgatory, passed_on, kind):
-    """A set or an iterator of signals does as well."""
-    undo = drain_on_signals(purgatory, signals=kind([NUMBER]))
-    signal.raise_signal(NUMBER)
-    await until(lambda: purgatory.is_closed)
-    undo()

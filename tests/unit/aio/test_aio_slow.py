@@ -6,7 +6,7 @@ import pytest
 
 from purgatory import slow_callback_ms
 from purgatory.aio import AsyncPurgatory
-from tests.support import HAS_GLOBAL_LOCK, Waiting, eventually
+from tests.support import HAS_GLOBAL_LOCK, Waiting, beside, eventually
 from tests.support.loops import Async
 
 
@@ -19,15 +19,9 @@ def blocked(run, logs):
     def reported():
         return [entry for entry in logs if entry["event"] == "callback_slow"]
 
-    def let_go():
-        eventually(reported)
-        go.set()
-
     def started(main):
-        thread = threading.Thread(target=let_go)
-        thread.start()
-        run(lambda: main(go))
-        thread.join()
+        with beside(lambda: (eventually(reported), go.set())):
+            run(lambda: main(go))
         return reported()
 
     yield started

@@ -1,4 +1,4 @@
-"""Parking on a loop without awaiting: leases and sessions, and the names of waits."""
+"""Parking on a loop without awaiting: leases and sessions. The names of waits, and which of their ends are normal."""
 
 import asyncio
 import inspect
@@ -18,26 +18,24 @@ from purgatory import (
     WrongLoop,
 )
 from purgatory._purgatory.settings import Settings
-from purgatory.aio import AsyncPurgatory
+from purgatory.aio import AsyncPurgatory, AsyncThresholdPurgatory
 from tests.support import Waiting, in_thread, satisfy
 from tests.support.loops import Async, until
 
 
 async def test_operation_that_is_started_is_parked_at_once(purgatory):
-    """``start`` parks before it returns, so that a keepalive directly after it counts. A check completes it."""
+    """``start`` parks before it returns, so that a keepalive directly after it counts. A check completes it.
+
+    It returns True for an operation that completed at once, which is not parked.
+    """
     lease = Waiting()
+    assert purgatory.start(Waiting(ready=True), ["k"])
     assert not purgatory.start(lease, ["k"])
     assert (("k",), 1) == (lease.keys, purgatory.parked)
     assert lease.extend(120_000)
     assert 1 == satisfy(purgatory, "k", lease)
     assert ["complete"] == lease.history
     assert 0 == purgatory.waiting
-
-
-async def test_operation_that_is_ready_completes_as_it_is_started(purgatory):
-    """``start`` returns True for an operation that completed at once."""
-    assert purgatory.start(Waiting(ready=True), ["k"])
-    assert (0, 0) == (purgatory.parked, purgatory.waiting)
 
 
 async def test_started_operation_expires(purgatory):
@@ -160,8 +158,8 @@ def test_plain_code_is_told_what_to_do():
     assert isinstance(NoRunningLoop("polls", "x"), RuntimeError)
 
 
-def test_start_belongs_to_one_loop():
-    """``start`` on another loop, or on a thread beside the loop, is rejected."""
+def test_purgatory_belongs_to_one_loop():
+    """``start`` on another loop, or on a thread beside the loop, is rejected. ``park`` says what to use instead."""
 
     async def first(purgatory):
         purgatory.start(Waiting(5), ["k"])
@@ -169,8 +167,9 @@ def test_start_belongs_to_one_loop():
             in_thread(purgatory.start, Waiting(), ["k"])
 
     async def second(purgatory):
-        with pytest.raises(WrongLoop):
-            purgatory.start(Waiting(), ["k"])
+        for call in (purgatory.park, purgatory.start):
+            with pytest.raises(WrongLoop, match="over"):
+                await call(Waiting(), ["k"])
 
     purgatory = AsyncPurgatory("one")
     asyncio.run(first(purgatory))
@@ -183,9 +182,48 @@ def test_settings_are_those_of_the_core():
     assert core - {"name", "timer", "reaper_enabled", "timer_enabled"} == set(Settings.__annotations__)
 
 
-async def test_a_class_is_rejected_with_the_remedy(run):
-    """A class in place of an operation raises an error that says how to make one, as in the core."""
-    async with AsyncPurgatory("test") as purgatory:
-        for call in (purgatory.park, purgatory.start):
-            with pytest.raises(InvalidOperation, match="got the class Waiting; create one first"):
-                await call(Waiting, ["k"])
+# -- normal ends
+
+EXPIRED = frozenset({Outcome.EXPIRED})
+
+
+def wait(purgatory, timeout_ms=1, **options):
+    return asyncio.create_task(purgatory.wait_for(lambda: False, keys=["k"], timeout_ms=timeout_ms, **options))
+
+
+async def test_wait_takes_normal_ends(purgatory):
+    """An expiry counts as normal if the wait says so, and as a failure if it does not."""
+    assert Outcome.EXPIRED is await wait(purgatory)
+    assert Outcome.EXPIRED is await wait(purgatory, normal_ends={Outcome.EXPIRED})
+    with pytest.raises(TimeoutError):
+        await purgatory.wait_for_result(lambda: None, keys=["k"], timeout_ms=1, normal_ends=[Outcome.EXPIRED])
+    totals = purgatory.totals()
+    assert (3, 2) == (totals.expired, totals.expired_normally)
+
+
+async def test_type_of_a_wait_is_named_after_its_normal_ends(purgatory):
+    """Waits without a name have one type per set of normal ends, named after it. A name that is given stays."""
+    ends = [(), EXPIRED, {Outcome.EXPIRED, Outcome.CANCELLED}]
+    tasks = [wait(purgatory, 60_000, normal_ends=each) for each in (*ends, EXPIRED)]
+    tasks.append(wait(purgatory, 60_000, name="poll", normal_ends=EXPIRED))
+    await until(lambda: 5 == purgatory.waiting)
+    kinds = {type(operation) for operation in purgatory.operations()}
+    assert 4 == len(kinds)
+    purgatory.cancel_for_key("k")
+    await asyncio.gather(*tasks)
+    wanted = {"Until": (), "UntilOrExpired": EXPIRED, "UntilOrCancelledOrExpired": ends[2], "poll": EXPIRED}
+    assert {name: frozenset(each) for name, each in wanted.items()} == {
+        kind.__qualname__: kind.normal_ends for kind in kinds
+    }
+
+
+async def test_awaited_thresholds_take_normal_ends(mock_timer):
+    """``AsyncThresholdPurgatory`` says for all of its waits which ends are normal."""
+    async with AsyncThresholdPurgatory("t", timer=mock_timer, normal_ends=EXPIRED) as thresholds:
+        late = asyncio.create_task(thresholds.wait(3, 5))
+        await until(lambda: thresholds.num_waiting)
+        mock_timer.advance_clock(5)
+        with pytest.raises(TimeoutError):
+            await late
+        totals = thresholds.purgatory.totals()
+        assert (1, 1) == (totals.expired, totals.expired_normally)

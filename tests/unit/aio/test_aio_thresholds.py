@@ -8,7 +8,6 @@ import pytest
 from purgatory import (
     InvalidSetting,
     NoRunningLoop,
-    Outcome,
     PurgatoryClosed,
     PurgatoryFull,
     UnhashableKey,
@@ -17,7 +16,7 @@ from purgatory import (
 )
 from purgatory.aio import AsyncThresholdPurgatory
 from purgatory.testing import Purgatories
-from tests.support import Notes, in_thread
+from tests.support import in_thread
 from tests.support.loops import until
 from timer import DelayTypeError
 
@@ -52,14 +51,6 @@ async def test_value_reaches_some_thresholds(run, watermark):
     assert 9 == await waiting[3]
 
 
-async def test_wait_that_is_forced_to_complete_fails(run, watermark):
-    """There is no value to give it, so the task gets an error."""
-    (task,) = await waiting_for(watermark, 5)
-    watermark.purgatory.operations()[0].force_complete()
-    with pytest.raises(RuntimeError, match="force_complete"):
-        await task
-
-
 async def test_event_asks_only_the_waits_that_it_completes(run, watermark):
     """An event costs what it completes, not what waits: no other operation is checked."""
     waiting = await waiting_for(watermark, *range(1, 101))
@@ -78,7 +69,6 @@ async def test_numbers_have_keys(run):
         assert 1 == watermarks.maybe_complete(4, key="one")
         assert (4, False) == (await one, two.done())
         assert (3, 4, None) == (watermarks.value, watermarks.value_of("one"), watermarks.value_of("two"))
-        assert [None, "one", "two"] == watermarks.keys()
         assert 1 == watermarks.forget(LookupError("deleted"), key="two")
         with pytest.raises(LookupError, match="deleted"):
             await two
@@ -103,17 +93,6 @@ async def test_an_error_that_many_waits_raise_keeps_its_traceback(run, end, wate
     frames = [frame.name for frame in traceback.extract_tb(raised.value.__traceback__)]
     frames = [name for name in frames if name != "__step"]  # a task's own, where asyncio is pure Python
     assert ["wait", test_an_error_that_many_waits_raise_keeps_its_traceback.__name__, "origin"] == frames
-
-
-async def test_waits_are_completed_and_failed_by_hand(run, watermark):
-    """``complete`` and ``fail`` end the waits of one number, ``complete_all`` and ``fail_all`` those of all."""
-    tasks = await waiting_for(watermark, 9, 9, keys="ab")
-    assert (2, 2) == (watermark.complete(1, key="a"), watermark.fail(OSError("no"), key="b"))
-    results = await asyncio.gather(*tasks, return_exceptions=True)
-    assert ([1, 1], [OSError] * 2) == (results[::2], list(map(type, results[1::2])))
-    tasks = await waiting_for(watermark, 9, 9, keys="ab")
-    assert 4 == watermark.fail_all(OSError("no"))
-    assert [OSError] * 4 == list(map(type, await asyncio.gather(*tasks, return_exceptions=True)))
 
 
 async def test_time_is_up_by_hand():
@@ -186,15 +165,3 @@ async def test_value_may_rise_on_another_thread(run, watermark):
     assert all(value >= at for at, value in enumerate(values, 1))
     with pytest.raises(NoRunningLoop):
         in_thread(lambda: watermark.wait(1, timeout_ms=5).send(None))
-
-
-async def test_operations_have_readable_names(run, watermark):
-    """The operations and keys of thresholds are readable in journals and logs."""
-    notes = Notes()
-    watermark.purgatory.purgatory.attach(notes)
-    (waiting,) = await waiting_for(watermark, 3, keys=["orders-0"])
-    (operation,) = watermark.purgatory.operations()
-    assert ("AwaitedThreshold", (("orders-0", 3),)) == (type(operation).__qualname__, operation.keys)
-    watermark.maybe_complete(3, key="orders-0")
-    assert 3 == await waiting
-    assert [(Outcome.SATISFIED, None)] == notes.ends
