@@ -6,9 +6,8 @@ walked. A lock or thread that is made in another way must be named in ``LEFT``, 
 """
 
 import ast
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.unit._tree import module_of, sources
 
 MAKERS = frozenset(
     {
@@ -95,12 +94,8 @@ def unmended(module, source):
 
 def test_of_each_lock_and_thread_it_is_known_how_a_forked_child_has_it():
     """Made again in the child, or named with the reason why not, and nothing is named that isn't there."""
-    found = set()
-    for top in ("timer", "purgatory"):
-        for path in sorted((ROOT / top).rglob("*.py")):
-            module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-            found |= set(unmended(module, path.read_text()))
-    assert set(LEFT) == found
+    made = {name for path in sources("timer", "purgatory") for name in unmended(module_of(path)[0], path.read_text())}
+    assert set(LEFT) == made
 
 
 def test_a_lock_that_is_forgotten_is_seen():

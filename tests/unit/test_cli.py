@@ -1,7 +1,6 @@
 """The command `purgatory`."""
 
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -13,6 +12,7 @@ from purgatory import DelayedOperationPurgatory, _cli
 from purgatory._distribution import missing
 from purgatory.journal import Journal
 from tests.support import output_of, park, raising
+from tests.support.programs import ended
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -141,8 +141,7 @@ def test_the_rest_of_the_line_goes_to_the_part(tmp_path, capsys):
 
 def test_it_is_a_module_too():
     """`python -m purgatory` is the command."""
-    run = subprocess.run([sys.executable, "-m", "purgatory", "--help"], capture_output=True, text=True, check=True)
-    assert "usage: purgatory COMMAND" in run.stdout
+    assert "usage: purgatory COMMAND" in ended(sys.executable, "-m", "purgatory", "--help").stdout
 
 
 def test_only_the_part_asked_for_is_imported():

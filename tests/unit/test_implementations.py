@@ -3,18 +3,15 @@
 import importlib
 import inspect
 import json
-import os
-import subprocess
 import sys
 import traceback
-from pathlib import Path
 
 import pytest
 
 import purgatory
+from tests.support.programs import ended
 from timer import MockTimer
 
-ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("timer", "purgatory", "purgatory.aio", "purgatory.testing")
 
 
@@ -65,15 +62,8 @@ def described():
 
 def written(implementation):
     """The output of an implementation, in a process of its own."""
-    done = subprocess.run(  # noqa: S603  # this very file
-        [sys.executable, "-m", "tests.unit.test_implementations"],
-        cwd=ROOT,
-        env={**os.environ, "PURGATORY_PURE": "1" if implementation == "pure" else "0"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return json.loads(done.stdout)
+    is_pure = "1" if implementation == "pure" else "0"
+    return json.loads(ended(sys.executable, "-m", "tests.unit.test_implementations", PURGATORY_PURE=is_pure).stdout)
 
 
 @pytest.mark.native

@@ -1,19 +1,16 @@
 """Other people's packages and files of our names: the import says what it found in the place of ours."""
 
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.support.programs import ROOT, ended
 
 
 def run(folder, name="purgatory"):
     """An import in a user's folder, which comes before ours on the path."""
     program = f"import sys; sys.path[:0] = [{str(folder)!r}, {str(ROOT)!r}]; import {name}"
-    command = [sys.executable, "-c", program]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=60)
+    return ended(sys.executable, "-c", program, cwd=folder)
 
 
 @pytest.mark.parametrize("name", ["timer.py", "timer/__init__.py"])

@@ -1,9 +1,9 @@
 """The common part of the library's servers: ports, addresses, tokens and access."""
 
-import http.client
 import socket
 import urllib.request
 
+import httpx
 import pytest
 from prometheus_client import CollectorRegistry
 
@@ -45,16 +45,9 @@ def serve(request):
 
 def ask(server, path, method="GET", **headers):
     """The status and the body."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
-    try:
-        connection.putrequest(method, path, skip_host="Host" in headers)
-        for name, value in headers.items():
-            connection.putheader(name, value)
-        connection.endheaders()
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-    finally:
-        connection.close()
+    url = f"http://127.0.0.1:{server.port}{path}"
+    answer = httpx.request(method, url, headers=headers, timeout=10, trust_env=False)
+    return answer.status_code, answer.content
 
 
 @pytest.fixture
@@ -67,9 +60,13 @@ def written(tmp_path):
 
 
 def test_port_that_is_taken_is_named(serve, tmp_path, no_threads_left):
-    """The error says which address and port, and what to do. It is an ``OSError`` with its number, too."""
+    """The error says which address and port, and what to do. It is an ``OSError`` with its number, too.
+
+    A server that is closed, twice even, leaves no thread.
+    """
     with serve(tmp_path, 0) as server, pytest.raises(AddressUnusable) as raised:
         serve(tmp_path, server.port)
+    server.close()
     error = raised.value
 
     assert isinstance(error, OSError)
@@ -168,10 +165,3 @@ def test_lone_surrogate_does_not_break_a_scrape():
     assert 'purgatory_parked_operations{purgatory="odd\\\\udc80"} 0.0' in page
     assert 'purgatory_parked_operations{purgatory="fetch"} 0.0' in page
     assert 'timer="t\\\\udc80"' in page
-
-
-def test_closing_leaves_no_thread(serve, tmp_path, no_threads_left):
-    """A server that is closed, twice even, leaves no thread."""
-    server = serve(tmp_path, 0)
-    server.close()
-    server.close()

@@ -57,11 +57,6 @@ async def cancel_some(purgatories):
     poll.cancel()
     with pytest.raises(asyncio.CancelledError):
         await poll
-    with pytest.raises(TimeoutError):
-        async with asyncio.timeout(0.01):
-            await wait()
-    with pytest.raises(TimeoutError):
-        await asyncio.wait_for(wait(), 0.01)
     with pytest.raises(ExceptionGroup):
         async with asyncio.TaskGroup() as group:
             group.create_task(wait())
@@ -165,25 +160,19 @@ def wrong(_):
 
 
 def test_hook_that_raises_fails_the_test():
-    """A hook's error is contained by the library, and fails the test. An assertion in a hook counts."""
+    """A hook's error is contained, and fails the test, unless the test takes it. An assertion in a hook counts."""
     with (
         pytest.raises(HookRaised, match=r"on_complete in 'asserts' \(1 times\)") as raised,
         Purgatories() as purgatories,
     ):
-        park(purgatories.make("asserts"), complete=wrong).force_complete()
-
-    assert {("asserts", "on_complete"): 1} == raised.value.errors
-    assert isinstance(raised.value.__cause__, AssertionError)
-
-
-def test_hook_that_is_meant_to_raise():
-    """A test that expects a hook to raise takes the error, and the next error still fails it."""
-    with pytest.raises(HookRaised), Purgatories() as purgatories:
         asserts = purgatories.make("asserts")
         park(asserts, complete=wrong).force_complete()
         assert {("asserts", "on_complete"): 1} == purgatories.take_errors()
         purgatories.check()
         park(asserts, complete=wrong).force_complete()
+
+    assert {("asserts", "on_complete"): 1} == raised.value.errors
+    assert isinstance(raised.value.__cause__, AssertionError)
 
 
 def test_settings_are_taken(purgatories):
