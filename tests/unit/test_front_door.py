@@ -8,13 +8,13 @@ import shutil
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 import structlog
 import structlog.testing
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.unit._tree import ROOT
+
 TARGETS = ("help", "run", "test", "check", "cov", "bench", "docs", "soak", "clean")
 #: The README's blocks run in programs of their own.
 PAGES = [
