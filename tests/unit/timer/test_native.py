@@ -40,32 +40,22 @@ def new_bucket(level=0, *, closed=False):
     return TimerTaskList(0, 1, level, threading.Lock(), closed=closed)
 
 
-@pytest.mark.parametrize("what", [None, 5, object(), "task", TimerTask])
-def test_only_tasks_are_taken(what):
-    """An object that is not a task is rejected by a bucket, and nothing happens."""
-    bucket = new_bucket()
+@pytest.mark.parametrize("what", [None, 5, object(), "task", TimerTask, [], {}])
+def test_only_tasks_are_taken_and_only_from_buckets(timer, what):
+    """An object that is not a task, or not a bucket, is rejected, and nothing happens."""
+    bucket, task = new_bucket(), Ping(1)
     for call in (
         lambda: bucket.put(what),
         lambda: bucket.remove(what),
         lambda: bucket.take(what, bucket),
+        lambda: bucket.take(task, what),
         lambda: CORE.move_slice([what], 0, bucket, bucket, [None], 1, 0, 1, 0),
+        lambda: CORE.move_slice([task], 0, what, bucket, [None], 1, 0, 1, 0),
+        lambda: CORE.Batch(timer._dispatcher, [what]),
     ):
         with pytest.raises(TypeError):
             call()
-    assert what not in bucket
-
-
-@pytest.mark.parametrize("source", [None, [], {}])
-def test_only_buckets_are_taken_from(timer, source):
-    """An object that is not a bucket is rejected."""
-    bucket, task = new_bucket(), Ping(1)
-    for call in (
-        lambda: bucket.take(task, source),
-        lambda: CORE.move_slice([task], 0, source, bucket, [None], 1, 0, 1, 0),
-        lambda: CORE.Batch(timer._dispatcher, [source]),
-    ):
-        with pytest.raises(TypeError):
-            call()
+    assert ([], False) == (list(bucket), task.is_pending)
 
 
 def test_task_is_in_one_bucket():
@@ -96,24 +86,14 @@ def test_bucket_says_its_state_and_no_more():
             setattr(bucket, name, None)
 
 
-def test_list_of_buckets_may_change_under_a_batch(timer):
-    """A batch runs the buckets that it was made with, whatever becomes of the list."""
-    bucket, task = new_bucket(closed=True), Ping(1)
-    bucket.put(task)
+def test_batch_runs_what_its_buckets_have_when_it_begins(timer):
+    """A batch has room for more tasks than there were when it was made, whatever becomes of the list of its buckets."""
+    bucket, tasks = new_bucket(closed=True), [Ping(1) for _ in range(5)]
     buckets = [bucket]
     batch = CORE.Batch(timer._dispatcher, buckets)
     buckets[:] = [None] * 1000
-    assert not batch.run()
-    assert [task] == task.log
-
-
-def test_batch_runs_what_its_buckets_have_when_it_begins(timer):
-    """A batch has room for more tasks than there were when it was made."""
-    bucket, tasks = new_bucket(closed=True), [Ping(1) for _ in range(5)]
-    batch = CORE.Batch(timer._dispatcher, [bucket])
     for task in tasks:
         bucket.put(task)
-
     assert not batch.run()
     assert [[task] for task in tasks] == [task.log for task in tasks]
 

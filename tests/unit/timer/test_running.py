@@ -4,6 +4,7 @@ import threading
 
 import pytest
 
+from tests.support import Hang, beside, raising
 from timer import TimerTask, _running
 
 
@@ -31,36 +32,24 @@ def test_calls_of_one_thread_are_recorded_from_the_outermost(depth):
     assert [] == here()
 
 
-def test_call_that_raises_is_recorded_no_longer():
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_call_that_raises_is_recorded_no_longer(error):
     """The record is removed whatever ends the call."""
-    for error in (ValueError, KeyboardInterrupt):
-        with pytest.raises(error):
-            _running.call(Task("raises"), "run", _raise, error)
+    with pytest.raises(error):
+        _running.call(Task("raises"), "run", raising(error))
     assert [] == here()
-
-
-def _raise(error):
-    raise error
 
 
 def test_calls_of_other_threads_are_named_by_their_thread():
     """`calls` returns those of all threads. `calls_here` returns those of the calling thread."""
-    began, ends = threading.Event(), threading.Event()
-
-    def hook():
-        began.set()
-        assert ends.wait(10)
-
-    thread = threading.Thread(target=_running.call, args=(Task("there"), "run", hook))
-    thread.start()
-    assert began.wait(10)
-    try:
-        assert (thread.ident, "there") in [(ident, task.name) for ident, task, _, _ in _running.calls()]
+    hang, idents = Hang(), []
+    with beside(lambda: [idents.append(threading.get_ident()), _running.call(Task("there"), "run", hang)]):
+        assert hang.has_begun()
+        found = [(ident, task.name) for ident, task, _, _ in _running.calls()]
         assert [] == here()
-    finally:
-        ends.set()
-        thread.join(10)
-    assert thread.ident not in [ident for ident, _, _, _ in _running.calls()]
+        hang.release()
+    assert (*idents, "there") in found
+    assert idents[0] not in [ident for ident, _, _, _ in _running.calls()]
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (1, 2, 0), (0, 2, 1), (2, 0, 1)])

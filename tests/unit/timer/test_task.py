@@ -65,21 +65,6 @@ def test_task_with_an_equality_of_its_own_is_refused(name):
             type("Same", bases, names)
 
 
-@pytest.mark.parametrize(
-    "name", ["_bucket", "_deadline_ns", "_delay_ms", "_put_off_by_ns", "_allows_readd", "_withdraw", "_entry"]
-)
-def test_subclass_may_use_any_other_private_name(mock_timer, name):
-    """An attribute of a subclass with a plain private name does not disturb the timer."""
-    task = Ping(1)
-    setattr(task, name, "a request")
-    mock_timer.add(task)
-    mock_timer.put_off(task, 2)
-    mock_timer.add(task)
-    mock_timer.advance_clock(2)
-    assert [task] == task.log
-    assert "a request" == getattr(task, name)
-
-
 def test_task_knows_whether_and_when_it_is_due(mock_timer):
     """One that was never added is not pending. A pending one knows when it was added and when it falls due."""
     task = Ping(5)
