@@ -1,34 +1,17 @@
 """Hooks that raise, block, call back in, and recurse."""
 
 import sys
-import threading
 
 import pytest
 
-from purgatory import COMPILED, DelayedOperationPurgatory, Outcome
-from tests.support import Hang, beside, eventually, in_thread, park, park_many, raising, satisfy
+from purgatory import COMPILED, DelayedOperationPurgatory
+from tests.support import Hang, beside, eventually, in_thread, park, satisfy
 
 
 @pytest.fixture
 def purgatory(mock_timer):
     with DelayedOperationPurgatory("faults", timer=mock_timer, reaper_enabled=False, shards=4) as purgatory:
         yield purgatory
-
-
-def test_a_stop_on_the_timers_thread_is_contained(monkeypatch):
-    """An operation whose hook raises ``SystemExit`` on the executor's thread: those due with it expire all the same."""
-    reported = []
-    monkeypatch.setattr(threading, "excepthook", lambda args: reported.append(args.exc_type))
-    with DelayedOperationPurgatory("faults") as purgatory:
-        operations = [park(purgatory, complete=hook) for hook in [raising(SystemExit)] * 2 + [None] * 3]
-        late = operations.pop()
-        for operation in operations:
-            operation.extend(20)  # with so short a delay from the beginning, it might expire on this thread
-        late.extend(60)
-        assert eventually(lambda: late.history == ["complete", "expire"])
-        assert [Outcome.EXPIRED] * 4 == [operation.outcome for operation in operations]
-        assert [["complete", "expire"]] * 2 == [operation.history for operation in operations[2:]]
-        assert [SystemExit] * 2 == reported
 
 
 def test_a_hook_that_blocks_holds_up_no_other_key(purgatory):
@@ -41,39 +24,6 @@ def test_a_hook_that_blocks_holds_up_no_other_key(purgatory):
         assert [1, 1] == [in_thread(satisfy, purgatory, key, park(purgatory, key)) for key in ("quick", "slow")]
         hang.release()
     assert ["complete"] == slow.history
-
-
-@pytest.mark.parametrize("key", ["k", "other"])
-def test_on_complete_may_park_and_check(purgatory, key):
-    """A completed operation parks its successor and checks, under its own key and under another's."""
-    made = []
-
-    def follow(_):
-        made.append(park(purgatory, key))
-        purgatory.check_and_complete(key)
-        made[0].ready = True
-
-    assert 1 == satisfy(purgatory, "k", park(purgatory, "k", "other", complete=follow))
-    assert made == purgatory.operations()
-    assert 1 == purgatory.check_and_complete(key)
-    assert ["complete"] == made[0].history
-
-
-@pytest.mark.guarantee("no hook runs with a lock of the library held")
-def test_on_complete_may_cancel_force_purge_and_look_in(purgatory):
-    """Every public method may be called from a hook."""
-    others, seen = park_many(purgatory, 3), []
-
-    def act(_):
-        others[0].cancel()
-        others[1].force_complete()
-        purgatory.cancel_for_key("k")
-        purgatory.purge()
-        seen.append(purgatory.snapshot().parked)
-
-    satisfy(purgatory, "k", park(purgatory, complete=act))
-    assert [0] == seen
-    assert [Outcome.CANCELLED, Outcome.FORCED, Outcome.CANCELLED] == [other.outcome for other in others]
 
 
 def chain(purgatory, depth):
@@ -118,10 +68,3 @@ def test_a_chain_deeper_than_the_stack_completes_each_at_most_once(purgatory, ab
     assert not COMPILED or eventually(
         lambda: all(operation.is_completed == bool(operation.history) for operation in operations if operation.ready)
     )
-
-
-def test_try_complete_that_checks_its_own_key_comes_to_an_end(purgatory):
-    """It looks, checks its own key while it is at it, and is not locked out or caught in a circle."""
-    operation = park(purgatory, look=lambda operation: operation.checks < 5 and purgatory.check_and_complete("k"))
-    in_thread(purgatory.check_and_complete, "k")
-    assert 1 == in_thread(satisfy, purgatory, "k", operation)

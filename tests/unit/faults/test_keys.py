@@ -200,14 +200,6 @@ def test_a_million_under_one_key(purgatory, mock_timer, monkeypatch):
     assert sys.getallocatedblocks() - blocks < CROWD / 1000
 
 
-def test_a_crowd_is_taken_out_at_once(purgatory):
-    """A hundred thousand under a key come back from one call, and leave nothing in the timer."""
-    operations = park_all(purgatory, [Bare(60_000) for _ in range(100_000)], "k", "l")
-    assert set(operations) == set(purgatory.cancel_for_key("k"))
-    assert 0 == purgatory.parked
-    assert_empty(purgatory)
-
-
 def test_a_crowd_expires_while_others_are_served(no_threads_left):
     """Fifty thousand operations under one key fall due at once: each expires once, and another key is served beside."""
     count = 50_000

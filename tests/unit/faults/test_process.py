@@ -89,9 +89,10 @@ def test_shutting_down_at_exit_answers_everybody():
 
 
 def test_a_forked_child_may_make_its_own_and_end():
-    """A fork doesn't take the reaper along. A purgatory made in the child works, and the child ends by itself."""
-    assert ["complete expired", "child ends", "child's status 0"] == lines(
+    """A fork takes no thread along. A purgatory made in the child works, is watched, and the child ends by itself."""
+    assert ["complete expired", "watched True", "child's status 0"] == lines(
         """
+        from purgatory._threads import watchdog
         parent = DelayedOperationPurgatory("parent")
         parent.try_complete_else_watch(Op(60_000), ["k"])
         def child():
@@ -99,48 +100,11 @@ def test_a_forked_child_may_make_its_own_and_end():
                 op = Op(20)
                 own.try_complete_else_watch(op, ["k"])
                 until_completed(op)
-            print("child ends", flush=True)
+                print("watched", watchdog._watchdog._thread.is_alive(), flush=True)
         forked(child, leave=sys.exit)
         parent.shutdown(drain="cancel")
         """
     )
-
-
-def test_a_fork_leaves_no_lock_of_the_library_held():
-    """Whatever lock of the library's another thread held at the fork, a child's purgatories work and are watched."""
-    out, _ = run(
-        """
-        from purgatory._events import log as _log
-        from purgatory._operations import operation as _operation
-        from purgatory._purgatory import live as _live
-        from purgatory._threads import watchdog as _slow
-        class Failing(DelayedOperation):
-            def try_complete(self):
-                raise ValueError
-        parent = DelayedOperationPurgatory("parent")
-        held, done = threading.Event(), threading.Event()
-        def hold():
-            unparked = _operation.UNPARKED
-            with _live._lock, _log.throttle._lock, unparked.key_lock, unparked.observers._lock, _slow._watchdog._lock:
-                held.set()
-                done.wait()
-        holder = threading.Thread(target=hold)
-        holder.start()
-        held.wait()
-        def child():
-            never = Op(60_000)
-            never.force_complete()
-            Failing(60_000).maybe_try_complete()  # its exception is counted, although it was never parked
-            with DelayedOperationPurgatory("child"):
-                _log.throttle.admit("x")
-                print("watched", _slow._watchdog._thread.is_alive(), flush=True)
-        forked(child)
-        done.set()
-        holder.join()
-        parent.shutdown(drain="cancel")
-        """
-    )
-    assert ["complete forced", "watched True", "child's status 0"] == out
 
 
 def test_a_forked_childs_copy_makes_up_missed_checks():
