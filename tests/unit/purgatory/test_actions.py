@@ -42,11 +42,11 @@ def test_action_added_by_an_action_waits_for_the_next_run(queue):
 def test_action_that_raises_does_not_stop_the_others(queue, logs):
     """An error of an action is logged. The next one answers another client."""
     made = []
-    queue.add(int, "no number")
+    queue.add(raising(ValueError("no")))
     queue.add(made.append, 1)
 
     assert 2 == queue.try_complete_actions()
-    assert ([1], ["action_failed"]) == (made, [entry["event"] for entry in logs])
+    assert ([1], [("action_failed", "ValueError('no')")]) == (made, [(each["event"], each["error"]) for each in logs])
 
 
 def test_interrupt_is_the_callers(queue):

@@ -9,6 +9,7 @@ import pytest
 from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, UnhashableKey, WatchKeysType
 from tests.support.operations import Waiting, make_ready, park, park_all, park_many, park_one, raising, satisfy
 from tests.support.threads import eventually, in_thread, run_threads
+from tests.unit.purgatory.tools import at_check
 
 
 def test_check_completes_what_is_ready_in_order_of_arrival(purgatory):
@@ -22,22 +23,14 @@ def test_check_completes_what_is_ready_in_order_of_arrival(purgatory):
     assert {Outcome.SATISFIED} == {operation.outcome for operation in operations}
 
 
-def test_keys_are_independent(purgatory):
-    """A check looks at the operations under its key and at no others."""
-    operations = {key: park(purgatory, key) for key in "abc"}
+def test_check_looks_at_its_own_key_alone(purgatory, mock_timer):
+    """A check looks at no operation under other keys. One under several keys completes through any of them, once."""
+    first, several, last = operations = [park(purgatory, *keys) for keys in ("a", "bca", "c")]
 
-    assert 1 == satisfy(purgatory, "b", *operations.values())
-    assert [False, True, False] == [operation.is_completed for operation in operations.values()]
-    assert [2, 3, 2] == [operation.checks for operation in operations.values()]
-
-
-def test_any_of_its_keys_completes_an_operation(purgatory, mock_timer):
-    """An operation under several keys completes through any, once, and leaves the timer at once."""
-    operation = park(purgatory, "a", "b", "c")
-
-    assert [1, 0, 0] == [satisfy(purgatory, key, operation) for key in "bac"]
-    assert ["complete"] == operation.history
-    assert (0, 0) == (mock_timer.size, purgatory.num_delayed)
+    assert 1 == satisfy(purgatory, "c", first, several)
+    assert [2, 3, 3] == [operation.checks for operation in operations]
+    assert ([], ["complete"], []) == (first.history, several.history, last.history)
+    assert (2, 0, 1) == (mock_timer.size, purgatory.check_and_complete("b"), purgatory.check_and_complete("a"))
 
 
 def test_who_left_during_a_check_is_not_asked(purgatory):
@@ -80,25 +73,20 @@ def test_operation_that_raises_does_not_stop_the_others(purgatory):
 
 @pytest.mark.guarantee("cancelled operations are yours")
 def test_cancel_for_key_returns_the_operations(purgatory, mock_timer):
-    """The operations come back uncompleted and in order of arrival, out of every key and of the timer."""
-    operations = [park(purgatory, "a", "b"), park(purgatory, "b"), park(purgatory, "b", "c")]
-    other = park(purgatory, "c")
+    """The operations come back uncompleted and in order of arrival, out of every key and of the timer.
 
-    assert operations == purgatory.cancel_for_key("b")
+    An operation that had completed is not returned. An idle key, and the second call, give an empty list.
+    """
+    operations = [park(purgatory, "a", "b"), park(purgatory, "b"), park(purgatory, "b", "c")]
+    done, other = park(purgatory, "b"), park(purgatory, "c")
+    done.force_complete()
+
+    assert [operations, [], []] == [purgatory.cancel_for_key(key) for key in ("b", "b", "missing")]
     assert [(Outcome.CANCELLED, [])] * 3 == [(operation.outcome, operation.history) for operation in operations]
-    assert (1, 1) == (purgatory.parked, mock_timer.size)
+    assert (Outcome.FORCED, 1, 1) == (done.outcome, purgatory.parked, mock_timer.size)
     assert [[], [], [other]] == [purgatory.operations_for_key(key) for key in "abc"]
     purgatory.purge()
     assert 1 == purgatory.watched
-
-
-def test_cancel_for_key_leaves_the_completed_alone(purgatory):
-    """A completed operation is not returned. An idle key gives an empty list, and so does the second call."""
-    done, waiting = park(purgatory, "k", "j"), park(purgatory, "k")
-    done.force_complete()
-
-    assert [[], [waiting], []] == [purgatory.cancel_for_key(key) for key in ("missing", "k", "k")]
-    assert Outcome.FORCED is done.outcome
 
 
 def test_interrupt_of_a_cancel_for_key_costs_the_list_alone(purgatory):
@@ -118,13 +106,8 @@ def test_interrupt_of_a_cancel_for_key_costs_the_list_alone(purgatory):
 
 def test_cancel_inside_its_own_check(purgatory):
     """An operation that is taken out while it is being checked does not complete."""
-
-    def look(operation):
-        if operation.checks == 3:
-            in_thread(purgatory.cancel_for_key, "k")
-            operation.ready = True
-
-    operation = park(purgatory, "k", look=look)
+    cancel = at_check(3, lambda own: [in_thread(purgatory.cancel_for_key, "k"), make_ready([own])])
+    operation = park(purgatory, "k", look=cancel)
 
     assert 0 == purgatory.check_and_complete("k")
     assert (Outcome.CANCELLED, []) == (operation.outcome, operation.history)
@@ -312,12 +295,8 @@ def test_keys_of_a_check_must_be_an_iterable_of_hashables(purgatory, keys, error
 @pytest.mark.guarantee("an interrupted check is repeated")
 def test_interrupted_check_is_made_up_for_the_others(purgatory, limit, hook, error):
     """Those under the key that an interrupted check had not come to yet get their check all the same."""
-
-    def stop(operation):
-        if operation.checks == 3:
-            raise error
-
-    operations = [park(purgatory, "k", "j", **{hook: stop}), *park_many(purgatory, 3, "k")]
+    interrupted = park(purgatory, "k", "j", **{hook: at_check(3, raising(error))})
+    operations = [interrupted, *park_many(purgatory, 3, "k")]
     with pytest.raises(error):
         satisfy(purgatory, "k", *operations, limit=limit)
 
@@ -328,12 +307,8 @@ def test_interrupted_check_is_made_up_for_the_others(purgatory, limit, hook, err
 @pytest.mark.guarantee("an interrupted check is repeated")
 def test_check_that_is_always_interrupted_stops_no_other(purgatory):
     """An operation whose check raises an interrupt each time does not keep those behind it from being checked."""
-
-    def interrupted(_):
-        if operation.ready:
-            raise SystemExit
-
-    operation = park(purgatory, "k", look=interrupted)
+    stop = raising(SystemExit)
+    operation = park(purgatory, "k", look=lambda own: own.ready and stop())
     others = park_many(purgatory, 3)
     with pytest.raises(SystemExit):
         satisfy(purgatory, "k", operation, *others)
@@ -347,14 +322,7 @@ def test_check_that_is_always_interrupted_stops_no_other(purgatory):
 @pytest.mark.guarantee("an interrupted check is repeated")
 def test_interrupted_check_of_many_keys_is_repeated(purgatory):
     """After an interrupt the retrier makes the checks of all keys that are still owed."""
-
-    def stop(operation):
-        if purgatory.parked == 2 and not stopped:
-            stopped.append(operation)
-            raise KeyboardInterrupt
-
-    stopped = []
-    operations = [park(purgatory, "a", look=stop), park(purgatory, "b")]
+    operations = [park(purgatory, "a", look=at_check(3, raising(KeyboardInterrupt))), park(purgatory, "b")]
     operations[1].ready = True
     with pytest.raises(KeyboardInterrupt):
         purgatory.check_and_complete_all(["a", "b"])

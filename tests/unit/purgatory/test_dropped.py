@@ -72,14 +72,6 @@ def test_operation_that_completes_ends_the_stay(warned, monkeypatch):
     assert 1 == len(warned())
 
 
-def test_many_dropped_purgatories_leave_no_thread(warned):
-    for number in range(50):
-        park(DelayedOperationPurgatory(f"dropped {number}"), "k", delay_ms=number % 2)
-
-    assert eventually(ended)
-    assert 50 == len(warned())
-
-
 def test_purgatory_that_was_shut_down_warns_of_nothing(warned):
     with DelayedOperationPurgatory("closed") as purgatory:
         park(purgatory, "k")

@@ -1,5 +1,6 @@
 """Waiting for a set of futures."""
 
+import contextlib
 import gc
 import threading
 import weakref
@@ -39,9 +40,21 @@ def called():
 
 
 @pytest.fixture
-def votes(mock_timer):
-    with DelayedFuturePurgatory("votes", timer=mock_timer) as votes:
-        yield votes
+def make_votes(mock_timer):
+    """Make a purgatory for futures with these settings, whose time is moved with ``mock_timer``."""
+    with contextlib.ExitStack() as stack:
+        yield lambda **settings: stack.enter_context(DelayedFuturePurgatory("votes", timer=mock_timer, **settings))
+
+
+@pytest.fixture
+def votes(make_votes):
+    return make_votes()
+
+
+def wait_for_one(votes, callback):
+    """A new future, and the set that waits for it alone."""
+    future = Future()
+    return future, votes.try_complete_else_watch(60_000, [future], callback)
 
 
 def threads(prefix):
@@ -113,28 +126,26 @@ def test_futures_of_the_caller_are_left_alone(votes, called, mock_timer):
 
 def test_set_can_be_cancelled(votes, called):
     """``cancel()`` of the operation that is returned ends the wait without a call, and leaves the futures pending."""
-    future = Future()
-    vote = votes.try_complete_else_watch(1_000, [future], called)
+    future, vote = wait_for_one(votes, called)
 
     assert vote.cancel()
     future.set_result(1)
     assert (0, [], []) == (votes.purgatory.parked, called.calls, threads("votes-executor"))
 
 
-def test_sets_that_wait_can_be_bounded(mock_timer, called):
+def test_sets_that_wait_can_be_bounded(make_votes, called):
     """``max_parked`` rejects a set that would have to wait, and lets one through that is done already."""
-    with DelayedFuturePurgatory("votes", timer=mock_timer, max_parked=1) as votes:
-        votes.try_complete_else_watch(1_000, [Future()], called)
-        with pytest.raises(PurgatoryFull):
-            votes.try_complete_else_watch(1_000, [Future()], called)
-        assert Outcome.IMMEDIATE is votes.try_complete_else_watch(1_000, [done(1)], called).outcome
+    votes = make_votes(max_parked=1)
+    wait_for_one(votes, called)
+    with pytest.raises(PurgatoryFull):
+        wait_for_one(votes, called)
+    assert Outcome.IMMEDIATE is votes.try_complete_else_watch(1_000, [done(1)], called).outcome
 
 
-def test_observers_are_notified_of_sets(mock_timer, called):
+def test_observers_are_notified_of_sets(make_votes, called):
     """Observers given to the constructor are notified of a set that leaves, with its type's own name."""
     notes = Notes()
-    with DelayedFuturePurgatory("votes", timer=mock_timer, observers=[notes]) as votes:
-        votes.try_complete_else_watch(1_000, [done(1)], called)
+    make_votes(observers=[notes]).try_complete_else_watch(1_000, [done(1)], called)
 
     assert [("DelayedFuture", Outcome.IMMEDIATE)] == [(type(note[1]).__qualname__, note[0]) for note in notes.seen]
 
@@ -167,21 +178,19 @@ def test_bad_input_is_refused(votes, futures, callback, setting):
     assert 0 == votes.purgatory.parked
 
 
-def test_shutdown_answers_and_ends_the_thread(mock_timer, called):
+def test_shutdown_answers_and_ends_the_thread(votes, called):
     """At the end every callback is called, and no thread is left."""
-    votes = DelayedFuturePurgatory("votes", timer=mock_timer)
-    first, second = Future(), Future()
-    votes.try_complete_else_watch(1_000, [first], called)
+    first, _ = wait_for_one(votes, called)
     first.set_result(1)
     assert eventually(lambda: called.calls)
-    vote = votes.try_complete_else_watch(1_000, [second], called)
+    second, vote = wait_for_one(votes, called)
     votes.shutdown()
 
     assert 2 == len(called.calls)
     assert (False, Outcome.EXPIRED, True) == (second.done(), vote.outcome, vote.drained)
     assert [] == threads("votes")
     with pytest.raises(PurgatoryClosed):
-        votes.try_complete_else_watch(1_000, [Future()], called)
+        wait_for_one(votes, called)
 
 
 def test_many_sets_and_threads(called):
@@ -197,15 +206,11 @@ def test_many_sets_and_threads(called):
     assert {tuple(futures) for futures in sets} == {futures for futures, _ in called.calls}
 
 
-def test_executor_that_is_given_calls_back(mock_timer, called):
+def test_executor_that_is_given_calls_back(make_votes, called):
     """Callbacks run on the executor that was given, which stays its owner's to close."""
-    with (
-        ThreadPoolExecutor(1, thread_name_prefix="mine") as executor,
-        DelayedFuturePurgatory("votes", timer=mock_timer, executor=executor) as votes,
-    ):
-        future = Future()
-        votes.try_complete_else_watch(1000, [future], called)
-        future.set_result(1)
+    with ThreadPoolExecutor(1, thread_name_prefix="mine") as executor:
+        votes = make_votes(executor=executor)
+        wait_for_one(votes, called)[0].set_result(1)
         assert eventually(lambda: called.calls)
         votes.shutdown()
         assert "still open" == executor.submit(lambda: "still open").result(10)
@@ -213,34 +218,28 @@ def test_executor_that_is_given_calls_back(mock_timer, called):
     assert called.calls[0][1].startswith("mine")
 
 
-def test_executor_that_fails_costs_no_check(mock_timer, called):
+def test_executor_that_fails_costs_no_check(make_votes, called):
     """If the executor raises, whatever it is, the future is checked on the thread that completes it."""
     full = SimpleNamespace(submit=raising(BlockingIOError("the queue is full")))
-    with DelayedFuturePurgatory("votes", timer=mock_timer, executor=full) as votes:
-        answer = Future()
-        vote = votes.try_complete_else_watch(60_000, [answer], called)
-        answer.set_result("yes")
+    answer, vote = wait_for_one(make_votes(executor=full), called)
+    answer.set_result("yes")
 
-        assert (Outcome.SATISFIED, 1) == (vote.outcome, len(called.calls))
+    assert (Outcome.SATISFIED, 1) == (vote.outcome, len(called.calls))
 
 
-def test_callback_may_shut_the_purgatory_down(mock_timer):
+def test_callback_may_shut_the_purgatory_down(votes):
     """A callback on the executor's thread ends the purgatory. Its thread does not wait for itself, and ends."""
-    votes = DelayedFuturePurgatory("votes", timer=mock_timer)
-    answer, reports = Future(), []
-    votes.try_complete_else_watch(60_000, [answer], lambda _: reports.append(votes.shutdown()))
+    reports = []
+    answer, _ = wait_for_one(votes, lambda _: reports.append(votes.shutdown()))
     answer.set_result("yes")
 
     assert eventually(lambda: len(reports) == 1 and not threads("votes-executor"))
     assert {} == votes.purgatory.callback_errors
 
 
-def test_callback_that_hangs_does_not_hold_up_the_shutdown(mock_timer, hang):
+def test_callback_that_hangs_does_not_hold_up_the_shutdown(votes, hang):
     """The shutdown reports a callback that still runs after its timeout. The executor's thread ends after it."""
-    votes = DelayedFuturePurgatory("votes", timer=mock_timer)
-    answer = Future()
-    votes.try_complete_else_watch(60_000, [answer], hang)
-    answer.set_result("yes")
+    wait_for_one(votes, hang)[0].set_result("yes")
     assert hang.has_begun()
     report = votes.shutdown(timeout_ms=30)
     assert not hang.ended.is_set()

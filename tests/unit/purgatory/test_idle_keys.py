@@ -38,16 +38,6 @@ def test_finished_operation_is_under_no_key(purgatory, way):
     assert (0, 1, 1) == tuple(map(purgatory.watching, ("busy", "quiet", "other")))
 
 
-def test_idle_keys_are_not_counted_as_keys(purgatory):
-    """An idle key is remembered, and distinguished from keys in use."""
-    park(purgatory, "a", "b").force_complete()
-    park(purgatory, "b", "c")
-    snapshot = purgatory.snapshot()
-
-    assert (2, 1) == (snapshot.keys, snapshot.idle_keys)
-    assert {("b", 1), ("c", 1)} == set(snapshot.largest_keys)
-
-
 def test_purge_says_how_many_keys_it_forgot(purgatory):
     """A purge forgets the idle keys, and leaves every key in use alone."""
     come_and_go(purgatory, range(10))
@@ -55,6 +45,7 @@ def test_purge_says_how_many_keys_it_forgot(purgatory):
     for operation in operations[::2]:
         operation.cancel()
 
+    assert (11, 20) == (purgatory.snapshot().keys, purgatory.snapshot().idle_keys)
     assert [20, 0] == [purgatory.purge() for _ in range(2)]
     assert (0, 20) == (purgatory.snapshot().idle_keys, purgatory.snapshot().forgotten_keys)
     assert operations[1::2] == purgatory.operations_for_key("k")
@@ -133,35 +124,16 @@ def test_late_note_of_a_forgotten_key_takes_nobody_with_it(purgatory):
 
 
 class Own:
-    """A key with code of its own, in whose hash a signal strikes once, if it is told to."""
-
-    strikes = False
+    """A key with code of its own."""
 
     def __init__(self, number):
         self.number = number
 
     def __hash__(self):
-        if self.strikes:
-            self.strikes = False
-            raise KeyboardInterrupt
         return hash(self.number)
 
     def __eq__(self, other):
         return type(other) is Own and other.number == self.number
-
-
-def test_key_whose_purge_was_interrupted_is_forgotten_by_the_next(purgatory):
-    """A key that a purge could not forget, as its thread was stopped in the key's own code, stays noted."""
-    key = Own(1)
-    park(purgatory, key).cancel()
-    key.strikes = True
-    with contextlib.suppress(KeyboardInterrupt):  # the native implementation forgets it without its code
-        purgatory.purge()
-    key.strikes = False
-    purgatory.purge()
-
-    assert 0 == purgatory.known_keys
-    assert (0, 1) == (purgatory.snapshot().idle_keys, purgatory.snapshot().forgotten_keys)
 
 
 @cpython_only

@@ -4,7 +4,6 @@ import ast
 import json
 import logging
 import re
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -84,27 +83,6 @@ def test_life_of_a_purgatory(logs):
     assert ("life", "expire", 1, 0, 0) == end
 
 
-def test_shutdown_that_times_out(logs, purgatory):
-    """A shutdown that does not end in time is logged, with the number of stuck operations and of hooks that run."""
-    lock = threading.Lock()
-    park(purgatory, "k", lock=lock)
-    with lock:
-        purgatory.shutdown(timeout_ms=10)
-
-    said = only(logs, "shutdown_timed_out", "purgatory", "timeout_ms", "stuck", "running")
-    assert ("test", 10, 1, 0) == said
-
-
-@pytest.mark.parametrize(("hook", "asked"), [("on_complete", "complete"), ("try_complete", "look")])
-def test_hook_that_raises(logs, purgatory, hook, asked):
-    """A hook that raises is logged with the operation's type and keys, the error and its traceback."""
-    park(purgatory, "a", "b", **{asked: fail}).force_complete()
-
-    *said, error = only(logs, "callback_failed", "operation", "hook", "error", "exc_info")
-    assert ["Waiting", hook, "ValueError('no')"] == said
-    assert isinstance(error, ValueError)
-
-
 class Unprintable(ValueError):
     """A key, an error and an action whose ``repr`` raises."""
 
@@ -138,14 +116,6 @@ def test_storm_of_errors_is_one_line(logs, purgatory):
     assert 1 == sum(entry["event"] == "callback_failed" for entry in logs)
 
 
-def test_observer_that_raises(logs, make):
-    """An observer that raises is named."""
-    broken = type("Broken", (), {"parked": fail, "finished": lambda *_: None})()
-    park(make(observers=[broken]), "k")
-
-    assert "Broken" in only(logs, "observer_failed", "observer")[0]
-
-
 def test_refusals_are_logged_once_a_second(logs, small):
     """Rejected operations are a warning, one for many."""
     park(small, "k")
@@ -154,14 +124,6 @@ def test_refusals_are_logged_once_a_second(logs, small):
             park(small, "k")
 
     assert ("small", 1, 0) == only(logs, "purgatory_full", "purgatory", "limit", "suppressed")
-
-
-def test_action_that_raises(logs):
-    actions = ActionQueue()
-    actions.add(fail)
-    actions.try_complete_actions()
-
-    assert ("ValueError('no')",) == only(logs, "action_failed", "error")
 
 
 def test_on_start_callback_that_raises(logs, make):

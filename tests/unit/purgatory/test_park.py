@@ -24,7 +24,7 @@ from purgatory import (
 from tests.support.operations import WAYS_OUT, Waiting, park, park_many, park_one, raising, satisfy
 from tests.support.tasks import added
 from tests.support.threads import PATIENCE_S, beside, eventually, in_thread, run_threads
-from timer import DelayTypeError, DelayValueError, MockTimer, Timer, TimerClosed, TimerFull
+from timer import MockTimer, Timer, TimerClosed, TimerFull
 
 
 class Hooked:
@@ -69,12 +69,14 @@ def refusal(purgatory, operation):
         return error
 
 
-def test_operation_that_can_complete_is_never_parked(purgatory, mock_timer):
-    """An operation that is ready completes at once: it is watched nowhere and in no timer."""
-    operation = Waiting(ready=True)
+def test_operation_that_need_not_wait_is_never_parked(purgatory, mock_timer):
+    """An operation that is ready, or has completed already, is watched nowhere and in no timer. Its hook runs once."""
+    ready, done = Waiting(ready=True), Waiting()
+    done.force_complete()
 
-    assert purgatory.try_complete_else_watch(operation, ["k"])
-    assert (["complete"], Outcome.IMMEDIATE) == (operation.history, operation.outcome)
+    assert [True, False] == [purgatory.try_complete_else_watch(operation, ["k"]) for operation in (ready, done)]
+    assert (Outcome.IMMEDIATE, Outcome.FORCED) == (ready.outcome, done.outcome)
+    assert (["complete"], ["complete"]) == (ready.history, done.history)
     assert (0, 0, 0) == (purgatory.watched, purgatory.num_delayed, mock_timer.size)
 
 
@@ -188,15 +190,6 @@ def test_answer_is_true_or_false(purgatory, nothing):
     assert operation.maybe_try_complete() is False
 
 
-def test_operation_completed_before_is_not_watched(purgatory, mock_timer):
-    """An operation that is complete already is not parked. Its hook doesn't run again."""
-    operation = Waiting()
-    operation.force_complete()
-
-    assert not purgatory.try_complete_else_watch(operation, ["k"])
-    assert (0, 0, ["complete"]) == (purgatory.watched, mock_timer.size, operation.history)
-
-
 @pytest.mark.parametrize("end", ["force_complete", "maybe_try_complete"])
 @pytest.mark.guarantee("parking is atomic")
 def test_forced_between_last_check_and_timer(make, end):
@@ -286,12 +279,13 @@ def test_bad_keys_change_nothing(purgatory, keys, error):
 
 
 def test_unhashable_key_is_named(purgatory):
-    """The error carries the key that has no hash, so it is when checking and cancelling."""
+    """The error carries the key that has no hash, so it is when checking, cancelling and looking in."""
     for call in (
         lambda: park(purgatory, "a", ["b"]),
         lambda: purgatory.check_and_complete(["b"]),
         lambda: purgatory.cancel_for_key(["b"]),
         lambda: purgatory.operations_for_key(["b"]),
+        lambda: purgatory.watching(["b"]),
     ):
         with pytest.raises(UnhashableKey) as caught:
             call()
@@ -353,10 +347,24 @@ def test_tuple_that_looks_like_one_key_is_warned_of_once(purgatory, logs, monkey
 # -- what is no operation, or was used before
 
 
-@pytest.mark.parametrize("operation", [None, 5, object(), Waiting])
-def test_what_is_no_operation_is_refused(purgatory, operation):
-    """Only delayed operations can be parked."""
-    with pytest.raises(InvalidOperation, match="not a DelayedOperation|create one first: Waiting\\(...\\)"):
+def equal_to_all():
+    """An operation to whose class a decorator gave an equality."""
+    kind = type("Equal", (Waiting,), {})
+    kind.__eq__ = lambda self, other: True
+    return kind()
+
+
+@pytest.mark.parametrize(
+    ("operation", "said"),
+    [
+        *((operation, "not a DelayedOperation") for operation in (None, 5, object())),
+        (Waiting, r"create one first: Waiting\(...\)"),
+        (equal_to_all(), "eq=False"),
+    ],
+)
+def test_what_is_no_operation_is_refused(purgatory, operation, said):
+    """Only delayed operations can be parked, and only those that are distinguished by identity."""
+    with pytest.raises(InvalidOperation, match=said):
         park_one(purgatory, operation)
 
 
@@ -388,24 +396,6 @@ def test_operation_that_expired_unparked_may_be_parked_from_its_own_hook(purgato
 
     assert ([False], ["complete", "expire"]) == (answers, operation.history)
     assert (0, {}) == (purgatory.parked, purgatory.callback_errors)
-
-
-def test_operation_with_an_equality_of_its_own_is_refused(purgatory):
-    """Operations are distinguished by identity. One that a decorator gave an equality is rejected with advice."""
-    equal = type("Equal", (Waiting,), {})
-    equal.__eq__ = lambda self, other: True
-    with pytest.raises(InvalidOperation, match="eq=False"):
-        park_one(purgatory, equal())
-
-
-@pytest.mark.parametrize(
-    ("delay_ms", "error"),
-    [*((delay_ms, DelayTypeError) for delay_ms in ("5", None, True)), (float("nan"), DelayValueError)],
-)
-def test_delay_is_checked(delay_ms, error):
-    """An operation with a delay that is no number of milliseconds can't be made."""
-    with pytest.raises(error):
-        Waiting(delay_ms)
 
 
 def test_parking_twice_changes_nothing(purgatory, mock_timer):
@@ -449,7 +439,7 @@ def test_lock_that_is_not_taken_is_an_error(purgatory, mock_timer, answer):
     assert (operation, [], 0) == (caught.value.operation, released, mock_timer.size)
     answers.append(True)
     assert_untouched(purgatory, operation)
-    assert 1 == satisfy(purgatory, "k", operation)
+    assert (1, [True, True]) == (satisfy(purgatory, "k", operation), released)
 
 
 def test_check_missed_while_a_second_parker_is_refused_is_made_up(purgatory):
@@ -560,42 +550,6 @@ def test_settings_are_checked(setting, value):
     assert (setting, value) == (caught.value.setting, caught.value.value)
 
 
-# -- hooks that raise, interrupts
-
-
-def test_check_that_raises_leaves_the_operation_parked(purgatory, logs):
-    """A ``try_complete`` that raises is logged and counted. The operation is parked and can still complete."""
-
-    def look(operation):
-        if operation.checks < 3:
-            raise OSError("no disk")
-
-    operation = Waiting(look=look)
-
-    assert not purgatory.try_complete_else_watch(operation, ["k"])
-    assert operation.outcome is None
-    assert {"try_complete": 2} == purgatory.snapshot().callback_errors
-    assert 1 == satisfy(purgatory, "k", operation)
-
-
-@pytest.mark.parametrize("check", [1, 2])
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_interrupt_is_the_callers(purgatory, mock_timer, check, error):
-    """Ctrl-C in a check goes through to the caller, and the operation is not in the purgatory."""
-
-    def look(operation):
-        if operation.checks == check:
-            raise error
-
-    operation = Waiting(look=look)
-    with pytest.raises(error):
-        park_one(purgatory, operation, "k", "j")
-
-    purgatory.purge()
-    assert (0, 0, 0) == (purgatory.watched, purgatory.parked, mock_timer.size)
-    assert (Outcome.CANCELLED, []) == (operation.outcome, operation.history)
-
-
 # -- no place, in the purgatory or in the timer
 
 
@@ -671,29 +625,20 @@ def test_every_way_out_makes_room(make, observers):
     assert 1 == purgatory.parked
 
 
-def test_interrupt_of_an_observer_is_raised_although_parking_failed(make):
-    """An interrupt comes to the caller, also if it ends the report of an operation that the timer rejected."""
-    interrupted, operation = SimpleNamespace(finished=raising(KeyboardInterrupt)), Waiting()
-    purgatory = make(timer=MockTimer(max_pending=1))
-    park(purgatory)
-    purgatory.attach(interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        park_one(purgatory, operation)
-    purgatory.detach(interrupted)
-
-    assert (Outcome.CANCELLED, 1) == (operation.outcome, purgatory.watched)
-
-
+@pytest.mark.parametrize("interrupts", [False, True])
 @pytest.mark.guarantee("a timer of yours may be full")
-def test_full_timer_takes_the_operation_out_again(make):
-    """If the timer rejects the operation, it is not in the purgatory either."""
+def test_full_timer_takes_the_operation_out_again(make, interrupts):
+    """If the timer rejects the operation, it is not in the purgatory either. An observer's interrupt is raised."""
     purgatory = make(timer=MockTimer(max_pending=1), max_parked=5)
     park(purgatory)
+    observer = SimpleNamespace(finished=raising(KeyboardInterrupt) if interrupts else print)
+    purgatory.attach(observer)
     refused = Waiting()
-    with pytest.raises(TimerFull):
+    with pytest.raises(KeyboardInterrupt if interrupts else TimerFull):
         park_one(purgatory, refused)
+    purgatory.detach(observer)
 
-    assert (Outcome.CANCELLED, 1) == (refused.outcome, purgatory.parked)
+    assert (Outcome.CANCELLED, 1, 1) == (refused.outcome, purgatory.parked, purgatory.watched)
 
 
 def test_timer_that_is_closed_while_an_extension_is_applied(make):

@@ -14,19 +14,6 @@ def retriers():
     return [thread.name for thread in threading.enumerate() if thread.name.endswith("-retrier")]
 
 
-def test_retrier_is_made_when_a_try_was_missed(threaded):
-    """A purgatory whose locks are its own never has the thread. It bears the purgatory's name."""
-    satisfy(threaded, "k", park(threaded))
-    assert [] == retriers()
-
-    lock = threading.Lock()
-    park(threaded, lock=lock)
-    with lock:
-        threaded.check_and_complete("k")
-
-        assert ["threaded-retrier"] == retriers()
-
-
 def test_one_lock_held_delays_no_other(threaded):
     """Of several missed operations, those whose locks are free complete while another's is still held."""
     locks = [threading.Lock() for _ in range(3)]
@@ -74,11 +61,14 @@ def test_retrier_survives_a_log_handler_that_raises(threaded, monkeypatch):
 
 @pytest.mark.guarantee("shutdown")
 def test_shutdown_ends_the_retrier(threaded):
-    """When a shutdown returns, the thread is gone, though it would have waited for more to do."""
+    """The first missed try makes the thread, which bears the purgatory's name. A shutdown ends it at once."""
+    satisfy(threaded, "k", park(threaded))
+    assert [] == retriers()
     lock = threading.Lock()
     park(threaded, lock=lock)
     with lock:
         threaded.check_and_complete("k")
+        assert ["threaded-retrier"] == retriers()
     threaded.shutdown("cancel")
 
     assert [] == retriers()

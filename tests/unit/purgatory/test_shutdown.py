@@ -44,8 +44,8 @@ def shut_down_during(hang, purgatory, timeout_ms=30):
 
 
 @pytest.mark.guarantee("shutdown")
-def test_expire_answers_every_operation(purgatory, logs):
-    """By default every parked operation is completed and expired, at once. The report and the log say so."""
+def test_expire_answers_every_operation(purgatory):
+    """By default every parked operation is completed and expired, at once, and a timer of its own ends. It reports."""
     operations = [park(purgatory, number, "k") for number in range(20)]
     report = purgatory.shutdown()
 
@@ -56,8 +56,8 @@ def test_expire_answers_every_operation(purgatory, logs):
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         report.expired = 5
     assert (0, 0, 0) == (purgatory.parked, purgatory.watched, purgatory.num_delayed)
-    event = next(entry for entry in logs if entry["event"] == "purgatory_shut_down")
-    assert ("test", "expire", 20) == (event["purgatory"], event["drain"], event["expired"])
+    assert isinstance(purgatory.timer, SystemTimer)
+    assert purgatory.timer.is_closed
 
 
 @pytest.mark.guarantee("cancelled operations are yours")
@@ -238,7 +238,7 @@ def test_operation_whose_lock_is_held_is_waited_for(purgatory):
 
 
 @pytest.mark.guarantee("shutdown")
-def test_operation_whose_lock_is_never_let_go_is_reported(purgatory):
+def test_operation_whose_lock_is_never_let_go_is_reported(purgatory, logs):
     """When the patience runs out, the stuck operation is named. The others are settled. A later check expires it."""
     lock = threading.Lock()
     stuck, other = park(purgatory, lock=lock), park(purgatory)
@@ -246,6 +246,8 @@ def test_operation_whose_lock_is_never_let_go_is_reported(purgatory):
         report = purgatory.shutdown(timeout_ms=30)
 
     assert (None, (stuck,), ANSWERED) == (stuck.outcome, report.stuck, other.history)
+    (said,) = (entry for entry in logs if entry["event"] == "shutdown_timed_out")
+    assert ("test", 30, 1, 0) == tuple(said[name] for name in ("purgatory", "timeout_ms", "stuck", "running"))
     assert not stuck.maybe_try_complete()
     assert (ANSWERED, True, 0) == (stuck.history, stuck.drained, purgatory.watched)
 
@@ -259,14 +261,6 @@ def test_hook_that_raises_does_not_stop_the_drain(purgatory):
 
 
 # -- timers
-
-
-def test_own_timer_is_shut_down(purgatory):
-    """A timer that the purgatory made ends with it."""
-    assert isinstance(purgatory.timer, SystemTimer)
-    purgatory.shutdown()
-
-    assert purgatory.timer.is_closed
 
 
 @pytest.mark.parametrize("kind", [MockTimer, SystemTimer, lambda: SystemTimerReaper("reaper", SystemTimer())])

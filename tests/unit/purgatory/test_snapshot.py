@@ -5,8 +5,8 @@ import pytest
 
 from purgatory import InvalidSetting, Outcome, PurgatorySnapshot, Totals
 from purgatory._purgatory import shards as _shards
-from tests.support import park, park_many
-from timer import ManualClock, MockTimer, SystemTimer, SystemTimerReaper
+from tests.support import park
+from timer import ManualClock, MockTimer, SystemTimer
 
 
 def test_empty_purgatory(purgatory):
@@ -59,26 +59,6 @@ def test_totals_count_every_outcome(purgatory, mock_timer):
     assert totals == purgatory.snapshot().totals
 
 
-def test_largest_keys_are_sorted_and_limited(purgatory):
-    """The keys with the most entries come first, as many as were asked for."""
-    for number in range(8):
-        park_many(purgatory, number, number)
-
-    assert [((7, 7), (6, 6), (5, 5)), ()] == [purgatory.snapshot(largest=most).largest_keys for most in (3, 0)]
-    with pytest.raises(InvalidSetting):
-        purgatory.snapshot(largest=-1)
-
-
-def test_timer_inside_a_reaper_tells_its_wheel(make):
-    """The occupancy is known for a timer that is driven by a reaper, too."""
-    with SystemTimerReaper("reaper", SystemTimer()) as timer:
-        purgatory = make(timer=timer)
-        park(purgatory, "k")
-
-        assert 1 == sum(purgatory.snapshot().wheel_occupancy)
-        purgatory.shutdown()
-
-
 def test_settings_are_told(make):
     """Name, broker and capacity come along."""
     purgatory = make(name="fetch", broker_id=7, max_parked=5)
@@ -89,7 +69,7 @@ def test_settings_are_told(make):
 
 
 def test_snapshot_visits_keys_in_stretches(make, mock_timer, monkeypatch):
-    """The keys of one shard are visited a few at a time, and the figures are those of all of them."""
+    """The keys of one shard are visited a few at a time. The figures are those of all of them, the largest first."""
     monkeypatch.setattr(_shards, "CHUNK", 3)
     purgatory = make(shards=1)
     for number in range(10):
@@ -103,6 +83,8 @@ def test_snapshot_visits_keys_in_stretches(make, mock_timer, monkeypatch):
     assert (("shared 0", 6), ("shared 1", 4), ("shared 2", 2)) == snapshot.largest_keys
     assert 7 == snapshot.oldest_age_ms
     assert [0, 12] == [len(purgatory.snapshot(largest=most).largest_keys) for most in (0, 100)]
+    with pytest.raises(InvalidSetting):
+        purgatory.snapshot(largest=-1)
 
 
 def test_oldest_operation_may_have_the_longest_delay(purgatory, mock_timer):

@@ -8,7 +8,8 @@ from purgatory import DelayedOperation, Observer, Outcome
 from purgatory._keys.idle_keys import IdleKeys
 from purgatory._limits.capacity import Capacity
 from purgatory._threads.retrier import Retrier
-from tests.support import Interrupted, Notes, Waiting, eventually, in_thread, park, park_one, raising, satisfy
+from tests.support import Interrupted, Notes, Waiting, eventually, in_thread, park, park_one, raising
+from tests.unit.purgatory.tools import ready_at
 
 
 class Lock:
@@ -74,23 +75,11 @@ def test_interrupted_end_of_an_arriving_operation_leaves_its_removal_to_the_park
     """A hook that parks under the operation's key finds the key in use, although an observer was interrupted."""
     observer = interrupting("leaving")
     purgatory = make(observers=[observer])
-
-    def look(operation):
-        operation.ready = operation.checks == 2
-
     with pytest.raises(Interrupted):
-        park(purgatory, look=look, complete=lambda _: park(purgatory))
+        park(purgatory, look=ready_at(2), complete=lambda _: park(purgatory))
     purgatory.detach(observer)
 
     assert (1, 0) == (purgatory.watched, purgatory.idle_keys)
-
-
-def test_lock_of_the_users_own_is_given_back_by_release(purgatory):
-    """A lock that is none of ``threading``'s is taken and given back by the two words that were asked of it."""
-    lock = Lock()
-    operation = park(purgatory, lock=lock)
-
-    assert (1, False) == (satisfy(purgatory, "k", operation), lock.held)
 
 
 def test_stopped_answer_leaves_nothing(small):
@@ -148,28 +137,35 @@ def test_stop_in_the_log_keeps_the_hooks_error(make, monkeypatch):
     assert (["complete", "expire"], [(Outcome.EXPIRED, ValueError)]) == (operation.history, notes.ends)
 
 
-@pytest.mark.parametrize("stopped", ["its report", "its place is taken", "third check", "release of its lock"])
+@pytest.mark.parametrize(
+    "stopped",
+    [
+        *("its report", "its place is taken", "release of its lock"),
+        *("check 1", "check 2", "check 2, where it is cancelled", "check 3"),
+    ],
+)
+@pytest.mark.guarantee("an interrupt loses no operation")
 def test_operation_whose_parker_is_stopped_is_not_parked(small, mock_timer, monkeypatch, stopped):
     """An operation whose parker is interrupted, wherever it is, is out and holds no place, as the call has raised."""
 
     def look(operation):
-        if operation.checks == 2:
+        if operation.checks == 2 and stopped == "check 3":
             small.check_and_complete("k")
-        elif operation.checks == 3:
+        if stopped.startswith(f"check {operation.checks}"):
+            if "cancelled" in stopped:
+                operation.cancel()
             raise Interrupted
 
     if stopped == "its report":
         small.attach(interrupting("parked"))
     elif stopped == "its place is taken":
         interrupted_once(monkeypatch, Capacity, "take", first=False)
-    operation = Waiting(
-        look=look if stopped == "third check" else None,
-        lock=Failing("release", 1) if stopped == "release of its lock" else None,
-    )
+    operation = Waiting(look=look, lock=Failing("release", 1) if stopped == "release of its lock" else None)
     with pytest.raises(Interrupted):
-        park_one(small, operation)
+        park_one(small, operation, "k", "l")
 
-    assert (Outcome.CANCELLED, 0, 0, 0) == (operation.outcome, small.parked, small.watched, mock_timer.size)
+    assert (Outcome.CANCELLED, []) == (operation.outcome, operation.history)
+    assert (0, 0, 0) == (small.parked, small.watched, mock_timer.size)
     assert not small._capacity.taken
 
 

@@ -58,26 +58,20 @@ def rejects(purgatory, tenant, message):
     return caught.value
 
 
-def test_tenant_holds_its_share_at_most(shared):
-    """A tenant that holds its share is rejected by name, with places free. Others are not."""
-    purgatory = shared(20, share=0.6)
-    assert 12 == park(purgatory, "a", 13)
-    full = rejects(purgatory, "a", "no place for tenant 'a': it holds its share of 12 of 20 places")
-    assert ("shared", 20, "a") == (full.name, full.limit, full.tenant)
-    assert 1 == park(purgatory, "b")
+@pytest.mark.parametrize(("places", "share", "held"), [(20, 0.6, 12), (5, 0.01, 1), (100, 0.29, 29), (20, 1.0, 20)])
+def test_tenant_holds_its_share_at_most(shared, places, share, held):
+    """A tenant that holds its share is rejected by name, with places free. Others are not.
 
-
-@pytest.mark.parametrize(("places", "share", "held"), [(5, 0.01, 1), (100, 0.29, 29)])
-def test_share_is_a_whole_number_of_places(shared, places, share, held):
-    """A share is one place at least. One that no float expresses exactly gives the places that it says."""
-    assert held == park(shared(places, share=share), "a", held + 5)
-
-
-def test_tenant_alone_may_fill_it(shared):
-    """With a share of 1, a tenant that is alone has all the places."""
-    purgatory = shared(20)
-    assert 20 == park(purgatory, "a", 21)
-    assert "b" == rejects(purgatory, "b", "all 20 places are taken").tenant
+    A share is one place at least. One that no float expresses exactly gives the places that it says. With a share of 1,
+    a tenant that is alone has all the places.
+    """
+    purgatory = shared(places, share=share)
+    assert held == park(purgatory, "a", held + 5)
+    everything = f"all {places} places are taken"
+    message = everything if held == places else f"it holds its share of {held} of {places} places"
+    full = rejects(purgatory, "a", f"no place for tenant 'a': {message}")
+    assert ("shared", places, "a") == (full.name, full.limit, full.tenant)
+    assert (held < places) == park(purgatory, "b")
 
 
 def test_last_places_are_kept_for_those_who_hold_less(shared):
@@ -99,19 +93,6 @@ def test_places_that_fall_free_are_the_newcomer_s(shared):
         assert (0, 1) == (park(purgatory, "a"), park(purgatory, "b"))
     leave(purgatory, "a")
     assert (0, 1) == (park(purgatory, "b"), park(purgatory, "a"))
-
-
-def test_refused_operation_is_as_it_was(shared):
-    """An operation rejected for its tenant may be parked again, and one that need not wait is served."""
-    purgatory = shared(4, share=0.25)
-    park(purgatory, "a")
-    refused = Of("a")
-    with pytest.raises(PurgatoryFull):
-        park_one(purgatory, refused)
-    assert (None, 0, ()) == (refused.outcome, refused.checks, refused.keys)
-    assert purgatory.try_complete_else_watch(Of("a", ready=True), ["k"])
-    purgatory.cancel_for_key("a")
-    assert not purgatory.try_complete_else_watch(refused, ["k"])
 
 
 @pytest.mark.parametrize(

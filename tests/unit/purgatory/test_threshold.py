@@ -1,6 +1,7 @@
 """Waiting for a number to rise."""
 
 import concurrent.futures
+import contextlib
 import functools
 import statistics
 import sysconfig
@@ -26,9 +27,17 @@ interrupt = raising(KeyboardInterrupt)
 
 
 @pytest.fixture
-def watermark(mock_timer):
-    with ThresholdPurgatory("watermark", timer=mock_timer) as watermark:
-        yield watermark
+def make_watermark(mock_timer):
+    """Make a purgatory of thresholds with these settings, whose time is moved with ``mock_timer``."""
+    with contextlib.ExitStack() as stack:
+        yield lambda name="watermark", **settings: stack.enter_context(
+            ThresholdPurgatory(name, timer=mock_timer, **settings)
+        )
+
+
+@pytest.fixture
+def watermark(make_watermark):
+    return make_watermark()
 
 
 def wait_for(watermark, *thresholds, key=None):
@@ -56,13 +65,18 @@ class NextPark:
         return self._act(waiter, lambda: self._inner.try_complete_else_watch(waiter, keys))
 
 
-def test_value_completes_all_at_or_below_it(watermark):
-    """A value completes every waiter whose threshold it reaches, with the value, and no other."""
-    *reached, higher = wait_for(watermark, 1, 2, 3, 2, 4)
+@pytest.mark.parametrize("key", [None, "a"])
+def test_value_completes_all_at_or_below_it(watermark, key):
+    """A value completes every waiter of its own number that it reaches, with the value, and no other."""
+    *reached, higher = wait_for(watermark, 1, 2, 3, 2, 5, key=key)
+    others = wait_for(watermark, 1, 5, key="b")
 
-    assert 4 == watermark.maybe_complete(3)
+    assert 4 == watermark.maybe_complete(3, key=key)
     assert [3] * 4 == answers(reached)
-    assert (False, 3, 1) == (higher.done(), watermark.value, watermark.num_waiting)
+    assert [False] * 3 == [future.done() for future in (higher, *others)]
+    assert ([3, None, None], 3) == ([watermark.value_of(each) for each in (key, "b", "c")], watermark.num_waiting)
+    assert 2 == watermark.maybe_complete(9, key="b")
+    assert ([9, 9], 1) == (answers(others), watermark.num_waiting)
 
 
 @pytest.mark.parametrize("key", [None, "a"])
@@ -73,13 +87,13 @@ def test_threshold_reached_already_is_answered_at_once(watermark, key):
     assert (0, [key]) == (watermark.num_waiting, watermark.keys())
 
 
-def test_value_only_rises_from_its_start(mock_timer):
+def test_value_only_rises_from_its_start(make_watermark):
     """A purgatory may start at a value. A lower value than before changes nothing."""
-    with ThresholdPurgatory("watermark", timer=mock_timer, value=7) as watermark:
-        reached, higher = wait_for(watermark, 7, 8)
+    watermark = make_watermark(value=7)
+    reached, higher = wait_for(watermark, 7, 8)
 
-        assert (0, 7) == (watermark.maybe_complete(5), watermark.value)
-        assert ([7], False) == (answers([reached]), higher.done())
+    assert (0, 7) == (watermark.maybe_complete(5), watermark.value)
+    assert ([7], False) == (answers([reached]), higher.done())
 
 
 def test_expiry_fails_only_those_due_in_order(watermark, mock_timer):
@@ -225,9 +239,8 @@ def test_event_after_a_compaction_is_not_missed(watermark, event, given):
 
 
 @pytest.mark.parametrize("key", [None, "a"])
-def test_shutdown_fails_who_waits(mock_timer, key):
+def test_shutdown_fails_who_waits(watermark, key):
     """At the end every waiter gets its answer, and new ones are rejected."""
-    watermark = ThresholdPurgatory("watermark", timer=mock_timer)
     (future,) = wait_for(watermark, 5, key=key)
 
     assert 1 == watermark.shutdown().expired
@@ -271,18 +284,6 @@ def test_an_empty_purgatory_is_small(mock_timer, make, said, without_gil):
 
 
 # -- a number for each key
-
-
-def test_numbers_rise_each_for_itself(watermark):
-    """A value completes the waiters of its own number, and of no other."""
-    (low, high), others = (wait_for(watermark, 1, 5, key=key) for key in "ab")
-
-    assert 1 == watermark.maybe_complete(3, key="a")
-    assert [True, False, False, False] == [future.done() for future in (low, high, *others)]
-    assert [3, None, None] == [watermark.value_of(key) for key in "abc"]
-    assert 2 == watermark.maybe_complete(9, key="b")
-    assert ([9, 9], 1) == (answers(others), watermark.num_waiting)
-    assert [3] == answers(wait_for(watermark, 2, key="a"))
 
 
 def test_waiters_of_one_number_fail(watermark):
@@ -392,11 +393,12 @@ def test_start_values_and_timeouts_are_checked(watermark):
     assert [] == watermark.keys()
 
 
-def test_value_after_the_shutdown_is_logged(logs, mock_timer):
+def test_value_after_the_shutdown_is_logged(logs, make_watermark):
     """A value that comes after the shutdown completes nothing, and the log says so, with waiters before or without."""
     for thresholds in ((), (5,)):
-        with ThresholdPurgatory(f"closed {len(thresholds)}", timer=mock_timer) as watermark:
-            wait_for(watermark, *thresholds)
+        watermark = make_watermark(f"closed {len(thresholds)}")
+        wait_for(watermark, *thresholds)
+        watermark.shutdown()
         assert 0 == watermark.maybe_complete(7)
 
     found = [line["purgatory"] for line in logs if line["event"] == "checked_when_closed"]
