@@ -12,11 +12,10 @@ from tests.support import HAS_GLOBAL_LOCK
 from tests.unit.faults import test_process
 
 BESIDE = """
-import logging, signal, warnings
+import logging
 from concurrent.futures import Future
 from purgatory import DelayedFuturePurgatory, Observer, ThresholdPurgatory
 logging.disable(logging.CRITICAL)
-warnings.simplefilter("ignore")
 
 class Quiet(Op):
     def on_complete(self):
@@ -28,19 +27,6 @@ def made(name, kind=DelayedOperationPurgatory, **settings):
 def parked(purgatory, operation, *keys):
     purgatory.try_complete_else_watch(operation, keys or ["k"])
     return operation
-
-def fork(child):
-    "The id of a child, which runs this, ends well if that does, and is ended if it takes too long."
-    pid = os.fork()
-    if pid:
-        return pid
-    signal.alarm(30)
-    status = 1
-    try:
-        child()
-        status = 0
-    finally:
-        os._exit(status)
 
 def forks(number, child, *work):
     "How many of so many children end well, each forked while threads do the work."
@@ -85,7 +71,7 @@ def fork_during(work, child):
     worker = threading.Thread(target=lambda: (work(), at.set()), daemon=True)
     worker.start()
     at.wait()
-    print("status", os.waitpid(fork(child), 0)[1], flush=True)
+    forked(child)
     go.set()
     worker.join()
 
@@ -110,7 +96,7 @@ shared_dicts = pytest.mark.skipif(
 
 def test_a_fork_leaves_no_lock_of_what_stands_on_a_purgatory_held():
     """Whatever has locks of its own has free ones in a child that was forked while another thread held all of them."""
-    assert ["True []", "status 0"] == run(
+    assert ["True []", "child's status 0"] == run(
         """
         import importlib
         from timer import ManualClock, SystemTimer, SystemTimerReaper, _fork as timers
@@ -335,7 +321,7 @@ work = lambda: parked(p, Quiet(60_000), Key("lost"))
 @pytest.mark.parametrize("stopped", [FORGETTING, PARKING], ids=["forgetting a key", "parking"])
 def test_a_child_parks_whatever_another_thread_was_doing_under_the_key(stopped):
     """A child finds the key that a thread was forgetting, and the place of an operation that one was parking."""
-    assert ["parked 2", "status 0"] == run(
+    assert ["parked 2", "child's status 0"] == run(
         stopped,
         """
         def child():
@@ -349,7 +335,7 @@ def test_a_child_parks_whatever_another_thread_was_doing_under_the_key(stopped):
 @global_lock
 def test_a_child_that_is_forked_in_a_hook_waits_for_no_hook_of_another_thread():
     """Each shard counts its own hooks, so the hook that forked does not stand for one that another thread ran."""
-    assert ["waited False", "status 0"] == run(
+    assert ["waited False", "child's status 0"] == run(
         """
         class Slow(Op):
             on_complete = stop
@@ -391,7 +377,7 @@ def test_a_child_that_an_observer_forks_counts_no_hook_twice():
 @global_lock
 def test_a_childs_waiters_are_reached_by_a_value_after_the_one_at_the_fork():
     """A thread that raised the number had removed their thresholds from the heap, and had not checked them."""
-    assert ["completed 1 True", "status 0"] == run(
+    assert ["completed 1 True", "child's status 0"] == run(
         """
         one = made("one", ThresholdPurgatory)
         first, second = one.wait(1, 60_000), one.wait(2, 60_000)

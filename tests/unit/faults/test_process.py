@@ -5,7 +5,7 @@ import textwrap
 from tests.support import cpython_only, output_of
 
 PROLOGUE = """
-import os, sys, threading, time, warnings
+import os, signal, sys, threading, time, warnings
 import structlog
 structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
 from purgatory import DelayedOperation, DelayedOperationPurgatory
@@ -19,14 +19,23 @@ class Op(DelayedOperation):
         sys.stdout.write(f"complete {self.outcome.value}\\n")
         sys.stdout.flush()
 
-def forked(child, leave=os._exit):
-    "Run it in a forked child. Print how the child ended."
+def fork(child, leave=os._exit):
+    "The id of a forked child that runs this. It leaves with 0 if that ends well, and is ended if it takes too long."
     with warnings.catch_warnings(action="ignore"):
         pid = os.fork()
     if pid == 0:
-        child()
-        leave(0)
-    print("child's status", os.waitpid(pid, 0)[1], flush=True)
+        signal.alarm(30)
+        status = 1
+        try:
+            child()
+            status = 0
+        finally:
+            leave(status)
+    return pid
+
+def forked(child, **leave):
+    "Run it in a forked child. Print how the child ended."
+    print("child's status", os.waitpid(fork(child, **leave), 0)[1], flush=True)
 
 def until_completed(op):
     give_up = time.monotonic() + 30

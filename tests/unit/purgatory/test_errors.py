@@ -6,41 +6,43 @@ from pathlib import Path
 
 import pytest
 
+import purgatory
 import timer
-from purgatory import (
-    AlreadyParked,
-    InvalidAction,
-    InvalidOperation,
-    InvalidSetting,
-    InvalidTenant,
-    NoKeys,
-    PurgatoryClosed,
-    PurgatoryError,
-    PurgatoryFull,
-    UnhashableKey,
-    WatchKeysType,
-    WrongLoop,
-)
 
 
 @pytest.mark.parametrize(
     ("error", "builtin", "attributes", "says"),
     [
-        (PurgatoryClosed("p"), RuntimeError, {"name": "p"}, "answer the client yourself"),
-        (PurgatoryFull("p", 5), RuntimeError, {"name": "p", "limit": 5, "tenant": None}, "answer 'busy'"),
-        (PurgatoryFull("p", 5, "a", "no"), RuntimeError, {"limit": 5, "tenant": "a"}, "no place for tenant 'a': no"),
-        (InvalidTenant(3, "no"), TypeError, {"operation": 3}, "tenant must return a hashable tenant for a int: no"),
-        (AlreadyParked("op"), RuntimeError, {"operation": "op"}, "create a new one"),
-        (NoKeys(), ValueError, {}, "give at least one key"),
-        (WatchKeysType("k"), TypeError, {"watch_keys": "k"}, "got 'k'; for a single key, write [key]"),
-        (WatchKeysType({1}), TypeError, {"watch_keys": {1}}, "got {1}; pass list(keys)"),
-        (WatchKeysType(range(2)), TypeError, {}, "pass list(keys)"),
-        (WatchKeysType(None), TypeError, {"watch_keys": None}, "give at least one key"),
-        (UnhashableKey([1]), TypeError, {"key": [1]}, "use a tuple"),
-        (InvalidOperation(5, "it is no operation"), TypeError, {"operation": 5}, "it is no operation"),
-        (InvalidAction(5), TypeError, {"action": 5}, "give the function"),
-        (WrongLoop("p", "make one"), RuntimeError, {"name": "p"}, "another event loop; make one"),
-        (InvalidSetting("shards", 0, "more"), ValueError, {"setting": "shards", "value": 0}, "shards must be more"),
+        (purgatory.PurgatoryClosed("p"), RuntimeError, {"name": "p"}, "answer the client yourself"),
+        (purgatory.PurgatoryFull("p", 5), RuntimeError, {"name": "p", "limit": 5, "tenant": None}, "answer 'busy'"),
+        (
+            purgatory.PurgatoryFull("p", 5, "a", "no"),
+            RuntimeError,
+            {"limit": 5, "tenant": "a"},
+            "no place for tenant 'a': no",
+        ),
+        (
+            purgatory.InvalidTenant(3, "no"),
+            TypeError,
+            {"operation": 3},
+            "tenant must return a hashable tenant for a int: no",
+        ),
+        (purgatory.AlreadyParked("op"), RuntimeError, {"operation": "op"}, "create a new one"),
+        (purgatory.NoKeys(), ValueError, {}, "give at least one key"),
+        (purgatory.WatchKeysType("k"), TypeError, {"watch_keys": "k"}, "got 'k'; for a single key, write [key]"),
+        (purgatory.WatchKeysType({1}), TypeError, {"watch_keys": {1}}, "got {1}; pass list(keys)"),
+        (purgatory.WatchKeysType(range(2)), TypeError, {}, "pass list(keys)"),
+        (purgatory.WatchKeysType(None), TypeError, {"watch_keys": None}, "give at least one key"),
+        (purgatory.UnhashableKey([1]), TypeError, {"key": [1]}, "use a tuple"),
+        (purgatory.InvalidOperation(5, "it is no operation"), TypeError, {"operation": 5}, "it is no operation"),
+        (purgatory.InvalidAction(5), TypeError, {"action": 5}, "give the function"),
+        (purgatory.WrongLoop("p", "make one"), RuntimeError, {"name": "p"}, "another event loop; make one"),
+        (
+            purgatory.InvalidSetting("shards", 0, "more"),
+            ValueError,
+            {"setting": "shards", "value": 0},
+            "shards must be more",
+        ),
         (timer.DelayTypeError("5"), TypeError, {"delay": "5"}, "write 1500 for"),
         (timer.DelayValueError(float("inf")), ValueError, {"delay": float("inf")}, "must be finite"),
         (timer.TimerConfigError("tick_ms", 0, "m"), ValueError, {"setting": "tick_ms", "value": 0}, "tick_ms must be"),
@@ -53,7 +55,7 @@ from purgatory import (
 )
 def test_error_carries_its_value_and_says_what_to_do(error, builtin, attributes, says):
     """An error refines a built-in, keeps what was given, and says what to do about it."""
-    assert isinstance(error, timer.TimerError if "timer" in type(error).__module__ else PurgatoryError)
+    assert isinstance(error, timer.TimerError if "timer" in type(error).__module__ else purgatory.PurgatoryError)
     assert isinstance(error, builtin)
     assert attributes == {name: getattr(error, name) for name in attributes}
     assert says in str(error)

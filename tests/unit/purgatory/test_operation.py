@@ -23,8 +23,8 @@ from purgatory import (
 from purgatory._operations.subclasses import RESERVED
 from tests.support.operations import Waiting, park, park_all, park_many, park_one, raising, satisfy
 from tests.support.threads import eventually, in_thread, run_threads
-from tests.unit.purgatory.tools import at_check
-from timer import DelayTypeError, DelayValueError, InlineExecutor, MockTimer, SystemTimer, TaskHeld, Timer, TimerTask
+from tests.unit.purgatory.tools import AddingAgain, Racing, at_check
+from timer import DelayTypeError, DelayValueError, InlineExecutor, SystemTimer, TaskHeld, TimerTask
 
 
 def test_operation_is_abstract():
@@ -638,18 +638,9 @@ def test_extend_of_one_that_does_not_wait_is_false(purgatory, mock_timer):
 def test_extend_while_it_is_being_parked_counts(make, when):
     """A deadline that is moved while the operation is being parked counts once it is parked."""
     answers = []
-
-    class Racing(MockTimer):
-        def add(self, task):
-            if when == "before":
-                answers.append(in_thread(operation.extend, 5_000))
-            super().add(task)
-            if when == "after":
-                answers.append(in_thread(operation.extend, 5_000))
-
-    timer, operation = Racing(), Waiting(delay_ms=10)
+    timer = Racing(**{when: lambda task: answers.append(in_thread(task.extend, 5_000))})
     purgatory = make(timer=timer)
-    park_one(purgatory, operation)
+    operation = park(purgatory, delay_ms=10)
     assert [True] == answers
     timer.advance_clock(4_999)
     assert operation.outcome is None
@@ -707,18 +698,9 @@ def test_adding_a_parked_operation_to_a_timer_is_refused(purgatory, mock_timer):
 
 def test_extend_leaves_nothing_in_a_timer_that_adds_it_again(make):
     """The operation leaves while a timer with the default ``put_off`` has removed it and adds it again."""
-
-    class Slow(MockTimer):
-        put_off = Timer.put_off
-
-        def add(self, task):
-            if task.outcome is None and task.keys and purgatory.parked:
-                task.force_complete()
-            super().add(task)
-
-    timer = Slow()
-    purgatory = make(timer=timer)
-    operation = park(purgatory)
+    timer = AddingAgain()
+    operation = park(make(timer=timer))
+    timer.before = lambda task: task.force_complete()
 
     assert not operation.extend(200)
     assert (Outcome.FORCED, 0) == (operation.outcome, timer.size)

@@ -3,10 +3,10 @@
 import threading
 import time
 from collections import UserList
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import NamedTuple
 
-import attrs
 import pytest
 
 from purgatory import (
@@ -24,7 +24,8 @@ from purgatory import (
 from tests.support.operations import WAYS_OUT, Waiting, park, park_many, park_one, raising, satisfy
 from tests.support.tasks import added
 from tests.support.threads import PATIENCE_S, beside, eventually, in_thread, run_threads
-from timer import MockTimer, Timer, TimerClosed, TimerFull
+from tests.unit.purgatory.tools import AddingAgain, Racing, at_check
+from timer import MockTimer, TimerClosed, TimerFull
 
 
 class Hooked:
@@ -37,28 +38,6 @@ class Hooked:
         self.times += 1
         self.does(self.times)
         return 5
-
-
-@attrs.define
-class Same:
-    """A key whose hash and comparison are code of its own."""
-
-    number: int
-
-    def __hash__(self):
-        return 7
-
-
-class Racing(MockTimer):
-    """A timer that does this with a task just before it takes it."""
-
-    def __init__(self, does):
-        super().__init__()
-        self.does = does
-
-    def add(self, task):
-        self.does(task)
-        super().add(task)
 
 
 def refusal(purgatory, operation):
@@ -217,7 +196,7 @@ def test_forced_between_last_check_and_timer(make, end):
         ([1, True, 2, 1.0], [1, 2]),
         ([-1, -2, -1], [-1, -2]),  # of one hash
         ([("t", 1), ("t", 2), ("t", 1)], [("t", 1), ("t", 2)]),
-        ([Same(1), Same(2), Same(1)], [Same(1), Same(2)]),
+        ([Fraction(-1), Fraction(-2), Fraction(-1)], [Fraction(-1), Fraction(-2)]),  # likewise, with code of their own
         ([f"key-{number % 40}" for number in range(60)], [f"key-{number}" for number in range(40)]),
         ([b"a", "a", None, (None,)], [b"a", "a", None, (None,)]),
     ],
@@ -643,23 +622,11 @@ def test_full_timer_takes_the_operation_out_again(make, interrupts):
 
 def test_timer_that_is_closed_while_an_extension_is_applied(make):
     """If a shutdown closes the timer before an extension is applied, the parking thread gets ``PurgatoryClosed``."""
-
-    class Closing(Racing):
-        put_off = Timer.put_off
-
-    def close(_):
-        adds.append(None)
-        if len(adds) > 1:
-            raise TimerClosed("closing")
-
-    def look(operation):
-        if operation.checks == 1:
-            in_thread(purgatory.shutdown)
-            assert operation.extend(100)
-
-    adds = []
-    purgatory = make(timer=Closing(close))
-    operation = Waiting(10, look=look)
+    closing = raising(TimerClosed("closing"))
+    timer = AddingAgain(after=lambda task: setattr(timer, "before", closing))
+    purgatory = make(timer=timer)
+    extend = at_check(1, lambda own: [in_thread(purgatory.shutdown), extended.append(own.extend(100))])
+    operation, extended = Waiting(10, look=extend), []
     with pytest.raises(PurgatoryClosed):
         park_one(purgatory, operation)
-    assert Outcome.CANCELLED is operation.outcome
+    assert (Outcome.CANCELLED, True) == (operation.outcome, *extended)

@@ -293,8 +293,6 @@ def test_waiters_of_one_number_fail(watermark):
     assert (1, 1) == (watermark.fail(LOST, key="a"), watermark.complete(2, key="b"))
     assert 0 == watermark.fail(LOST, key="d")
     assert ([LOST, 2], False) == (answers([lost, found]), kept.done())
-    assert 1 == watermark.fail_all(LOST)
-    assert [LOST] == answers([kept])
 
 
 def test_forgotten_number_fails_its_waiters_and_is_gone(watermark):

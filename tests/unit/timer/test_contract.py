@@ -12,7 +12,7 @@ import weakref
 
 import pytest
 
-from tests.support import Ping, add_all, added, eventually
+from tests.support import Ping, add_all, added, eventually, raising
 from tests.support.tasks import fail
 from timer import (
     NS_PER_MS,
@@ -166,11 +166,7 @@ def test_broken_error_handler_stops_nobody(bench, monkeypatch):
     """An ``on_error`` that raises stops no other task."""
     reported = []
     monkeypatch.setattr("threading.excepthook", reported.append)
-
-    def complain(task, error):
-        raise LookupError("no handler")
-
-    timer = bench.make(on_error=complain)
+    timer = bench.make(on_error=raising(LookupError("no handler")))
     tasks = add_all(timer, [Ping(1, do=fail), Ping(1), Ping(2)])
     bench.pass_ms(timer, 2)
     assert bench.ran(*tasks[1:])

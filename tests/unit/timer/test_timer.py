@@ -5,11 +5,12 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from types import SimpleNamespace
 
 import attrs
 import pytest
 
-from tests.support import PATIENCE_S, Ping, add_all, added, beside, eventually, in_thread
+from tests.support import PATIENCE_S, Ping, add_all, added, beside, eventually, in_thread, raising
 from tests.support.tasks import Collecting, by_hand, fail, let_pass
 from timer import (
     InlineExecutor,
@@ -147,17 +148,6 @@ def test_no_thread_before_the_first_task_is_due(clock):
         assert not [thread for thread in threading.enumerate() if thread.name.startswith("idle")]
 
 
-def test_due_tasks_go_to_the_executor_as_one_batch(collecting, executor):
-    """Everything that is due at a look is one call of ``submit``."""
-    tasks = add_all(collecting, [Ping(delay_ms) for delay_ms in (1, 2, 3, 25, 26)])
-    assert let_pass(collecting, 30)
-    assert (0, 5) == (collecting.size, collecting.statistics().handed_over)
-    tasks[1].cancel()  # not run yet, so it can still be cancelled
-    assert 1 == executor.run()
-    assert [1, 0, 1, 1, 1] == [len(task.log) for task in tasks]
-    assert 0 == collecting.statistics().handed_over
-
-
 def test_task_moved_after_its_bucket_was_handed_over(collecting, executor):
     """A task that is added again while it waits for the executor runs by its new deadline only."""
     task = added(collecting, Ping(5))
@@ -196,9 +186,13 @@ def test_task_put_off_while_its_batch_runs_is_not_run_early(clock):
 
 
 def test_batch_may_be_run_a_few_tasks_at_a_time(collecting, executor):
-    """An executor may call a batch for some tasks at a time. It says whether there may be more, and counts on."""
-    tasks = add_all(collecting, [Ping(delay_ms) for delay_ms in (3, 1, 2, 1, 3)])
-    let_pass(collecting, 3)
+    """All that is due at a look is one call of ``submit``. Its batch may be called for some tasks at a time.
+
+    It says whether there may be more, and counts on. A task that has not run yet can still be cancelled.
+    """
+    tasks = add_all(collecting, [Ping(delay_ms) for delay_ms in (3, 1, 2, 1, 25)])
+    assert let_pass(collecting, 30)
+    assert (0, 5) == (collecting.size, collecting.statistics().handed_over)
     ((run, _),) = executor.batches
     told = []
     for _ in range(3):
@@ -236,12 +230,7 @@ def test_given_executor_is_not_shut_down():
 @pytest.mark.parametrize("error", [RuntimeError("shut down"), queue.Full(), OSError("no thread")])
 def test_refusing_executor_loses_nothing(error):
     """If the executor rejects a batch, it is run where it came due: late is better than lost."""
-
-    class Refusing:
-        def submit(self, fn, *args):
-            raise error
-
-    timer = by_hand(executor=Refusing())
+    timer = by_hand(executor=SimpleNamespace(submit=raising(error)))
     tasks = add_all(timer, [Ping(0), Ping(5)])
     let_pass(timer, 5)
     assert [[task] for task in tasks] == [task.log for task in tasks]
@@ -259,11 +248,7 @@ def test_exit_in_a_task_stops_nobody(clock):
 
 def test_interrupt_reaches_the_caller_of_an_inline_timer(timer, look):
     """Ctrl-C on the main thread goes through a task to the driving call. The rest of the batch runs a tick later."""
-
-    def interrupt():
-        raise KeyboardInterrupt
-
-    tasks = add_all(timer, [Ping(5, do=interrupt), Ping(5)])
+    tasks = add_all(timer, [Ping(5, do=raising(KeyboardInterrupt)), Ping(5)])
     with pytest.raises(KeyboardInterrupt):
         look(5)
     look(1)
