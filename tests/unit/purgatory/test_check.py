@@ -142,21 +142,15 @@ def test_operations_are_listed(purgatory):
 
 
 def test_limited_check_completes_so_many_in_the_order_of_arrival(purgatory):
-    """First come, first served: an event that is good for two completes the two that have waited longest."""
-    operations = park_many(purgatory, 5)
+    """First come, first served: an event that is good for two completes the two that have waited longest.
 
-    assert 2 == satisfy(purgatory, "k", *operations, limit=2)
-    assert operations[2:] == purgatory.operations_for_key("k")
-    assert 3 == purgatory.check_and_complete("k", limit=10)
-
-
-def test_limited_check_passes_over_who_cannot_complete(purgatory):
-    """Those that can't complete count for nothing and keep their places, however many stand before one that can."""
+    Those that can't complete count for nothing and keep their places, however many stand before one that can.
+    """
     operations = park_many(purgatory, 100)
 
-    assert 1 == satisfy(purgatory, "k", operations[77], operations[99], limit=1)
-    assert operations[77].is_completed
-    assert [*operations[:77], *operations[78:]] == purgatory.operations_for_key("k")
+    assert 2 == satisfy(purgatory, "k", *operations[77:], limit=2)
+    assert [*operations[:77], *operations[79:]] == purgatory.operations_for_key("k")
+    assert 21 == purgatory.check_and_complete("k", limit=100)
 
 
 def test_limited_check_looks_at_hardly_more_than_it_completes(purgatory):

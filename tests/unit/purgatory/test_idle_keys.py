@@ -12,6 +12,7 @@ from purgatory._keys.shard import Shard
 from purgatory._keys.watchers import Watchers
 from tests.support import cpython_only, park, park_many
 from tests.support.operations import WAYS_OUT
+from tests.unit.purgatory.tools import Key
 
 WAYS = {**WAYS_OUT, "cancelled by key": lambda purgatory, operation: purgatory.cancel_for_key(operation.keys[0])}
 
@@ -123,19 +124,6 @@ def test_late_note_of_a_forgotten_key_takes_nobody_with_it(purgatory):
     assert [newcomer] == purgatory.operations_for_key("k")
 
 
-class Own:
-    """A key with code of its own."""
-
-    def __init__(self, number):
-        self.number = number
-
-    def __hash__(self):
-        return hash(self.number)
-
-    def __eq__(self, other):
-        return type(other) is Own and other.number == self.number
-
-
 @cpython_only
 def test_key_that_finds_no_stack_to_be_forgotten_on_stays_noted(purgatory):
     """A purge on a stack that is used up forgets what it can, and the next one the rest."""
@@ -148,7 +136,7 @@ def test_key_that_finds_no_stack_to_be_forgotten_on_stays_noted(purgatory):
                 purgatory.purge()
 
     for number in range(50):
-        park(purgatory, f"key {number}", ("pair", number), Own(number)).cancel()
+        park(purgatory, f"key {number}", ("pair", number), Key(number)).cancel()
         with pytest.raises(RecursionError):
             deep()
     purgatory.purge()

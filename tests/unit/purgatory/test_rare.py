@@ -18,21 +18,8 @@ from tests.support.interpreters import cpython_only
 from tests.support.operations import Interrupted, Notes, Waiting, park, park_one, raising
 from tests.support.programs import output_of
 from tests.support.threads import PATIENCE_S, eventually, in_thread
-from tests.unit.purgatory.tools import ready_at
+from tests.unit.purgatory.tools import Key, ready_at
 from timer import MockTimer, TimerError
-
-
-class Key:
-    """A key with code of its own, of the same hash as all others."""
-
-    def __init__(self, number):
-        self.number = number
-
-    def __hash__(self):
-        return 1
-
-    def __eq__(self, other):
-        return self.number == other.number
 
 
 def purge_refused(purgatory, error=ValueError):

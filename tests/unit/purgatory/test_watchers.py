@@ -12,6 +12,7 @@ from purgatory._keys.watchers import FREE_THREADED
 from purgatory._purgatory import shards
 from purgatory._purgatory.shards import Shards
 from tests.support import PATIENCE_S, Waiting, beside, in_thread, park, park_many, park_one, run_threads, satisfy
+from tests.unit.purgatory.tools import Key
 
 
 @pytest.mark.interpreted
@@ -45,17 +46,7 @@ def test_newcomer_to_a_removed_key_is_found(purgatory, keys):
     assert ([], 1) == (list(stale), satisfy(purgatory, "k", newcomer))
 
 
-class Own:
-    """A key with code of its own."""
-
-    def __hash__(self):
-        return 7
-
-    def __eq__(self, other):
-        return type(other) is Own
-
-
-@pytest.mark.parametrize("key", [lambda: "k", Own], ids=["plain", "own"])
+@pytest.mark.parametrize("key", [lambda: "k", Key], ids=["plain", "own"])
 def test_watching_and_forgetting_race(make, key):
     """Operations that come to a key while others leave it and it is removed are all found."""
     purgatory, missed = make(shards=1, purge_interval=0), []

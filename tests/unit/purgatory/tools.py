@@ -1,4 +1,4 @@
-"""What operations of these tests do at one of their checks, and timers that do something with a task that they get."""
+"""Operations that do something at one of their checks, timers that race with a parking thread, keys with own code."""
 
 from timer import MockTimer, Timer
 
@@ -30,3 +30,16 @@ class AddingAgain(Racing):
     """The same, which has no ``put_off`` of its own: it adds the task again."""
 
     put_off = Timer.put_off
+
+
+class Key:
+    """A key with code of its own. All have one hash, and those of one number are equal."""
+
+    def __init__(self, number=0):
+        self.number = number
+
+    def __hash__(self):
+        return 7
+
+    def __eq__(self, other):
+        return self.number == other.number
