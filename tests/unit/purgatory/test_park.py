@@ -421,7 +421,7 @@ def test_lock_that_is_not_taken_is_an_error(purgatory, mock_timer, answer):
     assert (1, [True, True]) == (satisfy(purgatory, "k", operation), released)
 
 
-def test_check_missed_while_a_second_parker_is_refused_is_made_up(purgatory):
+def test_check_missed_while_a_second_parker_is_refused_is_made_up(purgatory, hang):
     """A second parking thread has the turn for a moment: a check that misses it then is repeated before the error."""
 
     class Told(Waiting):
@@ -431,22 +431,16 @@ def test_check_missed_while_a_second_parker_is_refused_is_made_up(purgatory):
             satisfy(purgatory, "k", self)
             return "Told()"
 
-    def look(_):
-        if not begun.is_set():
-            begun.set()
-            go.wait(PATIENCE_S)
-
     def park():
         if refusal(purgatory, operation):
             refused.append(operation.outcome)
 
-    begun, go, refused = threading.Event(), threading.Event(), []
-    operation = Told(look=look)
+    refused, operation = [], Told(look=lambda _: hang.begun.is_set() or hang())
     with beside(operation.maybe_try_complete):
-        assert begun.wait(PATIENCE_S)
+        assert hang.has_begun()
         with beside(park, park):
             time.sleep(0.05)  # both wait for the hold
-            go.set()
+            hang.release()
 
     assert ([Outcome.SATISFIED], ["complete"]) == (refused, operation.history)
 

@@ -340,17 +340,16 @@ def test_shutdown_returns_when_every_answer_is_out():
             assert ([1], 0) == (ended, purgatory.watched)
 
 
-def test_shutdown_waits_for_its_own_hooks_only_and_for_all_of_them(make):
+def test_shutdown_waits_for_its_own_hooks_only_and_for_all_of_them(make, hang):
     """A hook of another purgatory that shuts this one down does not stand for a hook that still runs here."""
     other, purgatory = make(name="other"), make()
-    begun, ended, seen = threading.Event(), [], []
-    slow = park(purgatory, complete=lambda _: [begun.set(), time.sleep(0.2), ended.append(1)])
-    closer = park(other, complete=lambda _: [purgatory.shutdown(), seen.extend(ended)])
-    with beside(slow.force_complete):
-        assert begun.wait(PATIENCE_S)
+    slow, seen = park(purgatory, complete=hang), []
+    closer = park(other, complete=lambda _: [purgatory.shutdown(), seen.append(hang.ended.is_set())])
+    with beside(slow.force_complete, lambda: [hang.has_begun(), time.sleep(0.2), hang.release()]):
+        assert hang.has_begun()
         closer.force_complete()
 
-    assert [1] == seen
+    assert [True] == seen
 
 
 @pytest.mark.parametrize("on_the_timers_thread", [False, True])

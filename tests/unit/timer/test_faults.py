@@ -3,6 +3,7 @@
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
@@ -89,13 +90,8 @@ def test_a_batch_that_fails_is_due_again():
     timer = SystemTimer(clock=clock, executor=InlineExecutor())
     tasks = add_all(timer, [Ping(5), Ping(5)])
     now_ns = 5_000_000
-
-    class Failing:
-        def submit(self, run):
-            failures.extend([1, 1])  # as it is submitted, and as the timer runs it instead
-            run()
-
-    timer._dispatcher._executor = Failing()
+    # The clock fails as the batch is submitted, and as the timer runs it instead.
+    timer._dispatcher._executor = SimpleNamespace(submit=lambda run: [failures.extend([1, 1]), run()])
     with pytest.raises(MemoryError):
         timer.advance_clock(0)
     assert (2, 0) == (timer.size, timer.statistics().handed_over)
