@@ -282,18 +282,6 @@ def test_given_timer_is_left_alone(make, kind, first):
         staying.shutdown()
 
 
-def test_threads_are_named():
-    """Every thread of a purgatory bears its name. The watchdog, one for all of them, the library's."""
-    before = set(threading.enumerate())
-    with DelayedOperationPurgatory("orders") as purgatory:
-        operation = park(purgatory, delay_ms=1)
-        assert eventually(lambda: operation.is_completed)
-        names = {thread.name for thread in threading.enumerate() if thread not in before}
-
-    assert {"orders-reaper"} <= names
-    assert all(name.startswith(("orders", "purgatory-")) for name in names)
-
-
 def test_no_reaper_if_disabled(make):
     """With ``reaper_enabled=False`` time passes in ``advance_clock`` only."""
     purgatory = make(timer=None, reaper_enabled=False)

@@ -10,13 +10,17 @@ from tests.support.operations import WAYS_OUT
 from timer import ManualClock, MockTimer, SystemTimer
 
 
-def test_empty_purgatory(purgatory):
-    """A new purgatory's snapshot is empty, stays so whatever comes, and can't be changed."""
+def test_empty_purgatory(make):
+    """A new purgatory's snapshot has its settings, is empty, stays so whatever comes, and can't be changed."""
+    purgatory = make(name="fetch", broker_id=7, max_parked=5)
     snapshot = purgatory.snapshot()
+    assert "'fetch': 0 parked" in repr(purgatory)
     park(purgatory, "k")
 
     assert isinstance(snapshot, PurgatorySnapshot)
-    empty = {"name": "test", "oldest_age_ms": None, "closed": False, "largest_keys": ()}
+    settings = {"name": "fetch", "broker_id": 7, "capacity": 5}
+    assert settings == {name: getattr(purgatory, name) for name in settings}
+    empty = {**settings, "oldest_age_ms": None, "closed": False, "largest_keys": ()}
     empty |= dict.fromkeys(("parked", "watched", "keys", "delayed", "idle_keys"), 0)
     assert empty == {name: getattr(snapshot, name) for name in empty}
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
@@ -52,15 +56,6 @@ def test_totals_count_every_outcome(purgatory):
     assert [1] * 5 == [getattr(totals, outcome.value) for outcome in Outcome]
     assert (6, 5, 4, 1) == (totals.started, totals.parked, totals.completed, purgatory.parked)
     assert totals == purgatory.snapshot().totals
-
-
-def test_settings_are_told(make):
-    """Name, broker and capacity come along."""
-    purgatory = make(name="fetch", broker_id=7, max_parked=5)
-
-    for each in (purgatory, purgatory.snapshot()):
-        assert ("fetch", 7, 5) == (each.name, each.broker_id, each.capacity)
-    assert "'fetch': 0 parked" in repr(purgatory)
 
 
 def test_snapshot_visits_keys_in_stretches(make, mock_timer, monkeypatch):
