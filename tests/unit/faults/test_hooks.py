@@ -1,4 +1,4 @@
-"""Hooks that raise, block, call back in, and recurse."""
+"""Hooks that block, and hooks that recurse until no stack is left."""
 
 import sys
 

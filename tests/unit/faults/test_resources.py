@@ -6,8 +6,8 @@ from types import SimpleNamespace
 import pytest
 
 from purgatory import DelayedOperationPurgatory
-from tests.support import Ping, add_all, added, eventually, in_thread, park, raising
-from timer import InlineExecutor, MockTimer, SystemTimer, check_invariants
+from tests.support import Ping, Waiting, add_all, added, eventually, in_thread, park, park_all, raising
+from timer import InlineExecutor, MockTimer, SystemTimer, SystemTimerReaper, check_invariants
 
 NO_THREAD = RuntimeError("can't start new thread")
 
@@ -35,6 +35,18 @@ def miss(purgatory, lock):
     """Check the key while another thread has the lock of its operations."""
     with lock:
         in_thread(purgatory.check_and_complete, "k")
+
+
+def test_what_an_executor_refuses_expires_all_the_same():
+    """Whatever the executor raises, the batch is run by the driver, and the driver goes on."""
+    executor = SimpleNamespace(submit=raising(OSError("no thread")))
+    with (
+        SystemTimerReaper("reaper", SystemTimer(executor=executor)) as timer,
+        DelayedOperationPurgatory("faults", timer=timer) as purgatory,
+    ):
+        operations = park_all(purgatory, [Waiting(delay_ms) for delay_ms in (5, 5, 30)])
+        assert eventually(lambda: [["complete", "expire"]] * 3 == [operation.history for operation in operations])
+        assert 0 == timer.driver.restarts
 
 
 def test_no_thread_for_the_executor_expires_all_the_same(no_thread_for):
