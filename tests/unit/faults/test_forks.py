@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 
-from purgatory import COMPILED
+from purgatory import COMPILED, ThresholdPurgatory
 from tests.support import HAS_GLOBAL_LOCK
 from tests.unit.faults import test_process
 from timer import _fork
@@ -228,6 +228,17 @@ def test_a_forked_childs_thresholds_rise_however_busy_the_parent_was():
         forks(12, child, rise, rise)
         """
     )
+
+
+def test_a_threshold_that_was_being_passed_at_the_fork_can_be_waited_for():
+    """A thread that is gone had a threshold out of the heap, but not out of the set of its members."""
+    with ThresholdPurgatory("one", reaper_enabled=False) as one:
+        one.wait(3, 60_000)
+        next(iter(one._numbers.values()))._heap.clear()  # as between two lines of maybe_complete(3)
+        one.after_fork()
+        late = one.wait(3, 60_000)
+        assert 2 == one.maybe_complete(3)
+        assert 3 == late.result(0)
 
 
 def test_a_forked_childs_futures_call_back():
