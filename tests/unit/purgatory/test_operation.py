@@ -28,7 +28,10 @@ from timer import DelayTypeError, DelayValueError, InlineExecutor, SystemTimer, 
 
 
 def test_operation_is_abstract():
-    """An operation of one's own defines ``try_complete``. The other hooks default to nothing, and so does its state."""
+    """An operation of one's own defines ``try_complete``. The other hooks default to nothing.
+
+    A new one has no outcome, no keys and no checks. One call completes it, and says so.
+    """
     assert issubclass(DelayedOperation, TimerTask)
     for kind in (DelayedOperation, type("Vague", (DelayedOperation,), {})):
         with pytest.raises(TypeError, match="abstract.*try_complete"):

@@ -12,6 +12,7 @@ from purgatory._purgatory.shards import Shards
 from tests.support.operations import Waiting, park, park_many, park_one, raising
 from tests.support.tasks import Ping, added
 from tests.support.threads import PATIENCE_S, beside, eventually, in_thread
+from tests.unit.purgatory.tools import expire
 from timer import InlineExecutor, MockTimer, SystemTimer, SystemTimerReaper
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
@@ -23,11 +24,6 @@ ANSWERED = ["complete", "expire"]
 def purgatory(make):
     """A purgatory with a timer and a reaper of its own."""
     return make(timer=None)
-
-
-def expire(purgatory, **settings):
-    """Park an operation, and let the timer's thread expire it at once. With a short delay this thread might do so."""
-    park(purgatory, "k", **settings).extend(1)
 
 
 def outcomes(operations):
@@ -45,7 +41,7 @@ def shut_down_during(hang, purgatory, timeout_ms=30):
 
 @pytest.mark.guarantee("shutdown")
 def test_expire_answers_every_operation(purgatory):
-    """By default every parked operation is completed and expired, at once, and a timer of its own ends. It reports."""
+    """By default every parked operation is completed and expired at once, as the report says. The own timer ends."""
     operations = [park(purgatory, number, "k") for number in range(20)]
     report = purgatory.shutdown()
 

@@ -16,6 +16,7 @@ from tests.support.interpreters import HAS_GLOBAL_LOCK
 from tests.support.operations import Waiting, park, raising, satisfy
 from tests.support.tasks import Ping, added
 from tests.support.threads import PATIENCE_S, Hang, beside, eventually, in_thread
+from tests.unit.purgatory.tools import expire
 
 
 @pytest.fixture
@@ -59,11 +60,6 @@ def look_on(watchdog):
     """Let the watchdog look several times more."""
     looks = looks_of(watchdog)
     assert eventually(lambda: len(looks) >= 5)
-
-
-def expire(purgatory, *keys, **settings):
-    """Park an operation, and let the timer's thread expire it at once. With a short delay this thread might do so."""
-    park(purgatory, *keys, **settings).extend(1)
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Operations that do something at one of their checks, timers that race with a parking thread, keys with own code."""
 
+from tests.support import park
 from timer import MockTimer, Timer
 
 
@@ -11,6 +12,11 @@ def at_check(number, does):
 def ready_at(number):
     """A look from which on the operation can complete."""
     return at_check(number, lambda operation: setattr(operation, "ready", True))
+
+
+def expire(purgatory, *keys, **settings):
+    """Park an operation, and let the timer's thread expire it at once. With a short delay this thread might do so."""
+    park(purgatory, *keys, **settings).extend(1)
 
 
 class Racing(MockTimer):
