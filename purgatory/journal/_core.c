@@ -276,25 +276,31 @@ static PyObject *ledger_take(Ledger *self, PyObject *most)
     return taken;
 }
 
+/* Remove the first row. Returns 0 if there is none, or if another thread takes rows. */
+static int drop_first(Ledger *self)
+{
+    Line line;
+    lock_mutex(&self->mutex);
+    int is_one = self->count > 0 && !self->taking;
+    if (is_one) {
+        line = *line_at(self, 0);
+        self->first = (self->first + 1) & (self->size - 1);
+        self->count--;
+    }
+    unlock_mutex(&self->mutex);
+    if (is_one)
+        drop_line(&line);
+    return is_one;
+}
+
 /* Remove the first rows, up to `most`, without reading them. Returns how many. */
 static PyObject *ledger_drop(Ledger *self, PyObject *most)
 {
     Py_ssize_t count = PyNumber_AsSsize_t(most, PyExc_OverflowError), done = 0;
     if (count == -1 && PyErr_Occurred())
         return NULL;
-    for (int is_one = 1; is_one && done < count; done += is_one) {
-        Line line;
-        lock_mutex(&self->mutex);
-        is_one = self->count > 0 && !self->taking;
-        if (is_one) {
-            line = *line_at(self, 0);
-            self->first = (self->first + 1) & (self->size - 1);
-            self->count--;
-        }
-        unlock_mutex(&self->mutex);
-        if (is_one)
-            drop_line(&line);
-    }
+    while (done < count && drop_first(self))
+        done++;
     return PyLong_FromSsize_t(done);
 }
 
@@ -321,17 +327,9 @@ static int ledger_traverse(Ledger *self, visitproc visit, void *arg)
 
 static int ledger_clear(Ledger *self)
 {
-    for (;;) {
-        Line line;
-        lock_mutex(&self->mutex);
-        int is_one = self->count > 0 && !self->taking;
-        if (is_one)
-            line = *line_at(self, --self->count);
-        unlock_mutex(&self->mutex);
-        if (!is_one)
-            return 0;
-        drop_line(&line);
-    }
+    while (drop_first(self))
+        ;
+    return 0;
 }
 
 DEALLOC(Ledger, ledger, PyMem_Free(self->lines))
@@ -395,28 +393,18 @@ static int times_of(TimerEntry *entry, int64_t left, long long *created, long lo
     return 1;
 }
 
-static int recorder_other(Recorder *self, PyObject *source, PyObject *const *given, int64_t left)
-{
-    PyObject *now = PyLong_FromLongLong(left);
-    if (now == NULL)
-        return -1;
-    PyObject *other = self->parts[OTHER];
-    int failed = done_call(PyObject_CallFunctionObjArgs(other, source, given[0], given[1], given[2], now, NULL));
-    Py_DECREF(now);
-    return failed;
-}
-
+/* Call `refuse` with the line as one tuple. */
 static int recorder_refuse(Recorder *self, const Line *line)
 {
     PyObject *under = under_of(line), *const *of = line->fields;
     const long long *numbers = line->numbers;
-    PyObject *row = under == NULL ? NULL
-                                  : Py_BuildValue("(OOOOOLLLL)", of[SOURCE], of[TYPE], under, of[OUTCOME], of[RAISED],
-                                                  numbers[CREATED], numbers[DELAY_MS], numbers[LEFT], numbers[CHECKS]);
-    int failed = row == NULL ? -1 : done_call(PyObject_CallOneArg(self->parts[REFUSE], row));
-    Py_XDECREF(under);
-    Py_XDECREF(row);
-    return failed;
+    if (under == NULL)
+        return -1;
+    PyObject *answer = PyObject_CallFunction(self->parts[REFUSE], "((OOOOOLLLL))", of[SOURCE], of[TYPE], under,
+                                             of[OUTCOME], of[RAISED], numbers[CREATED], numbers[DELAY_MS],
+                                             numbers[LEFT], numbers[CHECKS]);
+    Py_DECREF(under);
+    return done_call(answer);
 }
 
 static PyObject *recorder_finished(Recorder *self, PyObject *const *given, Py_ssize_t count)
@@ -438,7 +426,8 @@ static PyObject *recorder_finished(Recorder *self, PyObject *const *given, Py_ss
         ;
     else if (!PyObject_TypeCheck(op, core.purgatory->operation_type)
              || !times_of((TimerEntry *)op, left, &numbers[CREATED], &numbers[DELAY_MS]))
-        done = recorder_other(self, source, given, left);
+        done = done_call(PyObject_CallFunction(self->parts[OTHER], "OOOOL", source, op, given[1], given[2],
+                                               (long long)left));
     else if ((line.fields[UNDER] = core.purgatory->under(op)) != NULL) {
         line.fields[SOURCE] = Py_NewRef(source);
         line.fields[TYPE] = Py_NewRef(Py_TYPE(op));

@@ -21,14 +21,12 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from purgatory import Observer
-from purgatory._support.closing import Closing
 from purgatory._support.label import label
 from purgatory.journal._ledger import DRAINED, Ledger, Recorder, part_of
-from purgatory.journal._options import JournalStats, folder_of, options_of
-from purgatory.journal._writer import FolderWriter
+from purgatory.journal._writer import FolderWriter, epoch_now
 from purgatory.journal.records import JOURNAL, OUTCOMES, SHUTDOWN
 from purgatory.journal.records.errors import JournalClock
-from purgatory.journal.records.frames import Batch, packed
+from purgatory.journal.records.frames import Batch, clamped, packed
 from timer import NS_PER_MS
 
 if TYPE_CHECKING:
@@ -41,37 +39,6 @@ if TYPE_CHECKING:
 _MAX_ERROR: Final = 200
 _CLOCK_SET_NS: Final = 1_000_000_000
 """If the wall clock moves by more than this beside the monotonic clock, it was set."""
-LIMIT: Final = 2**63 - 1
-
-
-class Folder(Closing):
-    """What `Journal` and `Trace` have in common: a writer, a clock, and `close`."""
-
-    def __init__(self, writer: FolderWriter) -> None:
-        self._writer = writer
-        self._epoch_ns = _epoch_ns()
-
-    @property
-    def folder(self) -> Path:
-        """Where it is written."""
-        return self._writer.folder
-
-    def flush(self, timeout_s: float | None = 10.0) -> bool:
-        """Wait until all rows so far are written. Return False if that did not happen in time."""
-        return self._writer.flush(timeout_s)
-
-    def stats(self) -> JournalStats:
-        """The counters: written, dropped, errors, sealed, bytes."""
-        return self._writer.stats()
-
-    def close(self) -> JournalStats:
-        """Write the remaining rows, seal the last segment and release the folder."""
-        return self._writer.close()
-
-
-def _epoch_ns() -> int:
-    """Nanoseconds since the epoch at the monotonic clock's zero."""
-    return time.time_ns() - time.monotonic_ns()
 
 
 def epoch_of(now_ns: Callable[[], int] | None, epoch_ns: int | None) -> int | None:
@@ -90,7 +57,7 @@ def epoch_of(now_ns: Callable[[], int] | None, epoch_ns: int | None) -> int | No
     return time.time_ns() - now if epoch_ns is None else epoch_ns
 
 
-class Journal(Folder):
+class Journal(FolderWriter):
     """Writes one record for each operation that leaves the purgatories it observes.
 
     Args:
@@ -103,12 +70,12 @@ class Journal(Folder):
         JournalSetting: the folder's path is empty, or an option cannot work.
     """
 
+    _buffer: Ledger
+
     def __init__(self, folder: str | Path, *, instance: str = "", **options: Any) -> None:
         self._instance = str(instance)
         self._has_clocks = False
-        settings = options_of(options)
-        self._ledger = Ledger(settings.capacity)
-        super().__init__(FolderWriter(folder_of(folder), JOURNAL, self._ledger, self._batch, settings, part=part_of))
+        super().__init__(folder, JOURNAL, options, Ledger)
 
     def observer(
         self,
@@ -139,10 +106,10 @@ class Journal(Folder):
                 try:
                     return attrs.evolve(source, name=identify(operation))
                 except BaseException:  # the purgatory logs it
-                    self._writer.count_dropped(1)
+                    self._count_dropped(1)
                     raise
 
-        recorder = Recorder(self._ledger, source, now_ns, named, self._writer.refuse, self._take_down)
+        recorder = Recorder(self._buffer, source, now_ns, named, self._refuse, self._take_down)
         # It has no `parked`, which a purgatory then doesn't call: that is a call less for each operation.
         return _JournalObserver(recorder)
 
@@ -156,16 +123,18 @@ class Journal(Folder):
                 created = left
             watches = tuple(map(_Named, operation.keys))
             put_off_by_ns = getattr(operation, "_task_put_off_by_ns", 0)  # extended: it may wait that much longer
-            delay_ms = _number(operation.delay_ms + -(-put_off_by_ns // NS_PER_MS))
-            times = _number(created), delay_ms, _number(left), _number(operation.checks)
+            delay_ms = clamped(operation.delay_ms + -(-put_off_by_ns // NS_PER_MS))
+            times = clamped(created), delay_ms, clamped(left), clamped(operation.checks)
             if getattr(operation, "drained", False) is True:
                 outcome = DRAINED
         except Exception as problem:  # whatever its properties raise  # noqa: BLE001
-            self._writer.lose(1, problem)
+            self._lose(1, problem)
             return
         row = (source, operation.__class__, watches, outcome, error, *times)
-        if not self._ledger.put(row):
-            self._writer.refuse(row)
+        if not self._buffer.put(row):
+            self._refuse(row)
+
+    _part = staticmethod(part_of)
 
     def _batch(self, lines: Lines, first: int) -> Batch:
         groups, *columns = lines
@@ -185,7 +154,7 @@ class Journal(Folder):
             ]
             for source, kind, watches, outcome, error in groups
         ]
-        epoch = _epoch_ns()
+        epoch = epoch_now()
         if abs(epoch - self._epoch_ns) > _CLOCK_SET_NS:
             self._epoch_ns = epoch
         if self._has_clocks:
@@ -210,11 +179,6 @@ class _Named:
     """A key in the place of the core's list of watchers."""
 
     key: Hashable
-
-
-def _number(value: float) -> int:
-    """A number that fits into 64 bits."""
-    return int(max(-LIMIT, min(LIMIT, value)))
 
 
 def word(outcome: Any) -> str:

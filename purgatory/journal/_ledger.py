@@ -92,11 +92,6 @@ class Rows:
         del self.values[: count * self._width]
         return count
 
-    @staticmethod
-    def part(columns: list[list[Any]], start: int, stop: int) -> list[list[Any]]:
-        """Some of the rows that `take` gave."""
-        return [column[start:stop] for column in columns]
-
     def _first(self, most: int) -> list[list[Any]]:
         values = self.values[: most * self._width]
         return [values[place :: self._width] for place in range(self._width)]

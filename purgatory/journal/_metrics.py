@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from purgatory.journal._journal import Folder
+    from purgatory.journal._writer import FolderWriter
 
 _FAMILIES: Final = (
     ("rows_written", "written", "Rows written to the journal."),
@@ -35,7 +35,7 @@ _FAMILIES: Final = (
 class JournalCollector:
     """One collector over all journals of a process, each under the label `journal`."""
 
-    def __init__(self, journals: Mapping[str, Folder]) -> None:
+    def __init__(self, journals: Mapping[str, FolderWriter]) -> None:
         self._journals = dict(journals)
 
     def collect(self) -> Iterator[Metric]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import attrs
 
 from purgatory.journal.records import SCHEMAS, Record, TraceRow
-from purgatory.journal.records import parquet as _parquet
 from purgatory.journal.records.errors import JournalDamaged, JournalFormat
 from purgatory.journal.records.folder import (
     Segment,
@@ -104,8 +103,10 @@ def read_segment(segment: Segment, after: int = -1, *, allow_gaps: bool = False)
 
 def _rows(segment: Segment, after: int) -> Iterator[Record | TraceRow]:
     if segment.path.suffix == ".parquet":
+        from purgatory.journal.records import parquet  # noqa: PLC0415
+
         schema = SCHEMAS[segment.path.name.partition("-")[0]]
-        yield from _parquet.read(segment.path, schema, after)
+        yield from parquet.read(segment.path, schema, after)
         return
     for batch in batches(segment.path, after):
         yield from batch.rows()
@@ -229,9 +230,11 @@ def _look(segment: Segment) -> _Look:
 
 
 def _parquet_span(segment: Segment) -> tuple[int, int]:
+    from purgatory.journal.records import parquet  # noqa: PLC0415
+
     assert segment.last is not None
-    with _parquet.opened(segment.path) as file:
-        for batch in _parquet.in_groups(file, range(file.num_row_groups)):  # every column, so every page's checksum
+    with parquet.opened(segment.path) as file:
+        for batch in parquet.in_groups(file, range(file.num_row_groups)):  # every column, so every page's checksum
             del batch
         sequence = file.read(columns=["seq"]).column("seq")
     expected = segment.last - segment.first + 1

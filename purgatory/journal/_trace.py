@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from array import array
+from functools import partial
 from itertools import count, starmap
 from operator import index as whole
 from typing import TYPE_CHECKING, Any, Final
@@ -16,13 +17,12 @@ import attrs
 
 from purgatory import Observer
 from purgatory._support.label import label
-from purgatory.journal._journal import LIMIT, Folder, epoch_of, normal_ends, word
+from purgatory.journal._journal import epoch_of, normal_ends, word
 from purgatory.journal._ledger import Numbers, Rows
-from purgatory.journal._options import folder_of, options_of
 from purgatory.journal._writer import FolderWriter
 from purgatory.journal.records import ENDED, EVENT, EXTENDED, FLUSH, OPERATION, OUTCOMES, TRACE
 from purgatory.journal.records.errors import JournalLevel
-from purgatory.journal.records.frames import Batch, packed
+from purgatory.journal.records.frames import LIMIT, Batch, packed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -49,7 +49,7 @@ def _level(key: Hashable, level: Any) -> int:
     return number
 
 
-class Trace(Folder):
+class Trace(FolderWriter):
     """Writes what operations wait for, and the events, so that other timeouts can be tried out afterwards.
 
     Args:
@@ -60,9 +60,7 @@ class Trace(Folder):
     def __init__(self, folder: str | Path, **options: Any) -> None:
         self._opened = time.time_ns()  # so that a name is not used again after a restart
         self._numbers = count()  # whose next() is atomic in both builds
-        settings = options_of(options)
-        self._rows = Rows(settings.capacity, _WIDTH)
-        super().__init__(FolderWriter(folder_of(folder), TRACE, self._rows, self._batch, settings, part=Rows.part))
+        super().__init__(folder, TRACE, options, partial(Rows, width=_WIDTH))
 
     def observer(
         self,
@@ -90,8 +88,7 @@ class Trace(Folder):
         name = identify or self._running
         epoch = epoch_of(now_ns, epoch_ns)
         shift = 0 if epoch is None else epoch - self._epoch_ns
-        lose = self._writer.count_dropped
-        return _TraceObserver(self._put, str(purgatory), needs, name, clock, shift, lose)
+        return _TraceObserver(self._put, str(purgatory), needs, name, clock, shift, self._count_dropped)
 
     def _running(self, _: Any) -> str:
         return f"{self._opened:x}-{next(self._numbers):x}"
@@ -118,8 +115,12 @@ class Trace(Folder):
         self._put((FLUSH, "", None, (), time.monotonic_ns(), 0, (), "", None, None, None))
 
     def _put(self, row: tuple[Any, ...]) -> None:
-        if not self._rows.put(row):
-            self._writer.refuse(row)
+        if not self._buffer.put(row):
+            self._refuse(row)
+
+    @staticmethod
+    def _part(rows: list[list[Any]], start: int, stop: int) -> list[list[Any]]:
+        return [column[start:stop] for column in rows]
 
     def _batch(self, columns: list[list[Any]], first: int) -> Batch:
         kinds, purgatories, names, keys, instants, delays, levels, *rest = columns

@@ -1,7 +1,7 @@
 """From a bounded buffer to a durable folder: the thread that writes journals and traces.
 
-The hot path does one thing: it adds a row to a buffer (`_ledger` has both kinds). Everything else happens on a thread
-of its own::
+`Journal` and `Trace` are writers, each with rows of its own kind. The hot path does one thing: it adds a row to a
+buffer (`_ledger` has both kinds). Everything else happens on a thread of its own::
 
     buffer -> take up to `chunk` rows -> encode one frame -> write -> (fsync) -> count as written
                                                              full segment -> close -> seal in the background
@@ -24,13 +24,15 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from abc import abstractmethod
 from collections import deque
 from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from purgatory._events.log import Log
-from purgatory.journal._options import JournalStats, Options
+from purgatory._support.closing import Closing
+from purgatory.journal._options import JournalStats, folder_of, options_of
 from purgatory.journal.records.errors import JournalClosed, JournalMissing
 from purgatory.journal.records.folder import check_kind, end, open_name
 from purgatory.journal.records.frames import Batch, encode
@@ -49,27 +51,33 @@ if TYPE_CHECKING:
 _log = Log("purgatory.journal")
 
 _RETRY_S: Final = (0.05, 1.0)  # first and longest pause between two tries while writing fails
+_CLOSE_S: Final = 30.0
 
 
-class FolderWriter:
-    """Owns one folder: its lock, its buffer, its thread, its sequence."""
+def epoch_now() -> int:
+    """Nanoseconds since the epoch at the monotonic clock's zero."""
+    return time.time_ns() - time.monotonic_ns()
 
-    def __init__(
-        self,
-        folder: Path,
-        schema: Schema,
-        buffer: Rows,
-        to_batch: Callable[[Any, int], Batch],
-        options: Options,
-        *,
-        part: Callable[[Any, int, int], Any],
-    ) -> None:
+
+class FolderWriter(Closing):
+    """Owns one folder: its lock, its buffer, its thread, its sequence.
+
+    Args:
+        place: the folder, as the caller gave it.
+        schema: what is written to it.
+        given: the options, as the caller gave them.
+        buffer: makes the buffer, with room for so many rows.
+
+    Attributes:
+        folder: where it is written.
+    """
+
+    def __init__(self, place: object, schema: Schema, given: dict[str, Any], buffer: Callable[[int], Rows]) -> None:
+        self._options = options = options_of(given)
+        self.folder = folder = folder_of(place)
         folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
-        self.folder = folder
-        self.options = options
-        self._buffer = buffer
-        self._to_batch = to_batch
-        self._part = part
+        self._buffer = buffer(options.capacity)
+        self._epoch_ns = epoch_now()
         unsealed: list[Path] = []
         self._lock = FolderLock(folder)
         try:
@@ -100,29 +108,38 @@ class FolderWriter:
         call_after_fork(self)  # before its thread runs: a forked child then finds everything that it closes
         self._thread.start()
 
+    @abstractmethod
+    def _batch(self, rows: Any, first: int) -> Batch:
+        """The rows that the buffer gave, of which the first has this number, to be encoded."""
+
+    @staticmethod
+    @abstractmethod
+    def _part(rows: Any, start: int, stop: int) -> Any:
+        """Some of the rows that the buffer gave."""
+
     # Called from any thread.
 
-    def refuse(self, row: Sequence[Any]) -> None:
+    def _refuse(self, row: Sequence[Any]) -> None:
         """Wait until the full buffer has room for a row, or drop the row, as `when_full` says."""
-        if not self._closing and self.options.when_full == "wait":
+        if not self._closing and self._options.when_full == "wait":
             self._wake.set()
-            limit = time.monotonic() + self.options.patience_ms / 1000
+            limit = time.monotonic() + self._options.patience_ms / 1000
             with self._room:
-                while len(self._buffer) >= self.options.capacity and not self._closing:
+                while len(self._buffer) >= self._options.capacity and not self._closing:
                     left = limit - time.monotonic()
                     if left <= 0:
                         break
                     self._room.wait(left)
             if not self._closing and self._buffer.put(row):
                 return
-        self.count_dropped(1)
+        self._count_dropped(1)
 
-    def lose(self, rows: int, problem: Exception) -> None:
+    def _lose(self, rows: int, problem: Exception) -> None:
         """Count and log rows that can never be written."""
         _log.error("journal.rows_refused", folder=str(self.folder), rows=rows, error=repr(problem))
-        self.count_dropped(rows)
+        self._count_dropped(rows)
 
-    def count_dropped(self, rows: int) -> None:
+    def _count_dropped(self, rows: int) -> None:
         """Count rows that are not written. The caller logs the reason."""
         with self._counting:
             self._dropped += rows
@@ -144,10 +161,10 @@ class FolderWriter:
         except TimeoutError:
             return False
 
-    def close(self, timeout_s: float = 30.0) -> JournalStats:
+    def close(self) -> JournalStats:
         """Write the remaining rows, seal the last segment and release the folder. Calling it again does nothing.
 
-        If that takes longer than the time given, the folder stays locked until it is done.
+        If that takes longer than half a minute, the folder stays locked until it is done.
         """
         if self._is_copy:
             return self.stats()
@@ -156,7 +173,7 @@ class FolderWriter:
             self._wake.set()
             with self._room:
                 self._room.notify_all()
-        self._thread.join(timeout_s)
+        self._thread.join(_CLOSE_S)
         return self.stats()
 
     def after_fork(self) -> None:
@@ -197,7 +214,7 @@ class FolderWriter:
             self._lock.close()
 
     def _write_until_closed(self) -> None:
-        pause = interval = self.options.interval_ms / 1000
+        pause = interval = self._options.interval_ms / 1000
         while True:
             self._wake.wait(pause)
             self._wake.clear()
@@ -217,10 +234,10 @@ class FolderWriter:
         """Write the rows that are in the buffer now. Return False if a write failed."""
         left = len(self._buffer)
         while self._write_held() and left > 0:
-            count = min(left, self.options.chunk)
+            count = min(left, self._options.chunk)
             rows = self._take(count)
             left -= count
-            if self.options.when_full == "wait":
+            if self._options.when_full == "wait":
                 with self._room:
                     self._room.notify_all()
             if rows is not None:
@@ -232,7 +249,7 @@ class FolderWriter:
         try:
             return self._buffer.take(count)
         except Exception as error:  # the thread must survive to write the next rows  # noqa: BLE001
-            self.lose(self._buffer.drop(count), error)
+            self._lose(self._buffer.drop(count), error)
             return None
 
     def _hold(self, rows: Any, count: int) -> None:
@@ -242,13 +259,13 @@ class FolderWriter:
             self._held.append((frame, held, dropped))
             self._held_rows += held
         if refused:
-            self.lose(len(refused), refused[0])
+            self._lose(len(refused), refused[0])
 
     def _frames(self, rows: Any, count: int, refused: list[Exception]) -> Iterator[tuple[bytes, int, int]]:
         """One frame, how many rows it has, and how many dropped rows it reports. If a row spoils it, two halves."""
         try:
             dropped = self._dropped - self._reported
-            frame = encode(self._to_batch(rows, self._next + self._held_rows), dropped=dropped)
+            frame = encode(self._batch(rows, self._next + self._held_rows), dropped=dropped)
         except Exception as error:  # for example, a key whose repr raises  # noqa: BLE001
             if count == 1:
                 refused.append(error)
@@ -290,7 +307,7 @@ class FolderWriter:
 
     def _settle(self, waiting: list[Future[bool]], *, closing: bool) -> None:
         """Acknowledge flushes once their rows are on the disk, and close a segment that is old enough."""
-        if waiting and self.options.sync == "flush" and not self._segment.sync():
+        if waiting and self._options.sync == "flush" and not self._segment.sync():
             self._flushes.extend(waiting)  # not acknowledged: the next round tries again
             waiting = []
         for done in waiting:
@@ -310,7 +327,7 @@ class FolderWriter:
         self._held_rows = 0
         if rest:
             _log.error("journal.rows_lost", folder=str(self.folder), rows=rest)
-            self.count_dropped(rest)
+            self._count_dropped(rest)
         self._sealer.submit(self._end)
         with contextlib.suppress(OSError):
             sync_folder(self.folder)

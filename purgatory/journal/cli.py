@@ -18,12 +18,11 @@ from purgatory import PurgatoryError
 from purgatory._serving import add_token
 from purgatory.journal._reader import read, verify
 from purgatory.journal._serve import serve
-from purgatory.journal.records import parquet as _parquet
 from purgatory.journal.records.errors import JournalError
 from purgatory.journal.records.folder import journals_in, list_segments, tip
 from purgatory.journal.records.instants import add_range, seconds, whole
 from purgatory.journal.records.normal import add_normal
-from purgatory.journal.segments import FolderLock, recover, seal
+from purgatory.journal.segments import FolderLock, has_parquet, recover, seal
 from purgatory.journal.segments.retention import retain
 from purgatory.journal.summary import Normal, as_json, as_text, summarize_source
 
@@ -166,7 +165,7 @@ def _seal(options: argparse.Namespace) -> int:
         raise JournalError(f"{options.folder} is not a folder")
     with FolderLock(options.folder):
         recover(options.folder)
-        for segment in list_segments(options.folder) if _parquet.available() else ():
+        for segment in list_segments(options.folder) if has_parquet() else ():
             if segment.path.suffix == ".frames":
                 seal(segment.path)
         for segment in list_segments(options.folder):

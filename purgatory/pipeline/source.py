@@ -33,8 +33,6 @@ from purgatory._distribution import missing
 from purgatory.journal.records import SCHEMAS, Schema
 from purgatory.journal.records.folder import tip
 from purgatory.journal.records.frames import decode, scan
-from purgatory.journal.records.parquet import to_arrow
-from purgatory.journal.records.ranges import read_range
 
 try:
     from pyspark.sql.datasource import (
@@ -51,6 +49,8 @@ try:
     )
     from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+    from purgatory.journal.records.parquet import to_arrow
+    from purgatory.journal.records.ranges import read_range
     from purgatory.pipeline.rows import completeness
     from purgatory.pipeline.rows.completeness import IncompleteJournal, Run
     from purgatory.pipeline.rows.load import spark_schema

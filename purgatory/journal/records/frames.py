@@ -44,7 +44,7 @@ _LENGTH: Final = struct.Struct("<I")
 HEAD_BYTES: Final = _HEAD.size
 _UNCHECKED: Final = _HEAD.size - _LENGTH.size  # the checksum covers the head up to itself, and the payload
 _SWAP: Final = sys.byteorder == "big"
-_LIMIT: Final = 2**63 - 1
+LIMIT: Final = 2**63 - 1
 
 
 def packed(values: Sequence[int]) -> array[int]:
@@ -52,7 +52,12 @@ def packed(values: Sequence[int]) -> array[int]:
     try:
         return array("q", values)
     except (OverflowError, TypeError):  # TypeError: a float, which a delay may be
-        return array("q", [int(max(-_LIMIT, min(_LIMIT, value))) for value in values])
+        return array("q", map(clamped, values))
+
+
+def clamped(value: float) -> int:
+    """A number that fits into 64 bits."""
+    return int(max(-LIMIT, min(LIMIT, value)))
 
 
 @attrs.frozen

@@ -11,7 +11,7 @@ So nothing of a file is interpreted before its checksum is right. Files of earli
 rewrote, have none, and are read without. A separate checksum file was rejected: sealing, copying and deleting would
 have to keep two files together, while other tools skip an unknown entry of the metadata.
 
-pyarrow is imported inside the functions, because the core install does not have it.
+The core install has no pyarrow. So the rest of the journal imports this module only once it meets a file of this form.
 """
 
 from __future__ import annotations
@@ -21,9 +21,12 @@ import zlib
 from array import array
 from contextlib import contextmanager
 from functools import cache
-from importlib.util import find_spec
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from purgatory.journal.records import ADDED, SCHEMAS, VERSION, Field, Record, Schema, TraceRow
 from purgatory.journal.records.errors import JournalDamaged, JournalError, JournalFormat
@@ -33,9 +36,6 @@ from purgatory.journal.records.frames import check_version
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
-
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
     from purgatory.journal.records.frames import Batch
 
@@ -55,16 +55,8 @@ _ASCENDING: Final = ("seq", "created", "finished", "ts")
 
 
 @cache
-def available() -> bool:
-    """Whether segments can be sealed as Parquet here."""
-    return find_spec("pyarrow") is not None
-
-
-@cache
 def arrow_schema(schema: Schema) -> pa.Schema:
     """The schema of sealed files, and of the rows of the data source."""
-    import pyarrow as pa  # noqa: PLC0415
-
     types = {
         "text": pa.string(),
         "texts": pa.list_(pa.string()),
@@ -78,8 +70,6 @@ def arrow_schema(schema: Schema) -> pa.Schema:
 
 def to_arrow(batch: Batch) -> pa.RecordBatch:
     """A decoded frame as an Arrow record batch, without a Python object per row."""
-    import pyarrow as pa  # noqa: PLC0415
-
     target = arrow_schema(batch.schema)
     count = len(batch)
     index = _buffer(batch.index, pa.uint32())
@@ -99,9 +89,6 @@ def to_arrow(batch: Batch) -> pa.RecordBatch:
 
 def _numbers(batch: Batch, field: Field, wanted: pa.DataType) -> pa.Array:
     """A column of instants, of lists of numbers, or of numbers."""
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.compute as pc  # noqa: PLC0415
-
     values = _buffer(batch.numbers[field.name], pa.int64())
     if field.kind == "instant":
         epoch_ns, ns_per_us = (pa.scalar(number, pa.int64()) for number in (batch.epoch_ns, 1000))
@@ -113,8 +100,6 @@ def _numbers(batch: Batch, field: Field, wanted: pa.DataType) -> pa.Array:
 
 
 def _buffer(values: array[int], kind: Any) -> Any:
-    import pyarrow as pa  # noqa: PLC0415
-
     return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values.tobytes())])
 
 
@@ -135,8 +120,6 @@ def write(path: Path, schema: Schema, frames: Iterable[Batch]) -> None:
 
 def grouped(parts: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
     """The same rows in tables of at least so many rows, or of `_GROUP_BYTES`: an operation may have 1,000 keys."""
-    import pyarrow as pa  # noqa: PLC0415
-
     held: list[pa.RecordBatch] = []
     count = size = 0
     for part in parts:
@@ -151,9 +134,6 @@ def grouped(parts: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
 
 def write_groups(tables: Iterable[pa.Table], schema: pa.Schema, file: BinaryIO, dropped: Iterable[int] = ()) -> None:
     """Tables of a schema's columns as a sealed segment: compressed, with checksums of its pages and of all of it."""
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
     sink = pa.BufferOutputStream()
     packed = [name for name in _ASCENDING if name in schema.names]
     with pq.ParquetWriter(
@@ -226,9 +206,6 @@ def opened(path: Path, *, check: bool = True) -> Iterator[pq.ParquetFile]:
         JournalDamaged: it can't be read, its checksum or a page's is wrong, or columns of its version are missing.
         JournalFormat: it is of a version that this reader doesn't know.
     """
-    import pyarrow as pa  # noqa: PLC0415
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
     try:
         is_checked = not check or _check_sum(path)
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
@@ -269,8 +246,6 @@ def _check_columns(path: Path, found: pa.Schema) -> None:
 
 def read(path: Path, schema: Schema, after: int = -1) -> Iterator[Record | TraceRow]:
     """The rows of a sealed file above the sequence number `after`, one group of rows in memory at a time."""
-    import pyarrow as pa  # noqa: PLC0415
-
     names = [field.name for field in schema.fields]
     lists = {f.name: f.default for f in schema.fields if f.kind in ("texts", "ints")}
     plain = pa.schema((f.name, pa.int64() if pa.types.is_timestamp(f.type) else f.type) for f in arrow_schema(schema))
@@ -288,8 +263,6 @@ def read_arrow(path: Path, schema: Schema, after: int = -1, upto: int = NO_END) 
 
     Groups of rows that lie wholly outside of `after` and `upto` are not read. Others are yielded whole.
     """
-    import pyarrow as pa  # noqa: PLC0415
-
     target = arrow_schema(schema)
     defaults = {field.name: field.default for field in schema.fields}
     with opened(path) as file:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow.compute as pc
+
 from purgatory.journal.records.folder import batches, existing_segments, list_segments
 from purgatory.journal.records.parquet import BATCH, grouped, read_arrow, to_arrow
 
@@ -48,8 +50,6 @@ def beside(segment: Segment, segments: Iterable[Segment], schema: Schema, upto: 
 
 def _segment_range(segment: Segment, schema: Schema, after: int, upto: int) -> Iterator[tuple[int, pa.RecordBatch]]:
     """The part of the range that lies in one segment, each batch with the last sequence number that it settles."""
-    import pyarrow.compute as pc  # noqa: PLC0415
-
     if segment.path.suffix == ".parquet":
         parts = read_arrow(segment.path, schema, after, upto)
     else:

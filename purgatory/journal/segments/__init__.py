@@ -14,11 +14,11 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
 from purgatory._support.closing import Closing
-from purgatory.journal.records import parquet as _parquet
 from purgatory.journal.records.errors import JournalFormat, JournalLocked
 from purgatory.journal.records.folder import END, end, list_segments, sealed_name
 from purgatory.journal.records.frames import decode, scan
@@ -50,13 +50,18 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def has_parquet() -> bool:
+    """Whether segments can be sealed as Parquet here."""
+    return find_spec("pyarrow") is not None
+
+
 def seal(path: Path, *, parquet: bool | None = None) -> Path | None:
     """Turn an open (or frames) segment into a sealed one. Returns None if it held no row and was removed.
 
     With pyarrow installed the result is Parquet, else the frames under their final name.
     """
     if parquet is None:
-        parquet = _parquet.available()
+        parquet = has_parquet()
     data = path.read_bytes()
     frames = list(scan(data))
     if not frames:
@@ -70,7 +75,9 @@ def seal(path: Path, *, parquet: bool | None = None) -> Path | None:
     if not target.exists():
         with replacing(target) as temporary:
             if parquet:
-                _parquet.write(temporary, schema, (decode(data, frame) for frame in frames))
+                from purgatory.journal.records.parquet import write  # noqa: PLC0415
+
+                write(temporary, schema, (decode(data, frame) for frame in frames))
             else:
                 with temporary.open("wb") as file:
                     file.writelines(data[frame.start : frame.end] for frame in frames)

@@ -19,17 +19,18 @@ from typing import TYPE_CHECKING, Final
 
 from purgatory._distribution import missing
 from purgatory.journal.records.errors import JournalDamaged, JournalError
-from purgatory.journal.records.parquet import BATCH, arrow_schema, grouped, opened
-from purgatory.journal.records.ranges import beside
-from purgatory.pipeline.rows.between import ALL
-from purgatory.pipeline.rows.completeness import Run, noted, runs_in
-from purgatory.pipeline.tables.engine import Engine, Found
-from purgatory.pipeline.tables.table import typed
 
 try:
     import duckdb
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+    from purgatory.journal.records.parquet import BATCH, arrow_schema, grouped, opened
+    from purgatory.journal.records.ranges import beside
+    from purgatory.pipeline.rows.between import ALL
+    from purgatory.pipeline.rows.completeness import Run, noted, runs_in
+    from purgatory.pipeline.tables.engine import Engine, Found
+    from purgatory.pipeline.tables.table import typed
 except ModuleNotFoundError as error:
     raise missing(error, "report") from error
 

@@ -15,6 +15,7 @@ from unittest.mock import Mock
 import pytest
 
 from purgatory.journal import Journal, JournalLocked, read, segments, verify
+from purgatory.journal.records import parquet
 from purgatory.journal.records.folder import END, End, dropped, end, list_segments, open_name
 from purgatory.journal.segments import recover, seal
 from tests.support import PATIENCE_S, beside, eventually
@@ -41,7 +42,7 @@ class Op:
 
 options = {"segment_bytes": 30_000, "chunk": 200, "interval_ms": 1, "when_full": "wait", "patience_ms": 60_000}
 journal = Journal(sys.argv[1], **options)
-number = journal._writer._next
+number = journal._next
 observer = journal.observer("fetch")
 while True:
     for _ in range(300):
@@ -185,7 +186,7 @@ def test_a_row_whose_sync_failed_is_acknowledged_once_its_segment_is_sealed(tmp_
         finish(journal)
         assert not journal.flush(0.1)  # this row is on the disk, the one before it is not
         no_room.room = True
-        assert journal._writer._sealer.submit(journal._writer._sealer.seal).result(30) is None
+        assert journal._sealer.submit(journal._sealer.seal).result(30) is None
         assert journal.flush(30)
         assert 2 == verify(tmp_path).rows
     assert is_whole(tmp_path, 2)
@@ -221,7 +222,7 @@ def test_a_sync_that_fails_as_a_segment_closes_is_counted_and_logged(tmp_path, s
 @pytest.fixture
 def no_room(monkeypatch):
     """While its room is False, there is none for what is sealed: half of it is written, and then no more."""
-    seal_to = segments._parquet.write
+    seal_to = parquet.write
 
     def write(path, schema, frames):
         if not write.room:
@@ -230,7 +231,7 @@ def no_room(monkeypatch):
         seal_to(path, schema, frames)
 
     write.room = False
-    monkeypatch.setattr(segments._parquet, "write", write)
+    monkeypatch.setattr(parquet, "write", write)
     return write
 
 
@@ -290,7 +291,7 @@ def test_disk_that_stays_full_holds_up_neither_a_close_nor_a_flush_without_a_lim
     journal = Journal(tmp_path, open_file=FullDisk, interval_ms=1)
     finish(journal, 100)
     with beside(lambda: found.append(journal.flush(None))):
-        assert eventually(lambda: journal._writer._flushes)
+        assert eventually(lambda: journal._flushes)
         journal.close()
     assert ([False], 0, 100) == (found, journal.stats().written, journal.stats().dropped)
 
@@ -303,7 +304,7 @@ def test_a_half_written_end_is_taken_away(tmp_path, write, monkeypatch):
     assert [".end", ".lock"] == sorted(path.name for path in tmp_path.glob(".*"))
 
 
-def test_a_writer_that_was_given_up_keeps_its_folder_until_its_rows_are_written(tmp_path, write, finish):
+def test_a_writer_that_was_given_up_keeps_its_folder_until_its_rows_are_written(tmp_path, write, finish, monkeypatch):
     """Closing a journal whose disk hangs returns. A second writer would lose rows while the first may still write."""
     hang, hangs = threading.Event(), threading.Event()
 
@@ -317,11 +318,13 @@ def test_a_writer_that_was_given_up_keeps_its_folder_until_its_rows_are_written(
     journal = Journal(tmp_path, open_file=Hanging, interval_ms=1)
     finish(journal, 50)
     assert hangs.wait(30)
-    journal._writer.close(0.05)
+    with monkeypatch.context() as patch:
+        patch.setattr("purgatory.journal._writer._CLOSE_S", 0.05)
+        journal.close()
     with pytest.raises(JournalLocked):
         write(tmp_path, 10)
     hang.set()
-    journal._writer._thread.join(30)
+    journal._thread.join(30)
     assert (End(50), 50) == (end(tmp_path), journal.stats().written)
     write(tmp_path, 10)
     assert End(60) == end(tmp_path)
@@ -338,13 +341,13 @@ def test_a_first_frame_that_cannot_be_cut_off_costs_none_of_those_that_follow(tm
     FullDisk.room = 40
     journal = Journal(tmp_path, open_file=Torn, interval_ms=1, parquet=False)
     late = threading.Event()
-    journal._writer._sealer.submit(late.wait, 30)
+    journal._sealer.submit(late.wait, 30)
     finish(journal)
     assert not journal.flush(0.2)
     FullDisk.room = 10**9
     assert journal.flush(30)
     late.set()
-    journal._writer._sealer.submit(int).result(30)
+    journal._sealer.submit(int).result(30)
     put(journal)
     journal.close()
     assert is_whole(tmp_path, 2)
@@ -364,12 +367,12 @@ def test_a_folder_that_vanished_is_told(vanished, logs):
     vanished.close()
     assert (1, 0) == (vanished.stats().seal_errors, vanished.stats().segments_sealed)
     assert ["journal.seal_failed"] == [entry["event"] for entry in logs]
-    assert [open_name(0)] == [path.name for path in vanished._writer._sealer.unsealed]
+    assert [open_name(0)] == [path.name for path in vanished._sealer.unsealed]
 
 
 def test_closing_tries_to_seal_once_however_quick_the_sealer_is(vanished, monkeypatch):
     """A last segment that could not be sealed before the writer looks again is not tried a second time: one error."""
-    monkeypatch.setattr(vanished._writer._sealer, "submit", lambda seal, *paths: seal(*paths))
+    monkeypatch.setattr(vanished._sealer, "submit", lambda seal, *paths: seal(*paths))
     assert 1 == vanished.close().seal_errors
 
 

@@ -257,12 +257,12 @@ def test_a_name_that_its_service_does_not_find_is_counted(tmp_path, finish, coun
 def test_rows_that_cannot_be_taken_out_are_counted_and_the_next_are_written(tmp_path, finish, counts):
     """The writer's thread outlives whatever the buffer raises. Only a sequence number is lost by that."""
     with Journal(tmp_path, interval_ms=60_000) as journal:
-        observer, buffer = journal.observer("fetch"), journal._writer._buffer
-        journal._writer._buffer = MagicMock(wraps=buffer, take=Mock(side_effect=RuntimeError("not these")))
-        journal._writer._buffer.__len__.side_effect = buffer.__len__
+        observer, buffer = journal.observer("fetch"), journal._buffer
+        journal._buffer = MagicMock(wraps=buffer, take=Mock(side_effect=RuntimeError("not these")))
+        journal._buffer.__len__.side_effect = buffer.__len__
         finish(observer, 3)
         assert journal.flush()
-        journal._writer._buffer = buffer
+        journal._buffer = buffer
         finish(observer)
     assert (1, 3, 0) == counts(journal)
 

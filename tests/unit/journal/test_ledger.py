@@ -446,7 +446,6 @@ def test_a_forked_child_doesn_t_keep_the_folder_from_the_next_writer(tmp_path):
 def test_a_forked_child_s_copy_is_closed_whatever_was_held_at_the_fork(tmp_path, recorded, counts):
     """A child does not wait: its rows are dropped at once and counted, and `flush` says that the copy is closed."""
     with recorded(capacity=2, when_full="wait", patience_ms=60_000, interval_ms=60_000) as (journal, fetch):
-        writer = journal._writer
         park(fetch, "before")
         fetch.cancel_for_key("before")
 
@@ -459,7 +458,7 @@ def test_a_forked_child_s_copy_is_closed_whatever_was_held_at_the_fork(tmp_path,
             assert 0 == journal.close().written
 
         with contextlib.ExitStack() as held:
-            for lock in (writer._wake._cond, writer._room, writer._counting, writer._sealer._thread._shutdown_lock):
+            for lock in (journal._wake._cond, journal._room, journal._counting, journal._sealer._thread._shutdown_lock):
                 held.enter_context(lock)
             in_child(leave_five)
         assert journal.flush()
