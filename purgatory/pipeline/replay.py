@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from purgatory.pipeline.tables import answers
-from purgatory.pipeline.tables.table import Table, schema
+from purgatory.pipeline.tables.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -49,8 +49,8 @@ def replay(engine: Engine, out: str, *, keep_us: int | None, allow_gaps: bool = 
         answers.prepare(engine, keep_us)
         for name in ("answers", "malformed"):
             engine.save(name, f"{out}/{name}")
-        outcomes = engine.query(Table("select outcome, count(*) from answers group by all", schema("outcome:text n")))
-        malformed = engine.query(Table("select count(*) from malformed", schema("n")))["n"][0].as_py()
+        outcomes = engine.query(Table("select outcome, count(*) from answers group by all", "outcome:text n"))
+        malformed = engine.query(Table("select count(*) from malformed", "n"))["n"][0].as_py()
         counts = {row["outcome"]: row["n"] for row in outcomes.sort_by("outcome").to_pylist()}
         unexplained = [f"{' · '.join(kind)}: {told}" for kind, told in answers.unexplained(engine).items()]
         return Replayed(counts, malformed, unread.missing, unexplained)

@@ -110,5 +110,5 @@ def _of_trace(engine: Engine, grid: Grid) -> dict[str, pa.Table]:
 def _of_journal(engine: Engine, grid: Grid) -> dict[str, pa.Table]:
     engine.view("waits", _WAITS)
     engine.keep("uses", _USES)
-    estimate = trials.timeouts(engine.query(queries.waits()), grid)
+    estimate = trials.timeouts(engine.query(queries.TABLES["waits"]), grid)
     return {"timeouts": estimate, **trials.results(engine, grid)}

@@ -75,7 +75,7 @@ class Service:
         engine = Local([str(folder)])
         engine.open(allow_gaps=False)
         relations.prepare(engine)
-        found = engine.query(queries.waits())
+        found = engine.query(queries.TABLES["waits"])
         engine.close()
         return found
 

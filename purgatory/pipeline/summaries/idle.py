@@ -40,7 +40,7 @@ SPELLS: Final = Table(
             min(from_us) {_SO_FAR} as first_us, row_number() {_ORDER}) as uses
         from uses) as ends
     where again_us is null or again_us >= idle_us""",
-    schema("purgatory:text key idle_us again_us first_us uses"),
+    "purgatory:text key idle_us again_us first_us uses",
 )
 """Each time that no operation waits under a key: since when, and until when (`NEVER`: to the end).
 

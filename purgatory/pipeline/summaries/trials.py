@@ -65,5 +65,5 @@ def shards(grid: Grid) -> Table:
             select purgatory, shards, shard, sum(n) as watches, max(n) as hottest from placed group by all)
         select purgatory, shards, max(watches) / sum(watches), max(hottest) / sum(watches)
         from loads group by all order by purgatory, shards""",
-        schema("purgatory:text shards busiest_shard:real busiest_key:real"),
+        "purgatory:text shards busiest_shard:real busiest_key:real",
     )

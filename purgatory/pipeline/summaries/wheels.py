@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 _UNANSWERED: Final = 2**60
-WAITS: Final = Table("select arrival_us, delay_ms, wait_us from waits", schema("arrival_us delay_ms:int wait_us"))
+WAITS: Final = Table("select arrival_us, delay_ms, wait_us from waits", "arrival_us delay_ms:int wait_us")
 COUNTED: Final = schema("tick_ms:int wheel_size operations levels:rank reinsertions")
 
 

@@ -120,7 +120,7 @@ def _forgets(engine: Engine, keep_us: int | None) -> bool:
     """
     if keep_us is None:
         return False
-    span = Table("select coalesce(max(at_us) - min(at_us), 0) from good", schema("lasts"))
+    span = Table("select coalesce(max(at_us) - min(at_us), 0) from good", "lasts")
     if engine.query(span).to_pylist()[0]["lasts"] <= keep_us:
         return False
     engine.keep(
@@ -134,7 +134,7 @@ def _forgets(engine: Engine, keep_us: int | None) -> bool:
 
 
 def _has_rows(engine: Engine, name: str) -> bool:
-    found = engine.query(Table(f"select count(*) from (select 1 from {name} limit 1) as t", schema("n")))
+    found = engine.query(Table(f"select count(*) from (select 1 from {name} limit 1) as t", "n"))
     return bool(found["n"][0].as_py())
 
 
@@ -167,7 +167,7 @@ def _refuses(engine: Engine, *, forgets: bool) -> bool:
         f"""select d.purgatory, d.operation, d.at_us, d.seq, d.mark,
             case when ready_us < arrival_us + limit_us then ready_us else arrival_us + limit_us end
             from disputed as d join ({needs}) as n on d.seq = n.seq""",
-        schema("purgatory:text operation:text at_us seq mark finished_us"),
+        "purgatory:text operation:text at_us seq mark finished_us",
     )
     found = engine.mapped(Mapped(claims, refused, _REFUSED, by=("purgatory", "operation"), order=("at_us", "seq")))
     engine.given("refused", found)
@@ -235,7 +235,7 @@ USES: Final = """select purgatory, explode(watched) as key, arrival_us as from_u
 UNEXPLAINED: Final = Table(
     f"""select purgatory, coalesce(type, ''), outcome, count(*) from judged
         where reason is null and kind = '{ENDED}' group by all order by purgatory, 2, outcome""",
-    schema("purgatory:text type:text outcome:text operations"),
+    "purgatory:text type:text outcome:text operations",
 )
 """How many operations of each type were cancelled, forced or extended. A trace does not say why."""
 
@@ -281,8 +281,6 @@ def timeouts(tried_ms: Sequence[int]) -> Table:
         select purgatory, type, timeout_ms, sum(n), sum(late), sum(parked), sum(spent) / sum(n) / 1000,
             sum(spent) / (max(last_us) - min(first_us) + 1), sum(late) / nullif(sum(due), 0)
         from met group by purgatory, type, timeout_ms order by purgatory, type, timeout_ms""",
-        schema(
-            "purgatory:text type:text timeout_ms:int operations expired still_parked mean_wait_ms mean_parked:real "
-            "expiry_share:real"
-        ),
+        "purgatory:text type:text timeout_ms:int operations expired still_parked mean_wait_ms mean_parked:real "
+        "expiry_share:real",
     )

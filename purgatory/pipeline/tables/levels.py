@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from purgatory.pipeline.tables.relations import Widths
-from purgatory.pipeline.tables.table import Table, schema
+from purgatory.pipeline.tables.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,7 +62,7 @@ def occupancy(widths: Widths) -> Table:
             from slots as s left join moved as m on s.purgatory = m.purgatory and s.slot_us = m.slot_us),
         areas as (select *, (close_ - arrived + gone) * {width} + moved_us as area_us from levels)
         select purgatory, slot_us, close_, area_us / {width}, arrived, gone, area_us from areas""",
-        schema("purgatory:text slot_us close mean:real arrived left area_us"),
+        "purgatory:text slot_us close mean:real arrived left area_us",
         "slot",
     )
 
@@ -103,7 +103,7 @@ def peaks(widths: Widths) -> Table:
         select f.purgatory, level, at_us, waited_us / slots_us
         from first as f join lasted as l on f.purgatory = l.purgatory join waited as w on f.purgatory = w.purgatory
         where n = 1""",
-        schema("purgatory:text peak at_us mean:real"),
+        "purgatory:text peak at_us mean:real",
         "at",
     )
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from purgatory.pipeline.tables.relations import ANSWERED, MEASURED_US, Widths, window_of
-from purgatory.pipeline.tables.table import Table, schema
+from purgatory.pipeline.tables.table import Table
 
 if TYPE_CHECKING:
     from purgatory.pipeline.tables.engine import Engine
@@ -76,21 +76,21 @@ def _between(n: int, share: float) -> str:
 _FIGURES: Final = [_between(n, share) for n, share in enumerate(PERCENTILES.values())]
 _WAITED: Final = f"purgatory:text type:text answered {' '.join(PERCENTILES)} max_ms"
 
+LATENCY: Final = Table(
+    _found(f"not expired and window_us <> {_ALL_WINDOWS}", "window_us, purgatory, type", _OF_WAITS, _FIGURES),
+    f"window_us {_WAITED}",
+    "window",
+)
+"""Exact percentiles of the waits of answered operations, per window, purgatory and type."""
 
-def latency() -> Table:
-    """Exact percentiles of the waits of answered operations, per window, purgatory and type."""
-    of = f"not expired and window_us <> {_ALL_WINDOWS}"
-    sql = _found(of, "window_us, purgatory, type", _OF_WAITS, _FIGURES)
-    return Table(sql, schema(f"window_us {_WAITED}"), "window")
+WAITING: Final = Table(
+    _found(f"not expired and window_us = {_ALL_WINDOWS}", "purgatory, type", _OF_WAITS, _FIGURES), _WAITED
+)
+"""The same over all windows together."""
 
-
-def waiting() -> Table:
-    """The same over all windows together."""
-    of = f"not expired and window_us = {_ALL_WINDOWS}"
-    return Table(_found(of, "purgatory, type", _OF_WAITS, _FIGURES), schema(_WAITED))
-
-
-def lateness() -> Table:
-    """How long after their deadline expired operations left, by window, purgatory and type."""
-    sql = _found("expired", "window_us, purgatory, type", _OF_LATENESS, ["v0 / 1000", "v1 / 1000"])
-    return Table(sql, schema("window_us purgatory:text type:text expired p50_ms p99_ms max_ms"), "window")
+LATENESS: Final = Table(
+    _found("expired", "window_us, purgatory, type", _OF_LATENESS, ["v0 / 1000", "v1 / 1000"]),
+    "window_us purgatory:text type:text expired p50_ms p99_ms max_ms",
+    "window",
+)
+"""How long after their deadline expired operations left, by window, purgatory and type."""

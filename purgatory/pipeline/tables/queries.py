@@ -10,7 +10,7 @@ from purgatory.journal.records import JOURNAL, OUTCOMES, SHUTDOWN
 from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline.tables import levels, percentiles
 from purgatory.pipeline.tables.relations import ANSWERED, MEASURED_US, Widths, window_of
-from purgatory.pipeline.tables.table import INSTANT, Table, schema
+from purgatory.pipeline.tables.table import INSTANT, Table
 
 if TYPE_CHECKING:
     from purgatory.pipeline.tables.engine import Engine
@@ -25,7 +25,7 @@ _TOP_KEYS, _TOP_EXPIRIES = 20, 12
 SPAN: Final = Table(
     f"""select coalesce(min(created_us), 0), coalesce(max(finished_us), 0), count(*), coalesce(sum(wait_us), 0),
         count_if(outcome = '{SHUTDOWN}'), (select count(*) from source) - count(*) from records""",
-    schema("first_us last_us operations waited_us shut_down malformed"),
+    "first_us last_us operations waited_us shut_down malformed",
 )
 """From when to when, how many operations, how long they waited in all, how many a shutdown ended, and how many records
 cannot be true."""
@@ -59,57 +59,43 @@ def prepare(engine: Engine, widths: Widths) -> None:
     percentiles.prepare(engine, widths)
 
 
-def outcomes() -> Table:
-    """Per window, purgatory and type: operations by outcome, checks and wasted ones, errors, timeouts.
-
-    `late` are those that were satisfied after their deadline. Operations that a shutdown completed are left out.
-    """
-    counts = ", ".join(f"sum(case when outcome = '{name}' then n else 0 end)" for name in OUTCOMES)
-    return Table(
-        f"""select window_us, purgatory, type, sum(n), {counts}, sum(late), sum(checks), sum(wasted_checks),
+_COUNTS: Final = ", ".join(f"sum(case when outcome = '{name}' then n else 0 end)" for name in OUTCOMES)
+TABLES: Final = {
+    # Per window, purgatory and type: operations by outcome, checks and wasted ones, errors, timeouts.
+    #
+    # `late` are those that were satisfied after their deadline. Operations that a shutdown completed are left out.
+    "outcomes": Table(
+        f"""select window_us, purgatory, type, sum(n), {_COUNTS}, sum(late), sum(checks), sum(wasted_checks),
             sum(errors), sum(waited_us), max(delay_ms), min(shortest_ms),
             sum(case when outcome = 'expired' then n else 0 end) / sum(n)
         from sums where outcome <> '{SHUTDOWN}' group by all""",
-        schema(
-            f"window_us purgatory:text type:text operations {' '.join(OUTCOMES)} late checks wasted_checks errors "
-            "waited_us delay_ms:int shortest_ms:int expiry_share:real"
-        ),
+        f"window_us purgatory:text type:text operations {' '.join(OUTCOMES)} late checks wasted_checks errors "
+        "waited_us delay_ms:int shortest_ms:int expiry_share:real",
         "window",
-    )
-
-
-def bands() -> Table:
-    """Answered operations by window, purgatory, type and band of wait: more than the band before, up to `upto_us`."""
-    return Table(
+    ),
+    # Answered operations by window, purgatory, type and band of wait: more than the band before, up to `upto_us`.
+    "bands": Table(
         f"select window_us, purgatory, type, upto_us, sum(n) from sums where {ANSWERED} group by all",
-        schema("window_us purgatory:text type:text upto_us answered"),
+        "window_us purgatory:text type:text upto_us answered",
         "window",
-    )
-
-
-def waits() -> Table:
-    """The input of the survival curve: operations that left, and operations that were answered, by wait.
-
-    An operation is known to have needed more time than its timeout if it had no answer by then. It counts as not
-    answered at its own deadline, however it left after that: nearly no operation is still at risk there, so the few
-    late answers would make the curve collapse. An immediate answer is one at any timeout.
-    """
-    return Table(
+    ),
+    # The input of the survival curve: operations that left, and operations that were answered, by wait.
+    #
+    # An operation is known to have needed more time than its timeout if it had no answer by then. It counts as not
+    # answered at its own deadline, however it left after that: nearly no operation is still at risk there, so the few
+    # late answers would make the curve collapse. An immediate answer is one at any timeout.
+    "waits": Table(
         f"""select purgatory, type, cast(ceil(least(wait_us, limit_us) / 1000) as bigint) as wait_ms,
             count_if(outcome = 'immediate' or ({ANSWERED} and wait_us <= limit_us)), count(*)
         from records group by all""",
-        schema("purgatory:text type:text wait_ms:int answered left"),
-    )
-
-
-def hot_keys() -> Table:
-    """The most used keys of each purgatory, with their expiries and wasted checks.
-
-    `share` is of the purgatory's operations (`of`). As one operation may have several keys, shares may add up to more
-    than one. `skew` is how many times as many operations a key has as the mean of the purgatory's `keys`. Expiries of
-    the types in the relation ``expiry_normal`` do not count.
-    """
-    return Table(
+        "purgatory:text type:text wait_ms:int answered left",
+    ),
+    # The most used keys of each purgatory, with their expiries and wasted checks.
+    #
+    # `share` is of the purgatory's operations (`of`). As one operation may have several keys, shares may add up to more
+    # than one. `skew` is how many times as many operations a key has as the mean of the purgatory's `keys`. Expiries of
+    # the types in the relation ``expiry_normal`` do not count.
+    "hot_keys": Table(
         f"""with counts as (
             select purgatory, key, sum(operations) as operations, sum(wasted_checks) as wasted,
                 sum(case when expired_us is not null and normal is null then operations else 0 end) as expired
@@ -124,18 +110,12 @@ def hot_keys() -> Table:
         select r.purgatory, key, operations, expired, wasted, keys, all_watches, place, operations / total,
             operations * keys / all_watches, total
         from ranked as r join totals as t on r.purgatory = t.purgatory where place <= {_TOP_KEYS}""",
-        schema(
-            "purgatory:text key:text operations expired wasted_checks keys watches rank:rank share:real skew:real of"
-        ),
-    )
-
-
-def expiries() -> Table:
-    """Where and when operations expired: counts by window, for the keys of each type that expire most.
-
-    `of_key` is what expired under the key in all windows, of its `operations` of that type.
-    """
-    return Table(
+        "purgatory:text key:text operations expired wasted_checks keys watches rank:rank share:real skew:real of",
+    ),
+    # Where and when operations expired: counts by window, for the keys of each type that expire most.
+    #
+    # `of_key` is what expired under the key in all windows, of its `operations` of that type.
+    "expiries": Table(
         f"""with whole as (
             select purgatory, type, key, sum(operations) as operations,
                 sum(case when expired_us is not null then operations else 0 end) as of_key
@@ -147,9 +127,29 @@ def expiries() -> Table:
         from key_sums as g join ranked as r
             on g.purgatory = r.purgatory and g.type = r.type and g.key is not distinct from r.key
         where place <= {_TOP_EXPIRIES} and expired_us is not null""",
-        schema("purgatory:text type:text key:text window_us expired of_key operations rank:rank"),
+        "purgatory:text type:text key:text window_us expired of_key operations rank:rank",
         "window",
-    )
+    ),
+    # What hooks raised, by purgatory, type and the error's class: the most frequent first, with an example.
+    "raised": Table(
+        """select *, row_number() over (order by times desc, purgatory, type, class) from (
+            select purgatory, type, split_part(error, ':', 1) as class, count(*) as times, min(finished_us),
+                max(finished_us), min(error)
+            from judged where error is not null and reason is null group by all) as counted""",
+        "purgatory:text type:text error:text times first_us last_us example:text rank:rank",
+    ),
+    # Operations of each instance by purgatory and type, with the share that expired and the mean wait.
+    "instances": Table(
+        """select instance, purgatory, type, count(*), count_if(outcome = 'expired'), count_if(has_error), sum(wait_us),
+            count_if(outcome = 'expired') / count(*), sum(wait_us) / count(*) / 1000
+        from records group by all""",
+        "instance:text purgatory:text type:text operations expired errors waited_us expiry_share:real mean_ms",
+    ),
+    "latency": percentiles.LATENCY,
+    "waiting": percentiles.WAITING,
+    "lateness": percentiles.LATENESS,
+}
+"""The tables of every report that do not depend on its widths, by name. `slowest` and `quarantine` are apart."""
 
 
 def slowest(engine: Engine) -> pa.Table:
@@ -171,11 +171,9 @@ def slowest(engine: Engine) -> pa.Table:
             from records as r join least as l on r.purgatory = l.purgatory and r.type = l.type
             where {ANSWERED} and wait_us >= least_us)
         select distinct finished_us from ranked where place <= {SLOWEST}""",
-        schema("finished_us"),
+        "finished_us",
     )
     instants = ", ".join(f"timestamp_micros({us})" for us in engine.query(likely)["finished_us"].to_pylist()) or "null"
-    columns = schema("purgatory:text type:text instance:text operation:text")
-    rest = [("keys", pa.list_(pa.string())), ("outcome", pa.string()), ("created", INSTANT), ("finished", INSTANT)]
     table = Table(
         f"""with ranked as (
             select *, row_number() over (
@@ -183,30 +181,10 @@ def slowest(engine: Engine) -> pa.Table:
             from judged where reason is null and {ANSWERED} and wait_us > 0 and finished in ({instants}))
         select purgatory, type, instance, operation, keys, outcome, created_us, finished_us, checks, seq, wait_us, place
         from ranked where place <= {SLOWEST}""",
-        pa.schema([*columns, *rest, *schema("checks seq wait_us rank:rank")]),
+        "purgatory:text type:text instance:text operation:text keys:texts outcome:text created:instant "
+        "finished:instant checks seq wait_us rank:rank",
     )
     return engine.query(table)
-
-
-def raised() -> Table:
-    """What hooks raised, by purgatory, type and the error's class: the most frequent first, with an example."""
-    return Table(
-        """select *, row_number() over (order by times desc, purgatory, type, class) from (
-            select purgatory, type, split_part(error, ':', 1) as class, count(*) as times, min(finished_us),
-                max(finished_us), min(error)
-            from judged where error is not null and reason is null group by all) as counted""",
-        schema("purgatory:text type:text error:text times first_us last_us example:text rank:rank"),
-    )
-
-
-def instances() -> Table:
-    """Operations of each instance by purgatory and type, with the share that expired and the mean wait."""
-    return Table(
-        """select instance, purgatory, type, count(*), count_if(outcome = 'expired'), count_if(has_error), sum(wait_us),
-            count_if(outcome = 'expired') / count(*), sum(wait_us) / count(*) / 1000
-        from records group by all""",
-        schema("instance:text purgatory:text type:text operations expired errors waited_us expiry_share:real mean_ms"),
-    )
 
 
 def quarantine() -> Table:
@@ -223,19 +201,7 @@ def quarantine() -> Table:
 def tables(engine: Engine, widths: Widths, *, malformed: bool) -> dict[str, pa.Table]:
     """Every table that is read straight from the records, by name."""
     prepare(engine, widths)
-    made = {
-        "outcomes": outcomes(),
-        "latency": percentiles.latency(),
-        "waiting": percentiles.waiting(),
-        "bands": bands(),
-        "waits": waits(),
-        "hot_keys": hot_keys(),
-        "expiries": expiries(),
-        "occupancy": levels.occupancy(widths),
-        "peaks": levels.peaks(widths),
-        "lateness": percentiles.lateness(),
-        "raised": raised(),
-        "instances": instances(),
-        **({"quarantine": quarantine()} if malformed else {}),
-    }
+    made = {**TABLES, "occupancy": levels.occupancy(widths), "peaks": levels.peaks(widths)}
+    if malformed:
+        made["quarantine"] = quarantine()
     return {name: engine.query(table) for name, table in made.items()} | {"slowest": slowest(engine)}

@@ -100,7 +100,7 @@ class Widths:
 _SAID: Final = Table(
     """select distinct purgatory, coalesce(type, ''), normal_ends from judged
     where reason is null and normal_ends is not null""",
-    schema("purgatory:text type:text normal_ends:text"),
+    "purgatory:text type:text normal_ends:text",
 )
 
 

@@ -13,14 +13,19 @@ import pyarrow as pa
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-_TYPES: Final = {"text": pa.string(), "int": pa.int64(), "real": pa.float64(), "rank": pa.int32(), "flag": pa.bool_()}
 INSTANT: Final = pa.timestamp("us", "UTC")
+_TYPES = {"text": pa.string(), "int": pa.int64(), "real": pa.float64(), "rank": pa.int32(), "flag": pa.bool_()}
+_TYPES |= {"texts": pa.list_(pa.string()), "instant": INSTANT}
 
 
 def schema(text: str) -> pa.Schema:
     """A schema from `name:type` words. A column without a type is `int`, or `real` if its name ends in `_ms`."""
     fields = [word.partition(":") for word in text.split()]
     return pa.schema([(name, _TYPES[kind or ("real" if name.endswith("_ms") else "int")]) for name, _, kind in fields])
+
+
+def _columns(given: pa.Schema | str) -> pa.Schema:
+    return schema(given) if isinstance(given, str) else given
 
 
 def typed(rows: pa.Table, table: Table) -> pa.Table:
@@ -34,10 +39,10 @@ def typed(rows: pa.Table, table: Table) -> pa.Table:
 
 @attrs.frozen
 class Table:
-    """One table: its SQL, its columns, and which of its columns of microseconds become instants as well."""
+    """One table: its SQL, its columns (or their `schema` as text), and which of them is to be an instant as well."""
 
     sql: str
-    columns: pa.Schema
+    columns: pa.Schema = attrs.field(converter=_columns)
     dated: str = ""
 
 
