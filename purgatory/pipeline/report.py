@@ -156,7 +156,7 @@ def _found(
         normal=wishes.normal.renamed(table_files.shortened),
         rows=span["operations"] + span["malformed"],
         journals=tuple(_names(engine)),
-        ranges=tuple(ends.get(number) for number in range(len(engine.journals))),
+        ranges=tuple(map(ends.get, engine.journals)),
         gaps=tuple(unread.missing),
         left_out=tuple(engine.left_out),
         dropped=engine.dropped,

@@ -95,11 +95,11 @@ class _Place:
     def read(self, after: int, upto: int) -> Iterator[pa.RecordBatch]:
         """The rows above `after` up to `upto`."""
         runs: list[Run] = []
-        yield from completeness.noted(self._rows(after, upto), 0, runs)
-        if self.allow_gaps:
-            return
         where = self.folder or f"{self.url}"
-        if after < upto and (gaps := completeness.gaps_in([Run(0, after + 1, upto)], runs, [where])):
+        yield from completeness.noted(self._rows(after, upto), where, runs)
+        if self.allow_gaps or after >= upto:
+            return
+        if gaps := completeness.gaps_in([Run(where, after + 1, upto)], runs):
             raise IncompleteJournal(gaps)
 
     def _request(self, more: str) -> urllib.request.Request:

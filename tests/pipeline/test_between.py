@@ -57,8 +57,8 @@ def test_segments_outside_of_the_range_are_not_read(journal):
     folder, left = journal
     segments = list_segments(folder)
     chosen = []
-    Between(left[-50], None).each(folder, JOURNAL, lambda segment, _: chosen.append(segment))
-    assert segments[-1:] == chosen
+    Between(left[-50], None).each(folder, JOURNAL, lambda path, _: chosen.append(path), chosen.extend)
+    assert [segments[-1].path] == chosen
     data = bytearray(segments[0].path.read_bytes())
     data[100] ^= 255
     segments[0].path.write_bytes(data)

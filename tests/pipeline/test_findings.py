@@ -10,11 +10,10 @@ import pytest
 
 from purgatory.journal.records.normal import Normal
 from purgatory.pipeline.pages import plots
-from purgatory.pipeline.pages.cards import cards
+from purgatory.pipeline.pages.axes import Series, Times, clock_ticks, ticks
 from purgatory.pipeline.pages.findings import find
-from purgatory.pipeline.pages.page import page
+from purgatory.pipeline.pages.page import cards, page
 from purgatory.pipeline.pages.plan import plan
-from purgatory.pipeline.pages.plots import Series, ticks
 from purgatory.pipeline.pages.tables import Tables
 from purgatory.pipeline.pages.texts import clock_text
 from purgatory.pipeline.summaries.choices import Choice
@@ -234,22 +233,20 @@ def test_ticks_reach_the_top(top):
 )
 def test_clock_ticks_are_round(minutes, expected):
     """The first tick after the beginning is an instant that a clock's face shows."""
-    marks = plots.clock_ticks(START + 1, START + minutes * MINUTE)
+    marks = clock_ticks(START + 1, START + minutes * MINUTE)
     assert expected in clock_text(marks[0], minutes * MINUTE if minutes != 8 else 3_600 * 1e6)
     assert 3 <= len(marks) <= 10
 
 
 def test_long_names_of_rows_are_shortened_and_not_cut_off():
     """A name at the left of a row ends in an ellipsis rather than beyond the plot's edge."""
-    svg = plots.heat("x", [0, 1], 1, [("k" * 80, [1, 2])], "red", span=(0, 2))
+    svg = plots.heat("x", Times([0, 1], 1, (0, 2)), [("k" * 80, [1, 2])], "red")
     assert "k" * 33 + "…" in svg
 
 
 def test_a_line_has_gaps_where_nothing_is_known():
     """NaN breaks a line instead of drawing through zero."""
-    svg = plots.lines(
-        "x", [0, 1, 2, 3, 4], [Series("a", "red", [1, 2, math.nan, 3, 4])], height=170, span=(0, 5), width_us=1
-    )
+    svg = plots.lines("x", Times(range(5), 1, (0, 5)), [Series("a", "red", [1, 2, math.nan, 3, 4])], height=170)
     assert 2 == svg.count("<polyline")
 
 
@@ -257,7 +254,7 @@ def test_a_line_has_gaps_where_nothing_is_known():
 def test_no_two_ticks_of_a_time_axis_read_alike(span_s):
     """However short or long a plot's span is, each label of its axis is another one."""
     span = (START + 12_345, START + 12_345 + span_s * 1e6)
-    svg = plots.lines("x", span, [Series("a", "red", [1, 2])], height=170, span=span, width_us=1)
+    svg = plots.lines("x", Times(span, 1, span), [Series("a", "red", [1, 2])], height=170)
     labels = re.findall(r'text-anchor="(?:middle|end)">([\d: .A-Za-z]*\d:\d\d[\d:.]*)<', svg)
     assert 2 <= len(labels)
     assert len(labels) == len(set(labels))
@@ -267,7 +264,7 @@ def test_windows_shorter_than_a_minute_are_told_apart():
     """A plot's titles show seconds where windows begin between minutes."""
     at = [START + n * 15_000_000 for n in range(80)]
     span = (at[0], at[-1] + 15_000_000)
-    svg = plots.stacked("x", at, 15_000_000, [Series("a", "red", [1] * 80)], height=170, span=span)
+    svg = plots.stacked("x", Times(at, 15_000_000, span), [Series("a", "red", [1] * 80)])
     told = re.findall(r"<title>(.*?)\n", svg)
     assert 80 == len(told) == len(set(told))
 

@@ -301,8 +301,8 @@ def test_a_folder_that_is_gone_when_it_is_read_is_named(engine, tmp_path):
 
 def test_rows_read_twice_are_an_error():
     """What two tasks both saw is as wrong as what none did."""
-    runs = [Run(0, 0, 99), Run(0, 50, 149)]
-    (gap,) = completeness.gaps_in([Run(0, 0, 149)], runs, ["s3a://journal"])
+    runs = [Run("s3a://journal", 0, 99), Run("s3a://journal", 50, 149)]
+    (gap,) = completeness.gaps_in([Run("s3a://journal", 0, 149)], runs)
     assert (50, 99, True) == (gap.first, gap.last, gap.doubled)
 
 

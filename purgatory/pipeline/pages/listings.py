@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from purgatory.journal.records import OUTCOMES
 from purgatory.pipeline.pages.parts import listing, section, table
 from purgatory.pipeline.pages.tables import Tables, by_type, name_of, total
-from purgatory.pipeline.pages.texts import clock_text, count_text, duration_text, share_text
+from purgatory.pipeline.pages.texts import count_text, duration_text, share_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ def slowest(tables: Tables) -> str:
         "": _kind,
         "keys": lambda row: ", ".join("-" if key is None else key for key in row["keys"] or []) or "-",
         **{name: lambda row, name=name: row[name] or "-" for name in names},  # type: ignore[misc]
-        "arrived": lambda row: clock_text(row["created"].timestamp() * 1e6, tables.span_us, 1000),
+        "arrived": lambda row: tables.clock(row["created"].timestamp() * 1e6, 1000),
         "waited": lambda row: duration_text(row["wait_us"] / 1000),
         "checks": lambda row: str(row["checks"]),
         "record": lambda row: f"{row['seq']:,}",
@@ -54,8 +54,8 @@ def raised(tables: Tables) -> str:
         "error": lambda row: row["error"],
         "for example": lambda row: row["example"],
         "times": lambda row: f"{row['times']:,}",
-        "first": lambda row: clock_text(row["first_us"], tables.span_us, 1e6),
-        "last": lambda row: clock_text(row["last_us"], tables.span_us, 1e6),
+        "first": lambda row: tables.clock(row["first_us"], 1e6),
+        "last": lambda row: tables.clock(row["last_us"], 1e6),
     }
     shown = listing(tables.raised[:20], columns, texts=3)
     return section("Errors of hooks", "The operations completed all the same.", shown)
@@ -133,7 +133,7 @@ def summary(tables: Tables) -> str:
         cells += [f"{total(rows, 'checks') / operations:.1f}"]
         lines.append(cells)
     names = ("", "operations", *seen, "expiry share", "median", "99%", "checks each")
-    first = clock_text(tables.first_us, tables.span_us, 1e6)
+    first = tables.clock(tables.first_us, 1e6)
     how = f"Times are UTC. {first} is the first arrival. Median and 99% are of those answered."
     return section("In numbers", how, table(names, lines))
 

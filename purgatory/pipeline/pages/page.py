@@ -3,23 +3,29 @@
 The page begins with a row of figures, and the findings by their cause, the weightiest on top. Lesser findings are
 folded away, so that the plots begin on the first screen. The colours follow the reader's system, and a button overrides
 that. A plot shows its figures to a pointer, a touch, and the arrow keys.
+
+Findings are on cards: one card per cause, and one per incident. An incident is a stretch of time in which most of a
+type's expiries lie. It rarely shows in one figure only: operations expire, answers are slow, and more operations are
+parked. Findings about the same stretch are on one card.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from html import escape
 from typing import TYPE_CHECKING, Final
 
+import attrs
+
 from purgatory.journal.records.normal import CANCELLED, EXPIRED
 from purgatory.pipeline.pages import listings, sections
-from purgatory.pipeline.pages.cards import Card, cards
-from purgatory.pipeline.pages.findings import find
+from purgatory.pipeline.pages.findings import TONES, Finding, Tone, find
 from purgatory.pipeline.pages.parts import shell, tile
 from purgatory.pipeline.pages.tables import Tables, total
 from purgatory.pipeline.pages.texts import count_text, duration_text, share_text
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 _SHOWN: Final = 4
 _LINES: Final = 2
@@ -103,3 +109,40 @@ def _card(card: Card) -> str:
     few, rest = "".join(lines[:_LINES]), "".join(lines[_LINES:])
     more = f"<details><summary>{len(lines) - _LINES} more</summary>{rest}</details>" if rest else ""
     return f'<li class="{card.tone}"><h3>{escape(card.cause)}</h3>{few}{more}</li>'
+
+
+@attrs.frozen
+class Card:
+    """The findings of one cause or of one incident, the weightiest first."""
+
+    cause: str
+    findings: tuple[Finding, ...]
+
+    @property
+    def tone(self) -> Tone:
+        """The worst tone of the findings."""
+        return max((finding.tone for finding in self.findings), key=TONES.index)
+
+
+def cards(findings: Sequence[Finding], tables: Tables) -> list[Card]:
+    """The cards, in the order of the weightiest finding of each."""
+    incident = _incident(findings, tables.window_us)
+    groups: dict[str, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        groups[_named(incident, tables) if finding in incident else finding.cause].append(finding)
+    return [Card(cause, tuple(each)) for cause, each in groups.items()]
+
+
+def _incident(findings: Sequence[Finding], margin_us: int) -> list[Finding]:
+    """The findings about the weightiest incident, if there are several: they overlap it, or are a window away."""
+    first = next((finding for finding in findings if finding.begins_incident), None)
+    if first is None or first.at is None:
+        return []
+    start, end = first.at[0] - margin_us, first.at[1] + margin_us
+    found = [finding for finding in findings if finding.at and finding.at[0] < end and start < finding.at[1]]
+    return found if len(found) > 1 else []
+
+
+def _named(incident: Iterable[Finding], tables: Tables) -> str:
+    start, end = next(finding.at for finding in incident if finding.begins_incident and finding.at)
+    return f"Incident, {tables.clock(start)} to {tables.clock(end)}"

@@ -6,9 +6,9 @@ from html import escape
 from typing import TYPE_CHECKING, Final
 
 from purgatory.pipeline.pages import plots
+from purgatory.pipeline.pages.axes import Series
 from purgatory.pipeline.pages.listings import missing as unread
 from purgatory.pipeline.pages.parts import figure, listing, section, shell, table, tile
-from purgatory.pipeline.pages.plots import Series
 from purgatory.pipeline.pages.texts import count_text, duration_text, share_text
 from purgatory.pipeline.summaries.groups import grouped
 

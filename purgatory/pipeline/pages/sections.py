@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 from purgatory.journal.records import OUTCOMES
 from purgatory.journal.records.normal import EXPIRED
 from purgatory.pipeline.pages import plots
+from purgatory.pipeline.pages.axes import Series, Times, legend
 from purgatory.pipeline.pages.parts import figure, section
-from purgatory.pipeline.pages.plots import Series
 from purgatory.pipeline.pages.tables import Tables, by_type, name_of, total
 from purgatory.pipeline.pages.texts import count_text, duration_text, share_text
 from purgatory.pipeline.summaries.advice import TARGETS
@@ -26,16 +26,11 @@ _BANDS: Final = (*BANDS_US, -1)
 _FEW: Final = 20  # what happened less often than this is in the table, and in no plot
 
 
-def windows(tables: Tables) -> list[int]:
-    """Every window from the first to the one that the last departure is in, also those without a row."""
+def times(tables: Tables) -> Times:
+    """The windows from the first to the one that the last departure is in, also those without a row."""
     first = tables.first_us - tables.first_us % tables.window_us
-    return list(range(first, tables.last_us + 1, tables.window_us))
-
-
-def span(tables: Tables) -> tuple[int, int]:
-    """The time axis of every plot: from the first window's beginning to the last one's end."""
-    at = windows(tables)
-    return at[0], at[-1] + tables.window_us
+    at = range(first, tables.last_us + 1, tables.window_us)
+    return Times(at, tables.window_us, (first, at[-1] + tables.window_us))
 
 
 def _biggest(groups: dict[tuple[str, str], list[Row]], column: str) -> list[tuple[tuple[str, str], list[Row]]]:
@@ -52,20 +47,20 @@ def _named(tables: Tables, kind: tuple[str, str], outcome: str) -> tuple[str, st
 
 def outcomes(tables: Tables) -> str:
     """How operations left, over time."""
-    at = windows(tables)
+    at = times(tables)
     figures = []
     for kind, rows in _biggest(by_type(tables.outcomes), "operations"):
         by_window = {row["window_us"]: row for row in rows}
         series = [
-            Series(*_named(tables, kind, name), [by_window.get(us, {}).get(name, 0) for us in at])
+            Series(*_named(tables, kind, name), [by_window.get(us, {}).get(name, 0) for us in at.at_us])
             for name in OUTCOMES
             if total(rows, name)
         ]
         operations, expired = total(rows, "operations"), total(rows, "expired")
         how = "ended by their deadline, as is normal" if tables.normal(kind, EXPIRED) else "expired"
         caption = f"{name_of(kind)}: {count_text(operations)} operations, {share_text(expired / operations)} {how}"
-        svg = plots.stacked(caption, at, tables.window_us, series, height=210, span=span(tables))
-        figures.append(figure(caption, svg, plots.legend(series)))
+        svg = plots.stacked(caption, at, series)
+        figures.append(figure(caption, svg, legend(series)))
     how = f"Operations that left, by how they left, for each {duration_text(tables.window_us / 1000)}."
     if tables.asked_us not in (0, tables.window_us):
         how += f" Windows of {duration_text(tables.asked_us / 1000)} would be too many."
@@ -82,13 +77,13 @@ def _lines(
     height: int,
 ) -> str:
     """A plot of some columns (with a name and a colour each) over time. Windows without a row are gaps."""
-    at = windows(tables)
+    at = times(tables)
     by_window = {row["window_us"]: row for row in rows}
     series = [
-        Series(text, colour, [by_window.get(us, {}).get(name, math.nan) for us in at]) for name, text, colour in columns
+        Series(text, colour, [by_window.get(us, {}).get(name, math.nan) for us in at.at_us])
+        for name, text, colour in columns
     ]
-    svg = plots.lines(label, at, series, height=height, span=span(tables), width_us=tables.window_us)
-    return figure(name_of(kind), svg, plots.legend(series))
+    return figure(name_of(kind), plots.lines(label, at, series, height=height), legend(series))
 
 
 def latency(tables: Tables) -> str:
@@ -131,7 +126,7 @@ def survival(tables: Tables) -> str:
         "cut off. Dotted: the timeout in use, the longest where there are several. A curve ends at the "
         "longest time that an operation was allowed to wait."
     )
-    return section("Which timeout would do", how, figure("", svg, plots.legend(curves)) + _advice(tables))
+    return section("Which timeout would do", how, figure("", svg, legend(curves)) + _advice(tables))
 
 
 def _thin(rows: list[Row], most: int) -> list[Row]:
@@ -171,10 +166,9 @@ def occupancy(tables: Tables) -> str:
     for (name, rows), colour in zip(groups.items(), _PALETTE, strict=False):
         rows.sort(key=lambda row: row["slot_us"])
         width = rows[1]["slot_us"] - rows[0]["slot_us"] if len(rows) > 1 else tables.window_us
-        at = [row["slot_us"] for row in rows]
+        at = Times([row["slot_us"] for row in rows], width, times(tables).span)
         series = Series(name, colour, [row["mean"] for row in rows])
-        svg = plots.area(f"Parked in {name}", at, width, series, peaks.get(name), span=span(tables))
-        figures.append(figure(name, svg))
+        figures.append(figure(name, plots.area(f"Parked in {name}", at, series, peaks.get(name))))
     how = "Operations parked at the same time: the time-weighted mean, and the exact peak."
     return section("Occupancy", how, "".join(figures))
 
@@ -182,25 +176,15 @@ def occupancy(tables: Tables) -> str:
 def waiting(tables: Tables) -> str:
     """Where the waits of the busiest types lie, over time."""
     groups = _biggest(by_type(tables.bands), "answered")[:3]
-    at = windows(tables)
+    at = times(tables)
     figures = []
     for kind, rows in groups:
         places = [_BANDS.index(row["upto_us"]) for row in rows]
         whole = _BANDS[min(places) : max(places) + 1]
         counts = {(row["upto_us"], row["window_us"]): row["answered"] for row in rows}
-        lines = [(_band(us), [counts.get((us, window), 0) for window in at]) for us in reversed(whole)]
-        label = f"Waits of {name_of(kind)} by time"
-        svg = plots.heat(
-            label,
-            at,
-            tables.window_us,
-            lines,
-            "var(--a)",
-            span=span(tables),
-            what="answered after such a wait",
-            tall=17,
-        )
-        figures.append(figure(name_of(kind), svg))
+        lines = [(_band(us), [counts.get((us, window), 0) for window in at.at_us]) for us in reversed(whole)]
+        label, what = f"Waits of {name_of(kind)} by time", "answered after such a wait"
+        figures.append(figure(name_of(kind), plots.heat(label, at, lines, "var(--a)", what=what, tall=17)))
     how = (
         "Each row is a band of waits, each cell a window: the stronger the colour, the more were answered after such a "
         "wait."
@@ -214,7 +198,7 @@ def _band(upto_us: int) -> str:
 
 def lateness(tables: Tables) -> str:
     """How long after their deadline operations expired."""
-    most = len(windows(tables))
+    most = len(times(tables).at_us)
     columns = (("p50_ms", "half of them within", "var(--a)"), ("max_ms", "the latest", "var(--c)"))
     figures = [
         _lines(tables, f"Lateness of {name_of(kind)}", kind, rows, columns, height=170)
@@ -230,17 +214,17 @@ def expiries(tables: Tables) -> str:
     rows = [row for row in tables.failing(tables.expiries) if row["key"] is not None]
     if not rows:
         return ""
-    at = windows(tables)
+    at = times(tables)
     cells: dict[tuple[tuple[str, str], str], dict[int, int]] = {}
     for row in rows:
         cells.setdefault(((row["purgatory"], row["type"]), row["key"]), {})[row["window_us"]] = row["expired"]
     ranked = sorted(cells.items(), key=lambda item: -sum(item[1].values()))[:14]
     several = len({kind for (kind, _), _ in ranked}) > 1
     lines = [
-        (f"{key} ({tables.called(kind)})" if several else key, [counts.get(us, 0) for us in at])
+        (f"{key} ({tables.called(kind)})" if several else key, [counts.get(us, 0) for us in at.at_us])
         for (kind, key), counts in ranked
     ]
-    svg = plots.heat("Expiries by key and time", at, tables.window_us, lines, "var(--expired)", span=span(tables))
+    svg = plots.heat("Expiries by key and time", at, lines, "var(--expired)")
     how = "Each row is a key, each cell a window: the stronger the colour, the more operations expired there and then."
     return section("Where and when operations expire", how, figure("", svg))
 

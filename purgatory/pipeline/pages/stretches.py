@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
-from purgatory.pipeline.pages.texts import clock_text
-
 if TYPE_CHECKING:
     from purgatory.pipeline.pages.tables import Tables
     from purgatory.pipeline.summaries.groups import Row
@@ -34,8 +32,7 @@ def when(tables: Tables, at: tuple[int, int] | None) -> str:
     """A stretch of time, to follow a sentence."""
     if at is None:
         return ""
-    first, last = (clock_text(us, tables.span_us, tables.window_us) for us in at)
-    return f", most of them between {first} and {last}"
+    return f", most of them between {tables.clock(at[0])} and {tables.clock(at[1])}"
 
 
 def stretch(tables: Tables, rows: list[Row]) -> tuple[int, int] | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import attrs
 
 from purgatory.journal.records.normal import EXPIRED, UNSAID, Normal
+from purgatory.pipeline.pages.texts import clock_text
 from purgatory.pipeline.summaries.groups import grouped
 
 if TYPE_CHECKING:
@@ -86,6 +87,10 @@ class Tables:
     def span_us(self) -> int:
         """From the first arrival to the last departure."""
         return max(1, self.last_us - self.first_us)
+
+    def clock(self, us: float, step_us: float | None = None) -> str:
+        """An instant, as precisely as the windows need, or other steps."""
+        return clock_text(us, self.span_us, self.window_us if step_us is None else step_us)
 
     def a_second(self, operations: int) -> float | None:
         """The number per second, or None if all of it lasted less than one second, which gives no rate."""

@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING
 import attrs
 
 from purgatory.journal.records import JOURNAL, Schema
-from purgatory.journal.records.errors import JournalError, JournalMissing
+from purgatory.journal.records.errors import JournalDamaged, JournalError, JournalMissing
 from purgatory.journal.records.folder import list_segments
-from purgatory.journal.records.parquet import opened
+from purgatory.journal.records.parquet import NO_END, opened
+from purgatory.journal.records.ranges import beside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from datetime import datetime
     from pathlib import Path
+
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
     from purgatory.journal.records.folder import Segment
 
@@ -45,15 +49,33 @@ class Between:
             self.until_us is None or first_us < self.until_us
         )
 
-    def each(self, folder: Path, schema: Schema, take: Callable[[Segment, Sequence[Segment]], object]) -> None:
-        """Call `take` with each segment that may hold rows of the range, and with all of these.
+    def each(
+        self,
+        folder: Path,
+        schema: Schema,
+        sealed: Callable[[Path, pq.ParquetFile], object],
+        rest: Callable[[Iterable[pa.RecordBatch]], object],
+        *,
+        upto: int = NO_END,
+        damaged: list[str] | None = None,
+    ) -> None:
+        """Call `sealed` with each Parquet file that may hold rows of the range, and `rest` with the rows beside these.
 
         A segment that is sealed meanwhile is taken once, under its old or its new name. So the folder is listed again
         until there is nothing new: a listing may have neither name. Two sealed segments are both taken, also if their
         rows begin with the same number, so that doubled rows show.
 
+        Args:
+            folder: a journal's, or a trace's.
+            schema: which of the two it is.
+            sealed: takes a file, which was checked and is open.
+            rest: takes the rows of a segment of frames that no such file has.
+            upto: rows after this sequence number came after the work began.
+            damaged: if given, files that cannot be read are noted here and left out.
+
         Raises:
             JournalMissing: there is no segment.
+            JournalDamaged: a segment cannot be read.
         """
         may_hold = cache(partial(self._may_hold, schema=schema))
         done: dict[int, set[int | None]] = {}
@@ -64,10 +86,14 @@ class Between:
                 segments = self._chosen(every, may_hold)
                 for segment in segments:
                     lasts = done.setdefault(segment.first, set())
-                    if not lasts or not (segment.is_open or lasts & {None, segment.last}):
-                        is_complete = False
-                        take(segment, segments)
-                        lasts.add(segment.last)
+                    if segment.first > upto or (lasts and (segment.is_open or lasts & {None, segment.last})):
+                        continue
+                    is_complete = False
+                    if segment.path.suffix != ".parquet":
+                        rest(beside(segment, segments, schema, upto))
+                    else:
+                        _take(segment.path, sealed, damaged)
+                    lasts.add(segment.last)
             except FileNotFoundError:  # sealed since it was listed, or deleted
                 continue
             if listing and not every:
@@ -93,6 +119,16 @@ class Between:
         except JournalError:
             return True  # it is read, and then the error is reported
         return any(not each or not each.has_min_max or self.overlaps(_us(each.min), _us(each.max)) for each in known)
+
+
+def _take(path: Path, sealed: Callable[[Path, pq.ParquetFile], object], damaged: list[str] | None) -> None:
+    try:
+        with opened(path) as file:
+            sealed(path, file)
+    except JournalDamaged as error:
+        if damaged is None:
+            raise
+        damaged.append(str(error))
 
 
 def _us(at: datetime | int) -> int:

@@ -41,9 +41,9 @@ _MOST_NAMED: Final = 5
 
 @attrs.frozen(order=True)
 class Run:
-    """Sequence numbers without a gap, of one of the journals (by its place among them)."""
+    """Sequence numbers without a gap, of one of the journals."""
 
-    journal: int
+    journal: str
     first: int
     last: int
 
@@ -83,7 +83,7 @@ class IncompleteJournal(ValueError):
         self.damaged = tuple(damaged)
 
 
-def noted(batches: Iterable[pa.RecordBatch], journal: int, runs: list[Run]) -> Iterator[pa.RecordBatch]:
+def noted(batches: Iterable[pa.RecordBatch], journal: str, runs: list[Run]) -> Iterator[pa.RecordBatch]:
     """The same batches. Their sequence numbers are added to the runs."""
     for batch in batches:
         seq = batch.column("seq").to_numpy(zero_copy_only=False)
@@ -95,7 +95,7 @@ def noted(batches: Iterable[pa.RecordBatch], journal: int, runs: list[Run]) -> I
         yield batch
 
 
-def runs_in(batches: Iterable[pa.RecordBatch], journal: int) -> list[Run]:
+def runs_in(batches: Iterable[pa.RecordBatch], journal: str) -> list[Run]:
     """The runs of all sequence numbers in some batches."""
     runs: list[Run] = []
     for _ in noted(batches, journal, runs):
@@ -103,14 +103,14 @@ def runs_in(batches: Iterable[pa.RecordBatch], journal: int) -> list[Run]:
     return runs
 
 
-def gaps_in(expected: Sequence[Run], runs: Iterable[Run], journals: Sequence[str]) -> list[Gap]:
+def gaps_in(expected: Sequence[Run], runs: Iterable[Run]) -> list[Gap]:
     """What of the expected runs was not read, or more than once."""
     found = []
     ordered = sorted(runs)
     for each in expected:
-        name, after = journals[each.journal], each.first - 1
+        name, after = each.journal, each.first - 1
         for run in ordered:
-            if run.journal != each.journal:
+            if run.journal != name:
                 continue
             if run.first > after + 1:
                 found.append(_gap(name, after + 1, run.first - 1))
@@ -139,26 +139,26 @@ def _gap(journal: str, first: int, last: int, *, doubled: bool = False) -> Gap:
 
 def hulls(runs: Sequence[Run]) -> list[Run]:
     """From the first number to the last that was read of each journal. For a range of time, the numbers in between."""
-    found: dict[int, Run] = {}
+    found: dict[str, Run] = {}
     for run in runs:
         hull = found.get(run.journal, run)
         found[run.journal] = Run(run.journal, min(hull.first, run.first), max(hull.last, run.last))
     return list(found.values())
 
 
-def runs_of(rows: DataFrame, journal: int, last: int) -> list[Run]:
+def runs_of(rows: DataFrame, journal: str, last: int) -> list[Run]:
     """The runs of a journal's rows, as Spark reads them, without rows after the last one that is expected."""
     found = rows.select("seq").where("seq is not null").mapInArrow(_runs, "first long, last long").collect()
     return [Run(journal, first, min(end, last)) for first, end in found if first <= last]
 
 
 def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    runs = runs_in(batches, 0)
+    runs = runs_in(batches, "")
     columns = [pa.array((getattr(run, name) for run in runs), pa.int64()) for name in ("first", "last")]
     yield pa.RecordBatch.from_arrays(columns, ["first", "last"])
 
 
-def promised(spark: SparkSession, folder: str, schema: Schema, journal: int) -> Run:
+def promised(spark: SparkSession, folder: str, schema: Schema) -> Run:
     """The rows that should be in a store: by the names of the segments.
 
     Raises:
@@ -174,7 +174,7 @@ def promised(spark: SparkSession, folder: str, schema: Schema, journal: int) -> 
     spans = [(int(match[2]), int(match[3])) for file in files if (match := SEALED.fullmatch(file))]
     if not spans:
         raise JournalFormat(f"{folder} holds no sealed segment of a {schema.name}")
-    return Run(journal, min(first for first, _ in spans), max(last for _, last in spans))
+    return Run(folder, min(first for first, _ in spans), max(last for _, last in spans))
 
 
 def check_streamable(folder: Path, *, allow_gaps: bool = False) -> None:
@@ -204,10 +204,11 @@ def check_streamable(folder: Path, *, allow_gaps: bool = False) -> None:
 def _missing_between(folder: Path) -> list[Gap]:
     written = end(folder).next - 1
     segments = list_segments(folder)
-    runs = [Run(0, each.first, each.last) for each in segments if each.last is not None and each.last >= each.first]
+    name = str(folder)
+    runs = [Run(name, each.first, each.last) for each in segments if each.last is not None and each.last >= each.first]
     if not runs:
         return []
     # An open segment is begun once all before it was in others.
     begun = min((each.first - 1 for each in segments if each.is_open), default=written)
-    whole = Run(0, runs[0].first, max(begun, *(run.last for run in runs)))
-    return [gap for gap in gaps_in([whole], runs, [str(folder)]) if not gap.doubled]
+    whole = Run(name, runs[0].first, max(begun, *(run.last for run in runs)))
+    return [gap for gap in gaps_in([whole], runs) if not gap.doubled]

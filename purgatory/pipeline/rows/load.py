@@ -16,20 +16,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from purgatory.journal.records.errors import JournalDamaged
 from purgatory.journal.records.folder import check_kind
-from purgatory.journal.records.parquet import NO_END, arrow_schema, opened
-from purgatory.journal.records.ranges import beside
+from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline.rows.between import ALL, Between
 from purgatory.pipeline.spark.session import STRICT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark.sql.types import StructType
 
     from purgatory.journal.records import Schema
-    from purgatory.journal.records.folder import Segment
 
 
 def spark_schema(schema: Schema) -> StructType:
@@ -66,20 +61,7 @@ def load(
     check_kind(Path(folder), schema)
     whole: list[str] = []
     rest: list[pa.RecordBatch] = []
-
-    def take(segment: Segment, segments: Sequence[Segment]) -> None:
-        if segment.path.suffix != ".parquet":
-            rest.extend(beside(segment, segments, schema, NO_END))
-            return
-        try:
-            with opened(segment.path):
-                whole.append(str(segment.path))
-        except JournalDamaged as error:
-            if damaged is None:
-                raise
-            damaged.append(str(error))
-
-    between.each(Path(folder), schema, take)
+    between.each(Path(folder), schema, lambda path, _: whole.append(str(path)), rest.extend, damaged=damaged)
     frames = [reader.parquet(*whole)] if whole else []
     if rest or not frames:
         empty = arrow_schema(schema).empty_table()  # Spark takes no column without a chunk

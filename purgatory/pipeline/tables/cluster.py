@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import reduce
-from itertools import chain
 from typing import TYPE_CHECKING
 
 from pyspark.sql import DataFrame
@@ -57,7 +56,7 @@ class Cluster(Engine):
             raise ValueError("give folders, or places that Spark reads (s3a://...), not both at once")
         if not any(remote):
             return super()._promised()
-        return [promised(self._spark, name, self.schema, number) for number, name in enumerate(self.journals)]
+        return [promised(self._spark, name, self.schema) for name in self.journals]
 
     def open(self, *, allow_gaps: bool) -> Found:
         """Check that every row is there, and provide the relation ``source``."""
@@ -65,7 +64,8 @@ class Cluster(Engine):
         noted = damaged if allow_gaps else None
         frames = [load(self._spark, name, self.schema, damaged=noted, between=self._between) for name in self.journals]
         ends = {run.journal: run.last for run in self.expected}
-        runs = list(chain.from_iterable(runs_of(frame, n, ends.get(n, -1)) for n, frame in enumerate(frames)))
+        read = zip(self.journals, frames, strict=True)
+        runs = [run for name, frame in read for run in runs_of(frame, name, ends.get(name, -1))]
         whole = self._between == ALL or "://" in self.journals[0]  # a store is read whole
         found = self._found(runs, damaged, whole=whole, allow_gaps=allow_gaps)
         rows = reduce(DataFrame.unionByName, frames)

@@ -96,7 +96,7 @@ class Engine(ABC):
         Raises:
             IncompleteJournal: rows are missing, and gaps are not allowed.
         """
-        gaps = gaps_in(self.expected if whole else hulls(runs), runs, self.journals)
+        gaps = gaps_in(self.expected if whole else hulls(runs), runs)
         if gaps and not allow_gaps:
             raise IncompleteJournal(gaps, damaged)
         return Found(gaps, damaged)

@@ -67,5 +67,5 @@ def _identity(name: str, qualified: Callable[[str], str]) -> Hashable:
 
 def there(journals: Sequence[str]) -> list[Run]:
     """The rows of each journal, by the sequence numbers at its two ends."""
-    ends = [(number, tip(Path(name))) for number, name in enumerate(journals)]
-    return [Run(number, each["first"], each["last"]) for number, each in ends if each["last"] >= each["first"]]
+    runs = [Run(name, **tip(Path(name))) for name in journals]
+    return [run for run in runs if len(run) > 0]

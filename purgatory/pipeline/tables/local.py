@@ -18,15 +18,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from purgatory._distribution import missing
-from purgatory.journal.records.errors import JournalDamaged, JournalError
+from purgatory.journal.records.errors import JournalError
 
 try:
     import duckdb
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from purgatory.journal.records.parquet import BATCH, arrow_schema, grouped, opened
-    from purgatory.journal.records.ranges import beside
+    from purgatory.journal.records.parquet import BATCH, arrow_schema, grouped
     from purgatory.pipeline.rows.between import ALL
     from purgatory.pipeline.rows.completeness import Run, noted, runs_in
     from purgatory.pipeline.tables.engine import Engine, Found
@@ -37,7 +36,6 @@ except ModuleNotFoundError as error:
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from purgatory.journal.records.folder import Segment
     from purgatory.pipeline.tables.table import Mapped, Table
 
 _MACROS: Final = (
@@ -75,17 +73,17 @@ class Local(Engine):
         damaged: list[str] = []
         runs: list[Run] = []
         files: list[str] = []
-        for expected in self.expected:
 
-            def take(segment: Segment, segments: Sequence[Segment], expected: Run = expected) -> None:
-                try:
-                    files.extend(self._checked(segment, segments, expected, runs))
-                except JournalDamaged as error:
-                    if not allow_gaps:
-                        raise
-                    damaged.append(str(error))
+        def sealed(path: Path, file: pq.ParquetFile) -> None:
+            runs.extend(runs_in(file.iter_batches(batch_size=BATCH, columns=["seq"]), journal))
+            files.append(str(path))
 
-            self._between.each(Path(self.journals[expected.journal]), self.schema, take)
+        def rest(rows: Iterable[pa.RecordBatch]) -> None:
+            files.extend(map(self._copied, grouped(noted(rows, journal, runs), _WRITTEN)))
+
+        for journal, upto in [(run.journal, run.last) for run in self.expected]:
+            skipped = damaged if allow_gaps else None
+            self._between.each(Path(journal), self.schema, sealed, rest, upto=upto, damaged=skipped)
         found = self._found(runs, damaged, whole=self._between == ALL, allow_gaps=allow_gaps)
         # The file without rows has every column, also those that older segments lack: these are then null.
         files.append(self._copied(arrow_schema(self.schema).empty_table()))
@@ -135,18 +133,6 @@ class Local(Engine):
     def _run(self, sql: str) -> None:
         with _reported():
             self._database.execute(sql).fetchall()
-
-    def _checked(self, segment: Segment, segments: Sequence[Segment], expected: Run, runs: list[Run]) -> Iterable[str]:
-        """The Parquet files that hold a segment's rows, after they were checked. Add the runs of its rows."""
-        if segment.first > expected.last:
-            return ()
-        if segment.path.suffix == ".parquet":
-            with opened(segment.path) as file:
-                runs += runs_in(file.iter_batches(batch_size=BATCH, columns=["seq"]), expected.journal)
-            return [str(segment.path)]
-        # Without those that came after the work began.
-        rows = noted(beside(segment, segments, self.schema, expected.last), expected.journal, runs)
-        return map(self._copied, grouped(rows, _WRITTEN))
 
     def _copied(self, rows: pa.Table) -> str:
         path = self._aside / f"{len(list(self._aside.iterdir()))}.parquet"

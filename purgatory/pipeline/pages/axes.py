@@ -36,6 +36,19 @@ class Series:
     values: Numbers
 
 
+@attrs.frozen
+class Times:
+    """The instants of a plot over time, how long each of them lasts, and from when to when the plot goes."""
+
+    at_us: Numbers
+    width_us: float
+    span: Span
+
+    def clock(self, us: float, step_us: float | None = None) -> str:
+        """An instant as precisely as the plot needs, or other steps."""
+        return clock_text(us, self.span[1] - self.span[0], self.width_us if step_us is None else step_us)
+
+
 def ticks(top: float, count: int = 4) -> list[float]:
     """Round values from zero to at least `top`."""
     if top <= 0:
