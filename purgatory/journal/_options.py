@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from io import RawIOBase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import attrs
 
 from purgatory.journal.records.errors import JournalSetting
 from purgatory.journal.segments import FILE_MODE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from io import RawIOBase
 
 Sync: TypeAlias = Literal["never", "segment", "flush", "always"]
 WhenFull: TypeAlias = Literal["drop", "wait"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import attrs
 
@@ -22,9 +22,6 @@ from purgatory.journal.records.folder import (
     tip,
 )
 from purgatory.journal.records.frames import scan
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 def read(folder: str | Path, after: int = -1, *, allow_gaps: bool = False) -> Iterator[Record | TraceRow]:

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import json
 from array import array
+from collections.abc import Iterator
 from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import parse_qs
+from wsgiref.types import StartResponse, WSGIEnvironment
 
 from purgatory._serving import check_token
 from purgatory._wsgi import WsgiServer
@@ -26,10 +28,6 @@ from purgatory.journal.records import SCHEMAS, Record, Schema, TraceRow
 from purgatory.journal.records.errors import JournalFormat
 from purgatory.journal.records.folder import tip
 from purgatory.journal.records.frames import Batch, encode, packed
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from wsgiref.types import StartResponse, WSGIEnvironment
 
 #: Rows of one answer at most, and where no limit is given: some 60 MB while it is made.
 MOST_ROWS: Final = 100_000

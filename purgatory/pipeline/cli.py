@@ -89,7 +89,7 @@ def _report(options: argparse.Namespace) -> int:
 
 def _engine(options: argparse.Namespace, folders: Sequence[str], schema: Schema) -> Engine:
     from purgatory.pipeline.rows.between import Between
-    from purgatory.pipeline.tables.engine_choice import engine_for
+    from purgatory.pipeline.tables.engine import engine_for
 
     between = Between(options.since, options.until)
     return engine_for(folders, options.engine, between, schema=schema, command=options.command)

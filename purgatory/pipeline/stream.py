@@ -58,9 +58,7 @@ many more or fewer are `parked`."""
 _KEPT: Final = "purgatory.json"
 
 
-def _at_least_one(_: object, attribute: attrs.Attribute[int], value: int) -> None:
-    if value < 1:
-        raise ValueError(f"{attribute.name} is {value}: it must be at least 1")
+_at_least_one: Final = attrs.validators.ge(1)
 
 
 @attrs.frozen(kw_only=True)

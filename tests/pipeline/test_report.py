@@ -25,7 +25,8 @@ from purgatory.pipeline.rows import completeness
 from purgatory.pipeline.rows.completeness import IncompleteJournal, Run
 from purgatory.pipeline.rows.load import load
 from purgatory.pipeline.rows.validity import JOURNAL_PROBLEM
-from purgatory.pipeline.tables import engine_choice, levels, percentiles, queries, relations
+from purgatory.pipeline.tables import engine as engine_module
+from purgatory.pipeline.tables import levels, percentiles, queries, relations
 from purgatory.pipeline.tables.cluster import Cluster
 from purgatory.pipeline.tables.local import Local
 from tests.support import workloads
@@ -510,16 +511,16 @@ def test_an_earlier_report_that_is_incomplete_is_called_so(tmp_path):
 def test_the_engine_is_chosen_by_size(tmp_path, monkeypatch):
     """Small journals are gone over in this process. A place that only Spark reads is rejected there."""
     workloads.write(tmp_path, workloads.journal(50, seconds=60), JOURNAL, files=1)
-    assert "local" == engine_choice.engine_for([str(tmp_path)]).name
+    assert "local" == engine_module.engine_for([str(tmp_path)]).name
     with pytest.raises(ValueError, match="for --engine local, got s3a://bucket"):
-        engine_choice.engine_for(["s3a://bucket/journal"], "local")
+        engine_module.engine_for(["s3a://bucket/journal"], "local")
 
 
 def test_a_journal_larger_than_that_goes_to_spark(spark, tmp_path, monkeypatch):
     """A journal that is too large for this process is read by Spark."""
     workloads.write(tmp_path, workloads.journal(50, seconds=60), JOURNAL, files=1)
-    monkeypatch.setattr(engine_choice, "MOST_LOCAL", 49)
-    assert "spark" == engine_choice.engine_for([str(tmp_path)]).name
+    monkeypatch.setattr(engine_module, "MOST_LOCAL", 49)
+    assert "spark" == engine_module.engine_for([str(tmp_path)]).name
 
 
 def test_open_segments_are_read_too(spark, tmp_path):

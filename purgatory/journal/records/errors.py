@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from timer import _errors
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 #: Pickles an error by its text and attributes. Here for the pipeline, which knows no timer.
 reduced = _errors.reduced

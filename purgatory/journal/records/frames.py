@@ -28,15 +28,13 @@ import struct
 import sys
 import zlib
 from array import array
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
 
 import attrs
 
 from purgatory.journal.records import SCHEMAS, VERSION, Record, Schema, TraceRow
 from purgatory.journal.records.errors import JournalFormat
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 MAGIC: Final = b"PURJ"
 _HEAD: Final = struct.Struct("<4sHHIIQI")
@@ -86,11 +84,6 @@ class Batch:
         """The sequence number of the last row."""
         return self.first + len(self.index) - 1
 
-    def instants(self, name: str) -> list[int]:
-        """A column of instants in microseconds since the epoch."""
-        epoch = self.epoch_ns
-        return [(value + epoch) // 1000 for value in self.numbers[name]]
-
     def rows(self) -> Iterator[Record | TraceRow]:
         """The rows as values, in sequence."""
         columns: dict[str, Sequence[Any]] = {}
@@ -101,7 +94,8 @@ class Batch:
             if field.name not in self.numbers:
                 columns[field.name] = [field.default] * len(self)
             elif field.kind == "instant":
-                columns[field.name] = self.instants(field.name)
+                epoch = self.epoch_ns
+                columns[field.name] = [(value + epoch) // 1000 for value in self.numbers[field.name]]
             elif field.kind == "ints":
                 columns[field.name] = list(self._lists(field.name))
             else:

@@ -8,15 +8,13 @@ what the type says now also counts for records that were written before it said 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Final
 
 import attrs
 
 from purgatory.journal.records import OUTCOMES
 from purgatory.journal.records.errors import JournalSetting
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
 
 EXPIRED, CANCELLED = OUTCOMES[2:4]
 

@@ -12,14 +12,11 @@ left.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import attrs
 
 from purgatory.journal.records.folder import SEALED
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 @attrs.frozen

@@ -12,8 +12,9 @@ parked. Findings about the same stretch are on one card.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from html import escape
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import attrs
 
@@ -23,9 +24,6 @@ from purgatory.pipeline.pages.findings import TONES, Finding, Tone, find
 from purgatory.pipeline.pages.parts import shell, tile
 from purgatory.pipeline.pages.tables import Tables, total
 from purgatory.pipeline.pages.texts import count_text, duration_text, share_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 _SHOWN: Final = 4
 _LINES: Final = 2

@@ -8,15 +8,12 @@ place, and the output of an earlier run stays until then. Whether a place can be
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from purgatory.pipeline.spark.errors import PlaceUnusable
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
 
 
 @contextmanager

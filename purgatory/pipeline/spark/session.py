@@ -13,17 +13,15 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from purgatory import pipeline
 from purgatory.pipeline.spark.errors import NoConnect
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 

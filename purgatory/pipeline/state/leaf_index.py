@@ -28,10 +28,8 @@ An index belongs to one thread. Leaves that were found stay open until `save`.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
+from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
 LEAF: Final = 64
 """Entries of a leaf after a split. With fewer, a round trip costs more than the entries that it brings. With more, most

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from purgatory.pipeline.summaries.advice import meets
 from purgatory.pipeline.summaries.groups import grouped
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class WrongGrid(ValueError):

@@ -15,7 +15,8 @@ of millions of operations per second and setting.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -23,9 +24,6 @@ import pyarrow.compute as pc
 
 from purgatory.pipeline.rows.validity import LONGEST_MS
 from purgatory.pipeline.tables.table import Table, schema
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
 
 _UNANSWERED: Final = 2**60
 WAITS: Final = Table("select arrival_us, delay_ms, wait_us from waits", "arrival_us delay_ms:int wait_us")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import attrs
 
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
     from purgatory.journal.records import Schema
     from purgatory.pipeline.rows.completeness import Gap, Run
     from purgatory.pipeline.tables.table import Mapped, Table
+
+
+MOST_LOCAL: Final = 100_000_000
+"""Records up to which a journal is read in this process, where no engine is named."""
 
 
 @attrs.frozen
@@ -134,3 +139,40 @@ class Engine(ABC):
     def close(self) -> None:
         """Remove what is kept between the tables."""
         self._closing.close()
+
+
+def engine_for(
+    journals: Sequence[str],
+    choice: str = "auto",
+    between: Between = ALL,
+    *,
+    schema: Schema = JOURNAL,
+    command: str = "report",
+) -> Engine:
+    """The engine: `local`, `spark`, or what suits the journals (`auto`).
+
+    Args:
+        journals: folders of journals, or one folder of a trace.
+        choice: the name of an engine, or `auto`.
+        between: the range of time that is read.
+        schema: what the folders hold.
+        command: what a session of Spark is called.
+
+    Raises:
+        ValueError: the local engine was chosen, and cannot reach a journal.
+    """
+    remote = [name for name in journals if "://" in name]
+    if choice == "local" and remote:
+        raise ValueError(f"journals must be folders for --engine local, got {remote[0]}: use --engine spark")
+    if choice == "auto":
+        submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit: a person who starts a cluster wants it used
+        fits = not remote and not submitted and sum(map(len, there(folders(journals, schema)))) <= MOST_LOCAL
+        choice = "local" if fits else "spark"
+    if choice == "local":
+        from purgatory.pipeline.tables.local import Local
+
+        return Local(journals, between, schema)
+    from purgatory.pipeline.spark.session import session
+    from purgatory.pipeline.tables.cluster import Cluster  # pyspark is imported only where it is used
+
+    return Cluster(session(command), journals, between, schema)

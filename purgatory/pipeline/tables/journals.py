@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from pathlib import Path
 from posixpath import normpath
-from typing import TYPE_CHECKING
 
 from purgatory.journal.records import JOURNAL, Schema
 from purgatory.journal.records.folder import check_kind, folders_in, is_trace, journals_in, list_segments, tip
 from purgatory.pipeline.rows.completeness import Run
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Sequence
 
 
 def folders(given: Iterable[str], schema: Schema = JOURNAL, qualified: Callable[[str], str] = str) -> list[str]:
