@@ -30,6 +30,7 @@ import json
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
@@ -219,9 +220,9 @@ def start(spark: SparkSession, source: str, out: str, checkpoint: str, settings:
         .option("checkpointLocation", checkpoint)
     )
     if settings.format == "delta":
-        from purgatory.pipeline.spark.delta import Sink
+        from purgatory.pipeline.spark import delta
 
-        writer = writer.foreachBatch(Sink(out, checkpoint))
+        writer = writer.foreachBatch(partial(delta.append, out, checkpoint))
     else:
         writer = writer.format("parquet").partitionBy("part").option("path", out)
     every = f"{round(settings.trigger_s * 1000)} milliseconds"

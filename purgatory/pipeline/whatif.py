@@ -19,18 +19,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
+import numpy as np
+import pyarrow as pa
 
 from purgatory.journal.records import TRACE
 from purgatory.journal.records.normal import UNSAID, Normal
 from purgatory.pipeline.pages.plan import NORMAL, UNEXPLAINED, plan
-from purgatory.pipeline.summaries import table_files, trials
+from purgatory.pipeline.summaries import advice, table_files
 from purgatory.pipeline.summaries.choices import Grid, choose
-from purgatory.pipeline.summaries.groups import grouped
+from purgatory.pipeline.summaries.groups import grouped, groups, numbers
+from purgatory.pipeline.summaries.idle import PURGES, SPELLS, purging
+from purgatory.pipeline.summaries.wheels import COUNTED, WAITS, counting, summed
 from purgatory.pipeline.tables import answers, queries, relations
+from purgatory.pipeline.tables.table import Mapped, Table, schema
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from purgatory.pipeline.tables.engine import Engine
 
 _WAITS = """select purgatory, type, created_us as arrival_us, delay_ms,
@@ -70,7 +73,7 @@ def whatif(
     try:
         unread = engine.open(allow_gaps=allow_gaps)
         normal = _prepared(engine, normal, exact=exact)
-        results = _of_trace(engine, grid) if exact else _of_journal(engine, grid)
+        results = _tried(engine, grid, exact=exact)
         unexplained = answers.unexplained(engine) if exact else {}
     finally:
         engine.close()
@@ -101,14 +104,61 @@ def _prepared(engine: Engine, normal: Normal, *, exact: bool) -> Normal:
     return relations.said(engine, normal).renamed(table_files.shortened)
 
 
-def _of_trace(engine: Engine, grid: Grid) -> dict[str, pa.Table]:
-    engine.keep("waits", answers.WAITS)
-    engine.view("uses", answers.USES)
-    return {"timeouts": engine.query(answers.timeouts(grid.timeouts_ms)), **trials.results(engine, grid)}
+def _tried(engine: Engine, grid: Grid, *, exact: bool) -> dict[str, pa.Table]:
+    """A table for each question, from two relations.
+
+    - ``waits``: one row per operation: `purgatory`, `type`, `arrival_us`, `delay_ms`, and `wait_us`, null if it needed
+      more time than is known
+    - ``uses``: one row per operation and key: `purgatory`, `key`, and from when to when the operation waited under it.
+    """
+    if exact:
+        engine.keep("waits", answers.WAITS)
+        engine.view("uses", answers.USES)
+        timeouts = engine.query(answers.timeouts(grid.timeouts_ms))
+    else:
+        engine.view("waits", _WAITS)
+        engine.keep("uses", _USES)
+        timeouts = estimated(engine.query(queries.TABLES["waits"]), grid)
+    wheels = engine.mapped(Mapped(WAITS, counting(grid.ticks_ms, grid.wheel_sizes), COUNTED))
+    purges = engine.mapped(Mapped(SPELLS, purging(sorted(set(grid.purge_intervals))), PURGES, by=["purgatory"]))
+    return {
+        "timeouts": timeouts,
+        "wheels": summed(wheels),
+        "purges": purges.sort_by([("purgatory", "ascending"), ("purge_interval", "ascending")]),
+        "shards": engine.query(_shards(grid)),
+    }
 
 
-def _of_journal(engine: Engine, grid: Grid) -> dict[str, pa.Table]:
-    engine.view("waits", _WAITS)
-    engine.keep("uses", _USES)
-    estimate = trials.timeouts(engine.query(queries.TABLES["waits"]), grid)
-    return {"timeouts": estimate, **trials.results(engine, grid)}
+def estimated(waits: pa.Table, grid: Grid) -> pa.Table:
+    """The share that would expire under each timeout of each type: an estimate, and none beyond what was observed."""
+    rows = []
+    for (purgatory, kind), every in groups(advice.survival(waits), ("purgatory", "type"), "wait_ms"):
+        operations, curve = int(numbers(every, "left").sum()), advice.known(every)
+        wait_ms, survival = numbers(curve, "wait_ms"), curve.column("survival").to_numpy()
+        for timeout in sorted(set(grid.timeouts_ms)):
+            upto = int(np.searchsorted(wait_ms, timeout, side="right"))
+            known = len(wait_ms) > 0 and int(wait_ms[-1]) >= timeout
+            share = (float(survival[upto - 1]) if upto else 1.0) if known else None
+            row = {"purgatory": purgatory, "type": kind, "timeout_ms": timeout, "operations": operations}
+            rows.append({**row, "expiry_share": share})
+    return pa.Table.from_pylist(rows, schema("purgatory:text type:text timeout_ms:int operations expiry_share:real"))
+
+
+def _shards(grid: Grid) -> Table:
+    """For each purgatory and number of shards: the busiest one's share of the watches, and the busiest key's.
+
+    Keys are placed by a hash of their text. It is the same in both engines. The library places them by Python's hash,
+    which differs between processes for texts.
+    """
+    values = ", ".join(f"({count})" for count in sorted(set(grid.shards)))
+    return Table(
+        f"""with counts as (select purgatory, key, count(*) as n from uses group by all),
+        placed as (
+            select purgatory, shards, cast(conv(substr(md5(key), 1, 8), 16, 10) as bigint) % shards as shard, n
+            from counts cross join (values {values}) as tried(shards)),
+        loads as (
+            select purgatory, shards, shard, sum(n) as watches, max(n) as hottest from placed group by all)
+        select purgatory, shards, max(watches) / sum(watches), max(hottest) / sum(watches)
+        from loads group by all order by purgatory, shards""",
+        "purgatory:text shards busiest_shard:real busiest_key:real",
+    )

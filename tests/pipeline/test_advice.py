@@ -8,9 +8,9 @@ from purgatory.journal.records import JOURNAL, SHUTDOWN
 from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline.summaries import advice
 from purgatory.pipeline.summaries.choices import Grid
-from purgatory.pipeline.summaries.trials import timeouts as timeouts_of_journal
 from purgatory.pipeline.tables import queries, relations
 from purgatory.pipeline.tables.local import Local
+from purgatory.pipeline.whatif import estimated
 from tests.support import workloads
 
 COUNT = 20_000
@@ -137,7 +137,7 @@ def test_what_if_tells_the_true_share_or_nothing(make, tmp_path):
     """The share that would expire under each timeout tried is the true one, and none beyond what was observed."""
     service = make()
     tried = (100, 200, 300, 500, 512, 900, 1_400, 59_000)
-    found = timeouts_of_journal(service.waits(tmp_path), Grid(timeouts_ms=tried)).to_pylist()
+    found = estimated(service.waits(tmp_path), Grid(timeouts_ms=tried)).to_pylist()
     known = {row["timeout_ms"]: row["expiry_share"] for row in found if row["expiry_share"] is not None}
     assert {100, 200, 300} <= known.keys()
     assert 59_000 not in known

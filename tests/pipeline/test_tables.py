@@ -11,7 +11,7 @@ import pytest
 
 from purgatory.pipeline.summaries import advice, table_files
 from purgatory.pipeline.summaries.choices import Grid, choose
-from purgatory.pipeline.summaries.trials import timeouts as timeouts_of_journal
+from purgatory.pipeline.whatif import estimated
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_timeout_that_meets_the_target_to_the_letter_is_chosen(waits):
     """The planner chooses it, too, though the estimate is a rounding above the target."""
     curve = waits(*((wait, "satisfied", 1) for wait in range(1, 21)))
     grid = Grid(timeouts_ms=(17, 18, 19), target_expiry=0.1)
-    found = {"timeouts": timeouts_of_journal(curve, grid).to_pylist(), "wheels": [], "purges": [], "shards": []}
+    found = {"timeouts": estimated(curve, grid).to_pylist(), "wheels": [], "purges": [], "shards": []}
     assert 0.1 < found["timeouts"][1]["expiry_share"]
     assert [18] == [each.value for each in choose(found, grid)]
 
@@ -103,7 +103,7 @@ def test_advice_beyond_the_observed_is_null(waits):
 def test_a_journal_answers_for_timeouts_up_to_those_in_use(waits):
     """The share that needs longer, up to the longest wait observed. Beyond it, nothing is said."""
     counts = waits((10, "satisfied", 8), (50, "expired", 2))
-    found = timeouts_of_journal(counts, Grid(timeouts_ms=(5, 10, 50, 51))).to_pylist()
+    found = estimated(counts, Grid(timeouts_ms=(5, 10, 50, 51))).to_pylist()
     assert [1.0, pytest.approx(0.2), pytest.approx(0.2), None] == [row["expiry_share"] for row in found]
     assert {10} == {row["operations"] for row in found}
 

@@ -30,29 +30,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 
-@attrs.frozen
-class Sink:
-    """Writes batches to a table. To be passed to `foreachBatch`.
-
-    Attributes:
-        table: the table's place.
-        checkpoint: the place of the stream's checkpoint.
-    """
-
-    table: str
-    checkpoint: str
-
-    def __call__(self, batch: DataFrame, number: int) -> None:
-        """Write a batch, unless the table has it."""
-        rows = batch.toArrow()  # also of a batch that the table has: this is what commits the state of the query
-        metadata = places.read(batch.sparkSession, f"{self.checkpoint}/metadata")
-        assert metadata is not None, "Spark writes this file before the first batch"
-        stream = str(json.loads(metadata)["id"])
-        written = transaction_version(self.table, stream)
-        if written is not None and written >= number:
-            return
-        properties = CommitProperties(app_transactions=[Transaction(stream, number)])
-        write_deltalake(self.table, rows, mode="append", partition_by=["part"], commit_properties=properties)
+def append(table: str, checkpoint: str, batch: DataFrame, number: int) -> None:
+    """Write a batch to a table, unless the table has it. For `foreachBatch`, with the first two arguments given."""
+    rows = batch.toArrow()  # also of a batch that the table has: this is what commits the state of the query
+    metadata = places.read(batch.sparkSession, f"{checkpoint}/metadata")
+    assert metadata is not None, "Spark writes this file before the first batch"
+    stream = str(json.loads(metadata)["id"])
+    written = transaction_version(table, stream)
+    if written is not None and written >= number:
+        return
+    properties = CommitProperties(app_transactions=[Transaction(stream, number)])
+    write_deltalake(table, rows, mode="append", partition_by=["part"], commit_properties=properties)
 
 
 @attrs.frozen

@@ -1,1 +1,1 @@
-"""Small tables computed from what the engine has summed: advice on timeouts, and the trials of a what-if."""
+"""Small tables computed from what the engine has summed: advice on timeouts, and what other settings would do."""
