@@ -53,6 +53,6 @@ def replay(engine: Engine, out: str, *, keep_us: int | None, allow_gaps: bool = 
         malformed = engine.query(Table("select count(*) from malformed", "n"))["n"][0].as_py()
         counts = {row["outcome"]: row["n"] for row in outcomes.sort_by("outcome").to_pylist()}
         unexplained = [f"{' · '.join(kind)}: {told}" for kind, told in answers.unexplained(engine).items()]
-        return Replayed(counts, malformed, unread.missing, unexplained)
+        return Replayed(counts, malformed, unread, unexplained)
     finally:
         engine.close()

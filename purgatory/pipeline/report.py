@@ -27,12 +27,12 @@ from purgatory.pipeline.summaries import advice, table_files
 from purgatory.pipeline.tables import levels, queries, relations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
     from purgatory.pipeline.summaries.groups import Row
-    from purgatory.pipeline.tables.engine import Engine, Found
+    from purgatory.pipeline.tables.engine import Engine
 
 _WIDTHS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 86_400)
 _SLOTS_US: Final = (10_000, 50_000, 100_000, 500_000, *(s * 1_000_000 for s in _WIDTHS_S))
@@ -141,7 +141,7 @@ def _made(engine: Engine, widths: relations.Widths, *, malformed: bool) -> dict[
 
 
 def _found(
-    rows: Mapping[str, list[Row]], unread: Found, engine: Engine, span: Row, wishes: Wishes, *, window_us: int
+    rows: Mapping[str, list[Row]], unread: Sequence[str], engine: Engine, span: Row, wishes: Wishes, *, window_us: int
 ) -> Tables:
     given: dict[str, Any] = {name: table for name, table in rows.items() if name != "quarantine"}
     ends = {run.journal: (run.first, run.last) for run in engine.expected}
@@ -157,7 +157,7 @@ def _found(
         rows=span["operations"] + span["malformed"],
         journals=tuple(_names(engine)),
         ranges=tuple(map(ends.get, engine.journals)),
-        gaps=tuple(unread.missing),
+        gaps=tuple(unread),
         left_out=tuple(engine.left_out),
         dropped=engine.dropped,
         made=wishes.made or datetime.now(UTC),

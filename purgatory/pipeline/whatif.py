@@ -92,7 +92,7 @@ def whatif(
     path = folder / "index.html"
     without = {" · ".join(kind): NORMAL for kind, is_normal in sorted(ends.items()) if is_normal}
     without |= {" · ".join(kind): UNEXPLAINED.format(told) for kind, told in unexplained.items()}
-    path.write_text(plan(found, chosen, exact=exact, missing=unread.missing, without=without), encoding="utf-8")
+    path.write_text(plan(found, chosen, exact=exact, missing=unread, without=without), encoding="utf-8")
     return path
 
 

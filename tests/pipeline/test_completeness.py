@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwar
 def load_whole(spark, folder, schema, *, allow_gaps=False):
     """The rows that Spark's engine reads, and what it could not read."""
     unread = Cluster(spark, [folder], schema=schema).open(allow_gaps=allow_gaps)
-    return spark.table("source"), [*unread.damaged, *map(str, unread.gaps)]
+    return spark.table("source"), unread
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_rows_that_come_while_spark_reads_are_not_missed(spark, tmp_path):
         write_ten()
         engine = Cluster(spark, [str(tmp_path)])
         write_ten()
-        gaps = engine.open(allow_gaps=False).gaps
+        gaps = engine.open(allow_gaps=False)
         assert ([], 20) == (gaps, spark.table("source").count())
 
 
@@ -99,9 +99,10 @@ def test_a_damaged_segment_is_named_and_can_be_left_out(spark, trace):
     segments[1].write_bytes(segments[1].read_bytes()[:-100])
     with pytest.raises(JournalDamaged, match=segments[1].name):
         load_whole(spark, str(folder), TRACE)
-    frame, lines = load_whole(spark, str(folder), TRACE, allow_gaps=True)
+    frame, (line,) = load_whole(spark, str(folder), TRACE, allow_gaps=True)
     assert 200 == frame.count()
-    assert [True, True] == [segments[1].name in line for line in lines]
+    assert segments[1].name in line
+    assert line.endswith("(100 rows, 100 to 199)")
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -26,15 +26,13 @@ import pyarrow as pa
 
 from purgatory.journal.records import TRACE
 from purgatory.journal.records.errors import JournalFormat, JournalMissing, reduced
-from purgatory.journal.records.folder import SEALED, check_kind, doubled, end, list_segments
+from purgatory.journal.records.folder import check_kind, doubled, end, list_segments
 from purgatory.journal.records.parquet import opened
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pyspark.sql import DataFrame, SparkSession
-
-    from purgatory.journal.records import Schema
+    from pyspark.sql import DataFrame
 
 _MOST_NAMED: Final = 5
 
@@ -156,25 +154,6 @@ def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     runs = runs_in(batches, "")
     columns = [pa.array((getattr(run, name) for run in runs), pa.int64()) for name in ("first", "last")]
     yield pa.RecordBatch.from_arrays(columns, ["first", "last"])
-
-
-def promised(spark: SparkSession, folder: str, schema: Schema) -> Run:
-    """The rows that should be in a store: by the names of the segments.
-
-    Raises:
-        JournalFormat: a store holds no segment.
-        PlaceMissing: there is no such place, as the driver sees it.
-        PlaceUnusable: this session can't look there.
-    """
-    from purgatory.pipeline.rows.load import load
-    from purgatory.pipeline.spark import places
-
-    places.readable(spark, folder)
-    files = [file.rpartition("/")[2] for file in load(spark, folder, schema).inputFiles()]
-    spans = [(int(match[2]), int(match[3])) for file in files if (match := SEALED.fullmatch(file))]
-    if not spans:
-        raise JournalFormat(f"{folder} holds no sealed segment of a {schema.name}")
-    return Run(folder, min(first for first, _ in spans), max(last for _, last in spans))
 
 
 def check_streamable(folder: Path, *, allow_gaps: bool = False) -> None:

@@ -9,11 +9,13 @@ from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory.journal.records import JOURNAL
+from purgatory.journal.records.errors import JournalFormat
+from purgatory.journal.records.folder import SEALED
 from purgatory.pipeline.rows.between import ALL, Between
-from purgatory.pipeline.rows.completeness import promised, runs_of
+from purgatory.pipeline.rows.completeness import Run, runs_of
 from purgatory.pipeline.rows.load import load
 from purgatory.pipeline.spark import places
-from purgatory.pipeline.tables.engine import Engine, Found
+from purgatory.pipeline.tables.engine import Engine
 from purgatory.pipeline.tables.table import typed
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from purgatory.journal.records import Schema
-    from purgatory.pipeline.rows.completeness import Run
     from purgatory.pipeline.tables.table import Mapped, Table
 
 
@@ -56,9 +57,24 @@ class Cluster(Engine):
             raise ValueError("give folders, or places that Spark reads (s3a://...), not both at once")
         if not any(remote):
             return super()._promised()
-        return [promised(self._spark, name, self.schema) for name in self.journals]
+        return list(map(self._named, self.journals))
 
-    def open(self, *, allow_gaps: bool) -> Found:
+    def _named(self, place: str) -> Run:
+        """The rows that should be in a store: by the names of the segments.
+
+        Raises:
+            JournalFormat: a store holds no segment.
+            PlaceMissing: there is no such place, as the driver sees it.
+            PlaceUnusable: this session can't look there.
+        """
+        places.readable(self._spark, place)
+        files = [file.rpartition("/")[2] for file in load(self._spark, place, self.schema).inputFiles()]
+        spans = [(int(match[2]), int(match[3])) for file in files if (match := SEALED.fullmatch(file))]
+        if not spans:
+            raise JournalFormat(f"{place} holds no sealed segment of a {self.schema.name}")
+        return Run(place, min(first for first, _ in spans), max(last for _, last in spans))
+
+    def open(self, *, allow_gaps: bool) -> list[str]:
         """Check that every row is there, and provide the relation ``source``."""
         damaged: list[str] = []
         noted = damaged if allow_gaps else None
@@ -67,10 +83,10 @@ class Cluster(Engine):
         read = zip(self.journals, frames, strict=True)
         runs = [run for name, frame in read for run in runs_of(frame, name, ends.get(name, -1))]
         whole = self._between == ALL or "://" in self.journals[0]  # a store is read whole
-        found = self._found(runs, damaged, whole=whole, allow_gaps=allow_gaps)
+        unread = self._unread(runs, damaged, whole=whole, allow_gaps=allow_gaps)
         rows = reduce(DataFrame.unionByName, frames)
         rows.where(self._between.of_rows(self.schema)).createOrReplaceTempView("source")
-        return found
+        return unread
 
     def given(self, name: str, rows: pa.Table) -> None:
         """Provide some rows as a relation."""

@@ -8,8 +8,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-import attrs
-
 from purgatory.journal.records import JOURNAL
 from purgatory.journal.records.folder import dropped
 from purgatory.pipeline.rows.between import ALL, Between
@@ -17,7 +15,7 @@ from purgatory.pipeline.rows.completeness import IncompleteJournal, gaps_in, hul
 from purgatory.pipeline.tables.journals import folders, left_out, there
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     import pyarrow as pa
 
@@ -30,23 +28,15 @@ MOST_LOCAL: Final = 100_000_000
 """Records up to which a journal is read in this process, where no engine is named."""
 
 
-@attrs.frozen
-class Found:
-    """The rows that an engine could not read, where gaps are allowed."""
-
-    gaps: Sequence[Gap] = ()
-    damaged: Sequence[str] = ()
-
-    @property
-    def missing(self) -> Sequence[str]:
-        """One line for each damaged segment with its missing rows, and for each other gap."""
-        rest, lines = list(self.gaps), []
-        for text in self.damaged:
-            mine = [gap for gap in rest if text.startswith(f"{gap.where.removeprefix('in ')} ")]
-            rest = [gap for gap in rest if gap not in mine]
-            rows = "; ".join(f"{gap.last - gap.first + 1:,} rows, {gap.first:,} to {gap.last:,}" for gap in mine)
-            lines.append(f"{text} ({rows})" if mine else text)
-        return (*lines, *map(str, rest))
+def unread(gaps: Sequence[Gap], damaged: Iterable[str]) -> list[str]:
+    """One line for each damaged segment with its missing rows, and for each other gap."""
+    rest, lines = list(gaps), []
+    for text in damaged:
+        mine = [gap for gap in rest if text.startswith(f"{gap.where.removeprefix('in ')} ")]
+        rest = [gap for gap in rest if gap not in mine]
+        rows = "; ".join(f"{gap.last - gap.first + 1:,} rows, {gap.first:,} to {gap.last:,}" for gap in mine)
+        lines.append(f"{text} ({rows})" if mine else text)
+    return [*lines, *map(str, rest)]
 
 
 class Engine(ABC):
@@ -87,15 +77,18 @@ class Engine(ABC):
         return place
 
     @abstractmethod
-    def open(self, *, allow_gaps: bool) -> Found:
+    def open(self, *, allow_gaps: bool) -> list[str]:
         """Check that every row is there, and provide the relation ``source``.
+
+        Returns:
+            what could not be read, where gaps are allowed.
 
         Raises:
             IncompleteJournal: rows are missing, and gaps are not allowed.
             JournalDamaged: a segment cannot be read, and gaps are not allowed.
         """
 
-    def _found(self, runs: Sequence[Run], damaged: Sequence[str], *, whole: bool, allow_gaps: bool) -> Found:
+    def _unread(self, runs: Sequence[Run], damaged: Sequence[str], *, whole: bool, allow_gaps: bool) -> list[str]:
         """Compare the rows that were read with those that should be there: of the `whole`, or of the range of time.
 
         Raises:
@@ -104,7 +97,7 @@ class Engine(ABC):
         gaps = gaps_in(self.expected if whole else hulls(runs), runs)
         if gaps and not allow_gaps:
             raise IncompleteJournal(gaps, damaged)
-        return Found(gaps, damaged)
+        return unread(gaps, damaged)
 
     @abstractmethod
     def given(self, name: str, rows: pa.Table) -> None:

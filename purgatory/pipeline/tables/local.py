@@ -28,7 +28,7 @@ try:
     from purgatory.journal.records.parquet import BATCH, arrow_schema, grouped
     from purgatory.pipeline.rows.between import ALL
     from purgatory.pipeline.rows.completeness import Run, noted, runs_in
-    from purgatory.pipeline.tables.engine import Engine, Found
+    from purgatory.pipeline.tables.engine import Engine
     from purgatory.pipeline.tables.table import typed
 except ModuleNotFoundError as error:
     raise missing(error, "report") from error
@@ -61,7 +61,7 @@ class Local(Engine):
     each_key = "unnest(case when len(keys) > 0 then keys else [null] end)"
     each_pair = "unnest(keys) as key, unnest(levels) as level"
 
-    def open(self, *, allow_gaps: bool) -> Found:
+    def open(self, *, allow_gaps: bool) -> list[str]:
         """Check that every row is there, and provide the relation ``source``."""
         self._aside = Path(self._closing.enter_context(tempfile.TemporaryDirectory(prefix="purgatory-report-")))
         self._database = duckdb.connect(config={"temp_directory": str(self._aside / "spilled")})
@@ -84,12 +84,12 @@ class Local(Engine):
         for journal, upto in [(run.journal, run.last) for run in self.expected]:
             skipped = damaged if allow_gaps else None
             self._between.each(Path(journal), self.schema, sealed, rest, upto=upto, damaged=skipped)
-        found = self._found(runs, damaged, whole=self._between == ALL, allow_gaps=allow_gaps)
+        unread = self._unread(runs, damaged, whole=self._between == ALL, allow_gaps=allow_gaps)
         # The file without rows has every column, also those that older segments lack: these are then null.
         files.append(self._copied(arrow_schema(self.schema).empty_table()))
         rows = f"read_parquet([{', '.join(map(_quoted, files))}], union_by_name = true)"
         self.view("source", f"select * from {rows} where {self._between.of_rows(self.schema)}")
-        return found
+        return unread
 
     def given(self, name: str, rows: pa.Table) -> None:
         """Provide some rows as a relation."""
