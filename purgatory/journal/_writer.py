@@ -176,11 +176,9 @@ class FolderWriter(Closing):
         self._thread.join(_CLOSE_S)
         return self.stats()
 
-    def after_fork(self) -> None:
-        """Close this copy of the journal, because a forked child has no thread of its parent.
-
-        The parent writes the rows that wait. Rows of the child's operations are counted as dropped.
-        """
+    def after_fork(self) -> None:  # no caller of a journal needs it
+        # A forked child has no thread of its parent, so this copy of the journal is closed. The parent writes the rows
+        # that wait. Rows of the child's operations are counted as dropped.
         self._is_copy = self._closing = True
         self._lock.close()  # the child's copy: the parent keeps its own
         self._buffer.after_fork()
