@@ -134,7 +134,9 @@ class Journal(FolderWriter):
         if not self._buffer.put(row):
             self._refuse(row)
 
-    _part = staticmethod(part_of)
+    @staticmethod
+    def _part(rows: Lines, start: int, stop: int) -> Lines:
+        return part_of(rows, start, stop)
 
     def _batch(self, lines: Lines, first: int) -> Batch:
         groups, *columns = lines

@@ -72,8 +72,7 @@ def whatif(
     exact = engine.schema is TRACE
     try:
         unread = engine.open(allow_gaps=allow_gaps)
-        normal = _prepared(engine, normal, exact=exact)
-        results = _tried(engine, grid, exact=exact)
+        results, normal = _tried(engine, grid, normal, exact=exact)
         unexplained = answers.unexplained(engine) if exact else {}
     finally:
         engine.close()
@@ -96,37 +95,35 @@ def whatif(
     return path
 
 
-def _prepared(engine: Engine, normal: Normal, *, exact: bool) -> Normal:
-    """Provide the relations. Returns the ends that are normal, with what the records say."""
-    if not exact:
-        return relations.prepare(engine, normal).renamed(table_files.shortened)
-    answers.prepare(engine)
-    return relations.said(engine, normal).renamed(table_files.shortened)
+def _tried(engine: Engine, grid: Grid, normal: Normal, *, exact: bool) -> tuple[dict[str, pa.Table], Normal]:
+    """A table for each question, and the ends that are normal, with what the records say.
 
-
-def _tried(engine: Engine, grid: Grid, *, exact: bool) -> dict[str, pa.Table]:
-    """A table for each question, from two relations.
+    The tables read two relations:
 
     - ``waits``: one row per operation: `purgatory`, `type`, `arrival_us`, `delay_ms`, and `wait_us`, null if it needed
       more time than is known
     - ``uses``: one row per operation and key: `purgatory`, `key`, and from when to when the operation waited under it.
     """
     if exact:
+        answers.prepare(engine)
+        normal = relations.said(engine, normal)
         engine.keep("waits", answers.WAITS)
         engine.view("uses", answers.USES)
         timeouts = engine.query(answers.timeouts(grid.timeouts_ms))
     else:
+        normal = relations.prepare(engine, normal)
         engine.view("waits", _WAITS)
         engine.keep("uses", _USES)
         timeouts = estimated(engine.query(queries.TABLES["waits"]), grid)
     wheels = engine.mapped(Mapped(WAITS, counting(grid.ticks_ms, grid.wheel_sizes), COUNTED))
     purges = engine.mapped(Mapped(SPELLS, purging(sorted(set(grid.purge_intervals))), PURGES, by=["purgatory"]))
-    return {
+    results = {
         "timeouts": timeouts,
         "wheels": summed(wheels),
         "purges": purges.sort_by([("purgatory", "ascending"), ("purge_interval", "ascending")]),
         "shards": engine.query(_shards(grid)),
     }
+    return results, normal.renamed(table_files.shortened)
 
 
 def estimated(waits: pa.Table, grid: Grid) -> pa.Table:

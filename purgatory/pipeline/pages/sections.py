@@ -215,7 +215,7 @@ def expiries(tables: Tables) -> str:
     if not rows:
         return ""
     at = times(tables)
-    cells: dict[tuple[tuple[str, str], str], dict[int, int]] = {}
+    cells: dict[tuple[tuple[str, str], str], dict[float, int]] = {}
     for row in rows:
         cells.setdefault(((row["purgatory"], row["type"]), row["key"]), {})[row["window_us"]] = row["expired"]
     ranked = sorted(cells.items(), key=lambda item: -sum(item[1].values()))[:14]
