@@ -26,10 +26,8 @@ if TYPE_CHECKING:
 Tone: TypeAlias = Literal["good", "plain", "note", "bad"]
 
 TONES: Final[tuple[Tone, ...]] = ("good", "plain", "note", "bad")
-_GAPS, _ODD, _EXPIRE, _TIMEOUT = "Records are missing", "Records can't be true", "Operations expire", "Timeouts"
-_MEANT, _WASTE, _TAIL, _HOOKS = "Ends by deadline", "Wasted checks", "Slow moments", "Hooks raise"
-_SKEW, _PEAK, _LATE, _CHANGE, _FINE = "Hot keys", "Peaks", "Late expiries", "Changes", "In order"
-_STOPPED, _TOO_LATE = "Cancelled or forced", "Late answers"
+_GAPS, _EXPIRE, _TIMEOUT = "Records are missing", "Operations expire", "Timeouts"
+_MEANT, _CHANGE, _FINE = "Ends by deadline", "Changes", "In order"
 _NEARLY_ALL: Final = 0.85
 _AS_IF_MEANT: Final = 0.9  # a type of which this share expires may be meant to expire
 _EXPIRING: Final = 0.001
@@ -107,7 +105,7 @@ def _set_aside(tables: Tables) -> Iterator[Finding]:
         yield Finding(90, "bad", f"{tables.dropped:,} operations never written", text, _GAPS)
     if tables.quarantined:
         text = "They cannot be true, and are in no other figure. The table quarantine has the reasons."
-        yield Finding(40, "bad", f"{tables.quarantined:,} of {tables.rows:,} records", text, _ODD)
+        yield Finding(40, "bad", f"{tables.quarantined:,} of {tables.rows:,} records", text, "Records can't be true")
 
 
 def _as_meant(name: str, rows: list[Row]) -> Finding:
@@ -135,7 +133,7 @@ def _stopped(name: str, rows: list[Row], *, normal: bool) -> Finding | None:
         return None
     how = " and ".join(f"{n:,} {what}" for n, what in ((cancelled, "cancelled"), (forced, "forced")) if n)
     text = f"{share_text(share)} of {count_text(operations)} ended before there was an answer or a deadline: {how}."
-    return Finding(24 if operations >= _FEW else 8, "note", name, text, _STOPPED)
+    return Finding(24 if operations >= _FEW else 8, "note", name, text, "Cancelled or forced")
 
 
 def _too_late(name: str, rows: list[Row]) -> Finding | None:
@@ -146,14 +144,15 @@ def _too_late(name: str, rows: list[Row]) -> Finding | None:
         f"{share_text(late / operations)} were answered after their deadline ({late:,} of {count_text(operations)}): "
         "the timer's thread or the executor came to them later still."
     )
-    return Finding(22 + 30 * late / operations, "note", name, text, _TOO_LATE)
+    return Finding(22 + 30 * late / operations, "note", name, text, "Late answers")
 
 
 def _expiry(tables: Tables, name: str, rows: list[Row], expiries: list[Row]) -> Finding | None:
     operations, expired = total(rows, "operations"), total(rows, "expired")
     share = expired / operations
     if not expired:
-        return Finding(5, "good", name, f"None of {_operations_text(operations)} expired.", _FINE)
+        what = f"{count_text(operations)} operation{'' if operations == 1 else 's'}"
+        return Finding(5, "good", name, f"None of {what} expired.", _FINE)
     text = f"{share_text(share)} expire ({expired:,} of {count_text(operations)})"
     special = special_key(operations, expired, expiries)
     concentrated = 0
@@ -172,10 +171,6 @@ def _expiry(tables: Tables, name: str, rows: list[Row], expiries: list[Row]) -> 
     tone: Tone = "bad" if share >= 0.01 else "note" if share >= _EXPIRING else "good"
     weight = (30 if share >= _EXPIRING else 5) + 60 * min(1, share * 5) + concentrated
     return Finding(weight, tone, name, text, _FINE if tone == "good" else _EXPIRE, at)
-
-
-def _operations_text(count: int) -> str:
-    return f"{count_text(count)} operation{'' if count == 1 else 's'}"
 
 
 def _timeout(tables: Tables, name: str, rows: list[Row], advice: list[Row]) -> Finding | None:
@@ -218,7 +213,7 @@ def _waste(name: str, rows: list[Row]) -> Finding | None:
         f"{share_text(wasted / checks)} of its {count_text(checks)} checks were wasted, {wasted / operations:.1f} per "
         "operation. More specific keys or fewer triggers would save them."
     )
-    return Finding(10 + min(15, wasted / operations * 2), "note", name, text, _WASTE)
+    return Finding(10 + min(15, wasted / operations * 2), "note", name, text, "Wasted checks")
 
 
 def _tail(tables: Tables, name: str, rows: list[Row]) -> Finding | None:
@@ -234,7 +229,7 @@ def _tail(tables: Tables, name: str, rows: list[Row]) -> Finding | None:
         f"At {tables.clock(worst['window_us'])} the slowest 1% of answers took "
         f"{duration_text(worst['p99_ms'])} or more. Usual are {duration_text(middle)}."
     )
-    return Finding(15 + min(20, worst["p99_ms"] / middle), "note", name, text, _TAIL, _window(tables, worst))
+    return Finding(15 + min(20, worst["p99_ms"] / middle), "note", name, text, "Slow moments", _window(tables, worst))
 
 
 def _late(tables: Tables) -> Iterator[Finding]:
@@ -247,7 +242,7 @@ def _late(tables: Tables) -> Iterator[Finding]:
                 "executor was delayed, by the machine or by a hook."
             )
             weight = 13 + min(10, worst["max_ms"] / 1000)
-            yield Finding(weight, "note", tables.called(kind), text, _LATE, _window(tables, worst))
+            yield Finding(weight, "note", tables.called(kind), text, "Late expiries", _window(tables, worst))
 
 
 def _window(tables: Tables, row: Row) -> tuple[int, int]:
@@ -260,7 +255,7 @@ def _errors(tables: Tables) -> Iterator[Finding]:
         counts[tables.called((row["purgatory"], row["type"])), row["error"]] += row["times"]
     for (name, error), times in sorted(counts.items(), key=lambda item: -item[1])[:_NAMED]:
         text = f"{error}, {times:,} times. The operations completed all the same."
-        yield Finding(14, "bad", name, text, _HOOKS)
+        yield Finding(14, "bad", name, text, "Hooks raise")
 
 
 _NAMED: Final = 5
@@ -273,7 +268,7 @@ def _skew(tables: Tables) -> Iterator[Finding]:
                 f"{share_text(row['share'])} of the operations wait under key {row['key']}, {row['skew']:.1f} times as "
                 f"many as under the mean of {row['keys']:,} keys: its events check the longest list."
             )
-            yield Finding(12 + min(20, row["skew"]), "note", row["purgatory"], text, _SKEW)
+            yield Finding(12 + min(20, row["skew"]), "note", row["purgatory"], text, "Hot keys")
 
 
 def _peaks(tables: Tables) -> Iterator[Finding]:
@@ -284,7 +279,7 @@ def _peaks(tables: Tables) -> Iterator[Finding]:
                 f"At most {row['peak']:,} operations were parked at once, at {at}, "
                 f"and {count_text(row['mean'])} on average. Set a limit (max_parked) above the first figure."
             )
-            yield Finding(11, "note", row["purgatory"], text, _PEAK, (row["at_us"], row["at_us"] + 1))
+            yield Finding(11, "note", row["purgatory"], text, "Peaks", (row["at_us"], row["at_us"] + 1))
 
 
 def _changes(tables: Tables) -> Iterator[Finding]:
