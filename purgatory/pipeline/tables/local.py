@@ -14,6 +14,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -74,16 +75,17 @@ class Local(Engine):
         runs: list[Run] = []
         files: list[str] = []
 
-        def sealed(path: Path, file: pq.ParquetFile) -> None:
+        def sealed(journal: str, path: Path, file: pq.ParquetFile) -> None:
             runs.extend(runs_in(file.iter_batches(batch_size=BATCH, columns=["seq"]), journal))
             files.append(str(path))
 
-        def rest(rows: Iterable[pa.RecordBatch]) -> None:
+        def rest(journal: str, rows: Iterable[pa.RecordBatch]) -> None:
             files.extend(map(self._copied, grouped(noted(rows, journal, runs), _WRITTEN)))
 
-        for journal, upto in [(run.journal, run.last) for run in self.expected]:
-            skipped = damaged if allow_gaps else None
-            self._between.each(Path(journal), self.schema, sealed, rest, upto=upto, damaged=skipped)
+        for run in self.expected:
+            take = partial(sealed, run.journal), partial(rest, run.journal)
+            noted_in = damaged if allow_gaps else None
+            self._between.each(Path(run.journal), self.schema, *take, upto=run.last, damaged=noted_in)
         unread = self._unread(runs, damaged, whole=self._between == ALL, allow_gaps=allow_gaps)
         # The file without rows has every column, also those that older segments lack: these are then null.
         files.append(self._copied(arrow_schema(self.schema).empty_table()))
