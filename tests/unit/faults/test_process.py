@@ -102,7 +102,8 @@ def test_a_forked_child_may_make_its_own_and_end():
                 op = Op(20)
                 own.try_complete_else_watch(op, ["k"])
                 until_completed(op)
-                print("watched", watchdog._watchdog._thread.is_alive(), flush=True)
+                watched = watchdog._watchdog._thread.is_alive()
+            print("watched", watched, flush=True)
         forked(child, leave=sys.exit)
         parent.shutdown(drain="cancel")
         """
