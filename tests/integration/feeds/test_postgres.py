@@ -177,7 +177,7 @@ async def test_wrong_dsn_is_named(server, part, wrong, why):
     """The error at the start has the server's own words, and no password."""
     feed = PostgresFeed(server.dsn.replace(part, wrong), table="inbox")
     with pytest.raises(FeedUnavailable, match=why) as raised:
-        await feed._opened(feed.open_reader)
+        await feed._open(feed.open_reader)
     assert f"127.0.0.1:{server.port}" in str(raised.value)
     assert "pw" not in str(raised.value)
 
