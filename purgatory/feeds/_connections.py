@@ -18,7 +18,7 @@ ConnectionT = TypeVar("ConnectionT", bound="Connection")
 #: How long a connection may take to be made, and to be closed.
 OPEN_S: Final = 5.0
 CLOSE_S: Final = 1.0
-#: The first and the longest rest after a connection was lost.
+#: The first and the longest delay after a connection was lost.
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.05, 2.0
 
 

@@ -75,26 +75,26 @@ class _TypeCounts:
 class _TypeObserver(Observer):
     """The observer of one purgatory."""
 
-    def __init__(self, tally: _TypeCounts, now_ns: Callable[[], int]) -> None:
-        self._tally = tally
+    def __init__(self, counts: _TypeCounts, now_ns: Callable[[], int]) -> None:
+        self._counts = counts
         self._now_ns = now_ns
 
     def finished(self, operation: DelayedOperation, outcome: Outcome, error: BaseException | None, /) -> None:  # noqa: ARG002
         """Note type, outcome and time parked."""
-        pending = self._tally.pending
+        pending = self._counts.pending
         # An operation without a deadline was never parked, or it completed before the timer had it.
         parked_ns = self._now_ns() - operation.created_ns if operation.deadline_ns else 0
         pending.append((type(operation), outcome, parked_ns))
         if len(pending) > FOLD_AT:
-            self._tally.fold()
+            self._counts.fold()
 
 
 class ByType:
     """Counts the operations of every live purgatory by type, once started."""
 
     def __init__(self) -> None:
-        # The observers hold the tallies. So a tally lives as long as a purgatory of its name.
-        self._tallies: weakref.WeakValueDictionary[str, _TypeCounts] = weakref.WeakValueDictionary()
+        # The observers hold the counts. So they live as long as a purgatory of its name.
+        self._by_name: weakref.WeakValueDictionary[str, _TypeCounts] = weakref.WeakValueDictionary()
         self._lock = new_lock()
         self._attached = AttachedObservers(self._make)
         self._started = False
@@ -108,7 +108,7 @@ class ByType:
         """Count no more."""
         self._started = False
         self._attached.stop()
-        self._tallies.clear()
+        self._by_name.clear()
 
     def describe(self) -> tuple[CounterMetricFamily, CounterMetricFamily]:
         """The families without samples."""
@@ -119,10 +119,10 @@ class ByType:
         if not self._started:
             return
         left, parked = self.describe()
-        for name, tally in sorted(self._tallies.copy().items()):
+        for name, counts in sorted(self._by_name.copy().items()):
             if name not in names:
                 continue
-            by_outcome, parked_ns = tally.fold()
+            by_outcome, parked_ns = counts.fold()
             for (kind, outcome), number in sorted(by_outcome.items(), key=str):
                 left.add_metric([name, kind, outcome.value], number)
             for kind, total_ns in sorted(parked_ns.items()):
@@ -133,7 +133,7 @@ class ByType:
     def _make(self, member: DelayedOperationPurgatory[Any]) -> _TypeObserver:
         now_ns = time.monotonic_ns if member.timer is None else member.timer.now_ns
         with self._lock:
-            return _TypeObserver(self._tallies.setdefault(encodable(member.name), _TypeCounts()), now_ns)
+            return _TypeObserver(self._by_name.setdefault(encodable(member.name), _TypeCounts()), now_ns)
 
 
 def _left() -> CounterMetricFamily:

@@ -2,9 +2,8 @@
 
 Kafka keeps no ids. So each reader begins with reading the last ``keep_ids`` records before its position again. Kafka
 sends whole records, so this can be many bytes. It has no time limit while records come, and no event is read before
-its end.
-Otherwise an event could be applied whose id is in the rest. Rejected: a limit of bytes or of time. Workers would
-disagree about a repetition.
+its end. Otherwise an event could be applied whose id is in the rest. Rejected: a limit of bytes or of time. Workers
+would disagree about a repetition.
 
 Everything here runs on the loop of the reader.
 """
