@@ -12,6 +12,7 @@ from tests.integration.broker.load import Load, admin_of, all_kept_once, is_movi
 pytestmark = pytest.mark.slow
 
 MOVES = 20
+ASKS_ONCE = {"topic_metadata_refresh_fast_interval_ms": 1_000}
 
 
 @pytest.fixture
@@ -34,6 +35,9 @@ def test_parked_writes_move_with_their_leader(cluster, tree, topic, eventually):
 
     The other topic shows that this was put to the test: a leader cannot recognize a batch without a number, and
     librdkafka sends it again whatever `retries` says.
+
+    Only one request for metadata at a time is on its way. If two answers that contradict each other arrive together,
+    librdkafka 2.16 can keep sending to the former leader, whatever later answers say, until the leader changes again.
     """
     plain = f"{topic}-plain"
     silent = next(node for node in (3, 2) if node != layout.controller_of(tree.get(layout.CONTROLLER).data))
@@ -44,8 +48,8 @@ def test_parked_writes_move_with_their_leader(cluster, tree, topic, eventually):
         made.result(30)
 
     with (
-        Load(cluster, topic) as numbered,
-        Load(cluster, plain, enable_idempotence=False, acks="all", retries=0) as unnumbered,
+        Load(cluster, topic, **ASKS_ONCE) as numbered,
+        Load(cluster, plain, enable_idempotence=False, acks="all", retries=0, **ASKS_ONCE) as unnumbered,
     ):
 
         def acknowledged():
@@ -75,6 +79,7 @@ def test_parked_writes_move_with_their_leader(cluster, tree, topic, eventually):
             eventually(lambda: not is_moving(tree))
 
     all_kept_once(cluster, topic, numbered)
+    assert [] == unnumbered.failed
     there = collections.Counter(read_all(cluster, plain))
     assert set(unnumbered.acknowledged[0]) == set(there)
     assert MOVES <= sum(count > 1 for count in there.values())
