@@ -129,16 +129,18 @@ def test_a_new_beginning_ends_the_old_session(leader, session, epoch):
     assert (epoch == 0) == len(leader.manager.fetches.sessions)
 
 
-def test_a_follower_that_names_nothing_stays_in_sync(leader, session, monkeypatch):
-    """In a session, a fetch without a word of a partition says that the follower still is where it was."""
+@pytest.mark.parametrize(("forgotten", "in_sync"), [([], {1, 2}), ([T1], {1, 2}), ([T0], {1})])
+def test_a_follower_that_names_nothing_stays_in_sync(leader, session, monkeypatch, forgotten, in_sync):
+    """In a session, a fetch without a word of a partition says that the follower still is where it was.
+
+    It says nothing of a partition that the follower dropped.
+    """
     leader.fetch_in_session(BOTH, node=3)
-    silent = leader.session.session_id
-    now = 1e9
-    monkeypatch.setattr("examples.broker.replication.replica_manager.time.monotonic", lambda: now)
+    go_on(leader, session, forgotten=forgotten)
+    monkeypatch.setattr("examples.broker.replication.replica_manager.time.monotonic", lambda: 1e9)
     go_on(leader, session)
     leader.manager.adapt_isrs()
-    assert {1, 2} == leader.partition.wanted_isr, "3 has a session too, but was not heard of"
-    assert silent != session.session_id
+    assert in_sync == leader.partition.wanted_isr, "3 has a session too, but was not heard of"
 
 
 def test_the_epoch_begins_again_at_one():
