@@ -70,13 +70,12 @@ class TopicManager:
         warn_of_settings(topic)
         return topic
 
-    def plan_growth(self, name: str, partitions: int) -> Topic:
+    def plan_growth(self, topic: Topic, partitions: int) -> Topic:
         """Return the topic with more partitions. Raises BrokerError if there are too many."""
-        topic = self.existing(name)
         if not topic.partitions < partitions <= _MOST_PARTITIONS:
             raise BrokerError(
                 ErrorCode.INVALID_PARTITIONS,
-                f"{name!r} can grow to {topic.partitions + 1} to {_MOST_PARTITIONS} partitions, got {partitions}",
+                f"{topic.name!r} can grow to {topic.partitions + 1} to {_MOST_PARTITIONS} partitions, got {partitions}",
             )
         self.check_files(partitions - topic.partitions)
         return attrs.evolve(topic, partitions=partitions)

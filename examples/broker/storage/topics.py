@@ -65,9 +65,13 @@ class Topic:
         return self.name == OFFSETS_TOPIC
 
 
+def is_name(name: str) -> bool:
+    return name not in (".", "..") and NAME.fullmatch(name) is not None
+
+
 def check_name(name: str) -> None:
     """Reject an invalid topic name with INVALID_TOPIC. The name becomes part of a folder's name."""
-    if name in (".", "..") or not NAME.fullmatch(name):
+    if not is_name(name):
         raise BrokerError(
             ErrorCode.INVALID_TOPIC,
             f"a topic name must be 1 to 249 letters, digits, '.', '_' or '-', got {name[:300]!r}",

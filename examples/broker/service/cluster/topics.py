@@ -75,6 +75,12 @@ class ClusterTopics:
         settings = dict(topic.settings)
         self._tree.run(lambda jobs: jobs.create_topic(topic.name, assignment, settings), lambda _: then(None), then)
 
+    def read(
+        self, names: list[str], then: Callable[[Mapping[str, Topic]], None], failed: Callable[[BrokerError], None]
+    ) -> None:
+        """Read topics from the tree, as far as they exist."""
+        self._tree.run(lambda jobs: jobs.read_topics(names), then, failed)
+
     def grow(self, name: str, new: Mapping[int, tuple[int, ...]], then: Callable[[BrokerError | None], None]) -> None:
         self._tree.run(lambda jobs: jobs.grow_topic(name, new), lambda _: then(None), then)
 

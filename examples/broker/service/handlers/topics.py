@@ -27,7 +27,7 @@ from examples.broker.service.handlers.assignments import (
     names_in,
 )
 from examples.broker.service.handlers.outcomes import Outcomes
-from examples.broker.storage.topics import OFFSETS_TOPIC, Topic, check_name, check_not_internal
+from examples.broker.storage.topics import OFFSETS_TOPIC, Topic, check_name, check_not_internal, is_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -134,13 +134,27 @@ class TopicHandlers:
 
         return self._write_each(request, self._planned, respond)
 
-    def create_partitions(self, request: m.CreatePartitionsRequest, _version: int, reply: Reply) -> Steps[None]:
-        """Add partitions to topics, and answer when this node knows their leaders."""
+    def create_partitions(self, request: m.CreatePartitionsRequest, _version: int, reply: Reply) -> Steps[None] | None:
+        """Add partitions to topics, and answer when this node knows their leaders.
+
+        A client that has just created a topic need not have waited until this node knows it. The tree does.
+        """
 
         def respond(results: Results[str]) -> None:
             reply(m.CreatePartitionsResponse(results=[m.CreatedPartitions(name, *results[name]) for name in results]))
 
-        return self._write_each(request, self._grown, respond)
+        def write(found: Mapping[str, Topic]) -> Steps[None]:
+            return self._write_each(request, partial(self._grown, found), respond)
+
+        def failed(error: BrokerError) -> None:
+            respond({each.name: (error.code, str(error)) for each in request.topics})
+
+        names = {each.name for each in request.topics} - self.topics.topics.keys()
+        unknown = list(filter(is_name, names))
+        if not unknown:
+            return write({})
+        self.cluster_topics.read(unknown, lambda found: reply.connection.run_steps(write(found)), failed)
+        return None
 
     def _write_each(
         self,
@@ -183,11 +197,11 @@ class TopicHandlers:
             assignment = self.cluster_topics.place(topic, len(topic.replicas))
         return assignment, partial(self.cluster_topics.create, topic, assignment)
 
-    def _grown(self, wanted: m.PartitionsOfTopic) -> tuple[Assignment, _Write]:
+    def _grown(self, found: Mapping[str, Topic], wanted: m.PartitionsOfTopic) -> tuple[Assignment, _Write]:
         self._check_controls()
         check_not_internal(wanted.name)
-        known = self.topics.existing(wanted.name)
-        topic = self.topics.plan_growth(wanted.name, wanted.count)
+        known = found.get(wanted.name) or self.topics.existing(wanted.name)
+        topic = self.topics.plan_growth(known, wanted.count)
         assignment = assigned_at_growth(wanted, known.partitions, self.known.brokers)
         if assignment is None:
             assignment = self.cluster_topics.place(topic, len(topic.replicas), known.partitions)

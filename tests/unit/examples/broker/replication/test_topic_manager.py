@@ -56,7 +56,7 @@ def test_what_holds_anyway_may_be_asked_for(leader):
 @pytest.mark.parametrize("count", [-1, 0, 1, 2, 1_001])
 def test_a_topic_does_not_shrink(leader, count):
     with rejected(ErrorCode.INVALID_PARTITIONS):
-        leader.topics.plan_growth("t", count)
+        leader.topics.plan_growth(leader.topics.existing("t"), count)
 
 
 def test_partitions_leave_half_of_the_open_files(leader, monkeypatch):
@@ -66,7 +66,7 @@ def test_partitions_leave_half_of_the_open_files(leader, monkeypatch):
     leader.topics.plan("u", partitions=1)
     for attempt in (
         lambda: leader.topics.plan("u", partitions=2),
-        lambda: leader.topics.plan_growth("t", 6),
+        lambda: leader.topics.plan_growth(leader.topics.existing("t"), 6),
         lambda: leader.topics.check_files(2),
     ):
         with rejected(ErrorCode.POLICY_VIOLATION):

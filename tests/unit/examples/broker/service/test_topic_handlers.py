@@ -14,7 +14,7 @@ from examples.broker.replication import topic_manager
 from examples.broker.replication.topic_manager import TopicManager
 from examples.broker.service.config import Config
 from examples.broker.service.handlers.topics import TopicHandlers
-from examples.broker.storage.topics import OFFSETS_TOPIC
+from examples.broker.storage.topics import OFFSETS_TOPIC, Topic
 from tests.support.broker import lead
 
 
@@ -30,6 +30,8 @@ class Tree:
 
     def __init__(self):
         self.asked = []
+        self.topics = {}
+        self.error = None
 
     def place(self, topic, _replicas, first=0):
         return dict.fromkeys(range(first, topic.partitions), (1,))
@@ -37,6 +39,10 @@ class Tree:
     def create(self, topic, _assignment, then):
         self.asked.append(("create", topic.name))
         then(None)
+
+    def read(self, names, then, failed):
+        self.asked.append(("read", *names))
+        then(self.topics) if self.error is None else failed(self.error)
 
     def grow(self, name, new, then):
         self.asked.append(("grow", name, sorted(new)))
@@ -111,6 +117,21 @@ def test_a_long_name_is_rejected_with_a_short_text(ask):
 def test_a_topic_named_twice_is_deleted(ask, tree):
     answer = ask("delete_topics", m.DeleteTopicsRequest(["t", "t"], 1_000))
     assert [("t", ErrorCode.NONE)] == [(x.name, x.error_code) for x in answer.responses]
+
+
+def test_a_topic_that_only_the_tree_knows_grows(ask, tree):
+    """A client that has just created a topic may add partitions to it before this node has heard of it."""
+    tree.topics["new"] = Topic("new", 2, (1,))
+    wanted = [m.PartitionsOfTopic("new", 4), m.PartitionsOfTopic("../t", 4)]
+    answer = ask("create_partitions", m.CreatePartitionsRequest(wanted, 1_000))
+    assert [ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] == [each.error_code for each in answer.results]
+    assert [("read", "new"), ("grow", "new", [2, 3])] == tree.asked, "what is no name is not read"
+
+
+def test_without_the_tree_no_topic_grows(ask, tree):
+    tree.error = BrokerError(ErrorCode.REQUEST_TIMED_OUT, "no store")
+    answer = ask("create_partitions", m.CreatePartitionsRequest([m.PartitionsOfTopic("new", 4)], 1_000))
+    assert [(tree.error.code, str(tree.error))] == [(x.error_code, x.error_message) for x in answer.results]
 
 
 @pytest.mark.parametrize(("name", "code"), [("__mine", ErrorCode.NONE), (OFFSETS_TOPIC, ErrorCode.INVALID_TOPIC)])
