@@ -19,10 +19,14 @@ if sys.implementation.name != "cpython":  # PyPy would compile its _testcapi, wh
     pytest.skip("needs what CPython alone has", allow_module_level=True)
 _testcapi = pytest.importorskip("_testcapi")
 
-pytestmark = pytest.mark.skipif(
-    sys.version_info >= (3, 12),
-    reason="MAKE_FUNCTION of CPython 3.13 frees a code object in use if there is no memory for a function",
-)
+pytestmark = [
+    pytest.mark.skipif(
+        sys.version_info >= (3, 12),
+        reason="MAKE_FUNCTION of CPython 3.13 frees a code object in use if there is no memory for a function",
+    ),
+    # An allocation fails on whichever thread makes it, also on one that Spark's driver has left in this process.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
+]
 
 #: A test goes on to the next place until this number of places in a row did not fail.
 QUIET = 8
