@@ -359,7 +359,10 @@ def keep(driver, name):
 
 
 def test_long_keys_are_shortened_in_the_middle_at_the_width_of_a_telephone(page, console, fetch):
-    """Both ends of a long key are seen, `title` has all of it, and nothing sticks out of the page or its cell."""
+    """Both ends of a long key are seen, `title` has all of it, and nothing sticks out of the page or its cell.
+
+    The table of feeds is wider. It scrolls in its panel, and the feed's name is seen.
+    """
 
     class DelayedProduceWithAnExtraordinarilyLongName(Waiting):
         pass
@@ -367,6 +370,7 @@ def test_long_keys_are_shortened_in_the_middle_at_the_width_of_a_telephone(page,
     keys = [f"tenant-4711/orders/eu-central-1/a-topic-of-some-length/partition-{number:04}" for number in range(3)]
     for key in keys:
         fetch.try_complete_else_watch(DelayedProduceWithAnExtraordinarilyLongName(), [key])  # a tile shows the type
+    feed = MemoryFeed("orders")
     metrics = {"width": 390, "height": 844, "deviceScaleFactor": 1, "mobile": False}
     page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
     try:
@@ -385,6 +389,8 @@ def test_long_keys_are_shortened_in_the_middle_at_the_width_of_a_telephone(page,
         """)
         assert set(keys) == {title for title, *_ in found}
         assert {(title[-12:], True, True, True) for title in keys} == {tuple(rest) for _, *rest in found}
+        assert eventually(lambda: feed.name in page.text("#feeds tbody"))
+        assert 60 < page.run("return document.querySelector('#feeds tbody td').getBoundingClientRect().width")
         assert 390 >= page.run("return document.documentElement.scrollWidth")
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
