@@ -141,17 +141,23 @@ def test_a_topic_is_made_with_the_nodes_own_numbers(admin, topic):
 
 
 def test_a_topic_grows_under_its_clients(admin, topic, broker):
-    """A topic with more partitions takes records for the new ones, and doesn't shrink.
-
-    It grows at once, although nobody waited for its leaders after it was made.
-    """
-    admin.create_topics([NewTopic(topic, 1, 1)], operation_timeout=0)[topic].result(60)
+    """A topic with more partitions takes records for the new ones, and doesn't shrink."""
+    admin.create_topics([NewTopic(topic, 1, 1)])[topic].result(60)
     admin.create_partitions([NewPartitions(topic, 3)])[topic].result(60)
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap})
     for partition in range(3):
         producer.produce(topic, b"x", partition=partition)
     assert 0 == producer.flush(60)
     assert KafkaError.INVALID_PARTITIONS == refusal(admin.create_partitions([NewPartitions(topic, 2)])[topic])
+
+
+def test_topics_grow_before_their_node_knows_them(admin, topic):
+    """Who creates topics without waiting may add partitions to them at once."""
+    names = [f"{topic}-{number}" for number in range(20)]
+    for made in admin.create_topics([NewTopic(name, 5, 1) for name in names], operation_timeout=0).values():
+        made.result(60)
+    for grown in admin.create_partitions([NewPartitions(name, 6) for name in names]).values():
+        grown.result(60)
 
 
 def test_replicas_are_assigned_where_there_is_one_node(admin, topic):

@@ -19,14 +19,10 @@ if sys.implementation.name != "cpython":  # PyPy would compile its _testcapi, wh
     pytest.skip("needs what CPython alone has", allow_module_level=True)
 _testcapi = pytest.importorskip("_testcapi")
 
-pytestmark = [
-    pytest.mark.skipif(
-        sys.version_info >= (3, 12),
-        reason="MAKE_FUNCTION of CPython 3.13 frees a code object in use if there is no memory for a function",
-    ),
-    # An allocation fails on whichever thread makes it, also on one that Spark's driver has left in this process.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning"),
-]
+pytestmark = pytest.mark.skipif(
+    sys.version_info >= (3, 12),
+    reason="MAKE_FUNCTION of CPython 3.13 frees a code object in use if there is no memory for a function",
+)
 
 #: A test goes on to the next place until this number of places in a row did not fail.
 QUIET = 8
@@ -132,8 +128,12 @@ CALLS = {
 
 @pytest.fixture(autouse=True)
 def silence(monkeypatch):
-    """What is logged, or cannot be raised, needs memory."""
+    """What is logged, or cannot be raised, needs memory.
+
+    An allocation fails on whichever thread makes it, also on one that Spark's driver has left in this process.
+    """
     monkeypatch.setattr("sys.unraisablehook", lambda _: None)
+    monkeypatch.setattr("threading.excepthook", lambda _: None)
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)

@@ -149,8 +149,7 @@ class TopicHandlers:
         def failed(error: BrokerError) -> None:
             respond({each.name: (error.code, str(error)) for each in request.topics})
 
-        names = {each.name for each in request.topics} - self.topics.topics.keys()
-        unknown = list(filter(is_name, names))
+        unknown = [name for name in {each.name for each in request.topics} - self.topics.topics.keys() if is_name(name)]
         if not unknown:
             return write({})
         self.cluster_topics.read(unknown, lambda found: reply.connection.run_steps(write(found)), failed)

@@ -136,6 +136,7 @@ def test_a_follower_that_names_nothing_stays_in_sync(leader, session, monkeypatc
     It says nothing of a partition that the follower dropped.
     """
     leader.fetch_in_session(BOTH, node=3)
+    assert leader.session.session_id != session.session_id
     go_on(leader, session, forgotten=forgotten)
     monkeypatch.setattr("examples.broker.replication.replica_manager.time.monotonic", lambda: 1e9)
     go_on(leader, session)
