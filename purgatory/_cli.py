@@ -27,7 +27,7 @@ class _Part:
 
 _PARTS: Final = {
     "journal": _Part("purgatory.journal.cli", "summarize, verify, seal and serve a journal", "parquet"),
-    "pipeline": _Part("purgatory.pipeline.cli", "report on journals, replay and stream traces", "spark"),
+    "pipeline": _Part("purgatory.pipeline._cli", "report on journals, replay and stream traces", "spark"),
     "top": _Part("purgatory.console.cli", "watch the purgatories of a running service", "console"),
 }
 

@@ -10,12 +10,12 @@
 `spark.dataSource.register(PurgatoryDataSource)` adds `format("purgatory")` to a session of your own. Each command is a
 module here. Their parts are in folders, which import only from those above them:
 
-    spark       the session, and folders wherever Spark reads and writes
+    _spark      the session, and folders wherever Spark reads and writes
     rows        which rows are there, and which of them can be true
     tables      each table as SQL, and the two engines that run it: DuckDB in this process, and Spark
     summaries   small tables and choices, from what the SQL gives
     pages       findings, plots, and the page
-    state       the stream's two state machines, and how their state is packed
+    _state      the stream's two state machines, and how their state is packed
 
 The package depends on the journal's record format, not on the live purgatory.
 """

@@ -37,14 +37,14 @@ import attrs
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import KEEP_KEYS_MS, TRACE
+from purgatory.pipeline._spark import places
+from purgatory.pipeline._spark.session import ROCKSDB, STREAMING, STRICT, importable
+from purgatory.pipeline._state.checkpoint_state import standing
+from purgatory.pipeline._state.processors import ANSWER, BETWEEN, PARKED, KeyStage, OperationStage
+from purgatory.pipeline._state.state_machines import SEMANTICS
+from purgatory.pipeline._state.wire import PACKED, packing
 from purgatory.pipeline.rows.load import spark_schema
 from purgatory.pipeline.rows.validity import TRACE_PROBLEM
-from purgatory.pipeline.spark import places
-from purgatory.pipeline.spark.session import ROCKSDB, STREAMING, STRICT, importable
-from purgatory.pipeline.state.checkpoint_state import standing
-from purgatory.pipeline.state.processors import ANSWER, BETWEEN, PARKED, KeyStage, OperationStage
-from purgatory.pipeline.state.state_machines import SEMANTICS
-from purgatory.pipeline.state.wire import PACKED, packing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -220,7 +220,7 @@ def start(spark: SparkSession, source: str, out: str, checkpoint: str, settings:
         .option("checkpointLocation", checkpoint)
     )
     if settings.format == "delta":
-        from purgatory.pipeline.spark import delta
+        from purgatory.pipeline._spark import delta
 
         writer = writer.foreachBatch(partial(delta.append, out, checkpoint))
     else:
@@ -235,7 +235,7 @@ def answers(spark: SparkSession, out: str) -> DataFrame:
     """The answers of a stream so far: by the log of Spark's sink, or by the log of the Delta table."""
     if not places.exists(spark, f"{out}/_delta_log"):
         return spark.read.parquet(out)
-    from purgatory.pipeline.spark import delta
+    from purgatory.pipeline._spark import delta
 
     return delta.read(spark, out)
 

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 import pandas as pd  # noqa: F401  # what a worker holds
 import pyspark.sql  # noqa: F401
 
-from purgatory.pipeline.state.state_machines import KeyCore, OperationCore
+from purgatory.pipeline._state.state_machines import KeyCore, OperationCore
 from tests.benchmarks.harness import Row, Table, clock
 from tests.support.memory import Memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from purgatory.pipeline.state.state_machines import Hit, Open, Watch
+    from purgatory.pipeline._state.state_machines import Hit, Open, Watch
 
 __all__ = ["arrivals", "main"]
 

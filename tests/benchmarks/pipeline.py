@@ -34,9 +34,9 @@ import structlog
 
 from purgatory.journal.records import JOURNAL, KEEP_KEYS_MS, TRACE
 from purgatory.pipeline import stream
+from purgatory.pipeline._spark.session import session
 from purgatory.pipeline.replay import replay
 from purgatory.pipeline.report import report
-from purgatory.pipeline.spark.session import session
 from purgatory.pipeline.summaries.choices import Grid
 from purgatory.pipeline.summaries.idle import PURGES, SPELLS, purging
 from purgatory.pipeline.summaries.wheels import COUNTED, WAITS, counting

@@ -6,7 +6,7 @@ from pathlib import Path
 import attrs
 import pytest
 
-from purgatory.pipeline.spark.session import session
+from purgatory.pipeline._spark.session import session
 from tests.support import workloads
 from tests.support.webhdfs import served
 

@@ -12,7 +12,7 @@ from purgatory.journal.records.errors import JournalFormat
 from purgatory.journal.records.folder import Segment, list_segments, open_name
 from purgatory.journal.records.instants import instant_us
 from purgatory.journal.segments import seal
-from purgatory.pipeline.cli import main
+from purgatory.pipeline._cli import main
 from purgatory.pipeline.report import EmptyJournal, Wishes, report
 from purgatory.pipeline.rows.between import Between
 from purgatory.pipeline.rows.completeness import IncompleteJournal

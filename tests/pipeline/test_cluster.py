@@ -205,7 +205,7 @@ def test_defaults_and_settings_are_honoured(tmp_path):
         f"spark.driver.extraJavaOptions {QUICK}\n"
     )
     program = (
-        "import json; from purgatory.pipeline.spark.session import say, session;"
+        "import json; from purgatory.pipeline._spark.session import say, session;"
         "say('local[1]', ['spark.sql.session.timeZone=Asia/Seoul', 'spark.ui.enabled=false']);"
         "c = session('honest').sparkContext.getConf();"
         "names = ('master', 'app.name', 'sql.shuffle.partitions', 'sql.session.timeZone');"

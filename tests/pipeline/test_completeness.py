@@ -11,7 +11,7 @@ from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.journal.records.errors import JournalDamaged, JournalFormat
 from purgatory.journal.records.folder import open_name
 from purgatory.journal.records.parquet import write_groups
-from purgatory.pipeline.cli import main
+from purgatory.pipeline._cli import main
 from purgatory.pipeline.rows.completeness import IncompleteJournal, check_streamable
 from purgatory.pipeline.rows.load import load
 from purgatory.pipeline.source import PurgatoryDataSource

@@ -10,8 +10,8 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from purgatory.pipeline import stream
-from purgatory.pipeline.cli import main
-from purgatory.pipeline.spark import delta
+from purgatory.pipeline._cli import main
+from purgatory.pipeline._spark import delta
 from tests.support import workloads
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]

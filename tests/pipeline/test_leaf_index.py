@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from purgatory.pipeline.state.leaf_index import LeafIndex
-from purgatory.pipeline.state.leaves import EVENT, FOREVER, KeyLeaf, Operation, OperationLeaf, RowLeaf
+from purgatory.pipeline._state.leaf_index import LeafIndex
+from purgatory.pipeline._state.leaves import EVENT, FOREVER, KeyLeaf, Operation, OperationLeaf, RowLeaf
 from tests.support.memory import Memory
 
 SIZE = 8

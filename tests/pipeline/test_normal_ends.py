@@ -14,7 +14,7 @@ from purgatory.journal.cli import main as journal_main
 from purgatory.journal.records import FLUSH, JOURNAL, TRACE
 from purgatory.journal.records.normal import Normal
 from purgatory.pipeline import monitor, stream
-from purgatory.pipeline.cli import main
+from purgatory.pipeline._cli import main
 from purgatory.pipeline.replay import replay
 from purgatory.pipeline.report import Wishes, report
 from purgatory.pipeline.summaries.choices import Grid

@@ -11,9 +11,9 @@ import pytest
 from purgatory import DelayedOperationPurgatory
 from purgatory.journal.records import JOURNAL, KEEP_KEYS_MS
 from purgatory.journal.records.instants import seconds
-from purgatory.pipeline.arguments import parser
-from purgatory.pipeline.cli import main, spark_says
-from purgatory.pipeline.spark.session import WrongSetting, say
+from purgatory.pipeline._arguments import parser
+from purgatory.pipeline._cli import main, spark_says
+from purgatory.pipeline._spark.session import WrongSetting, say
 from purgatory.pipeline.stream import StreamSettings
 from purgatory.pipeline.summaries.choices import Grid, WrongGrid, choose
 from purgatory.pipeline.summaries.idle import NEVER, forgetting

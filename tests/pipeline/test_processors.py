@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.streaming.tws_tester import TwsTester
 
-from purgatory.pipeline.state import wire
-from purgatory.pipeline.state.processors import KeyStage, OperationStage
-from purgatory.pipeline.state.state_machines import OperationCore
-from purgatory.pipeline.state.wire import hand, handed, home, packing, parted, unpack
+from purgatory.pipeline._state import wire
+from purgatory.pipeline._state.processors import KeyStage, OperationStage
+from purgatory.pipeline._state.state_machines import OperationCore
+from purgatory.pipeline._state.wire import hand, handed, home, packing, parted, unpack
 
 RAW = pa.schema(
     {

@@ -12,7 +12,7 @@ import pytest
 
 from purgatory.journal.records import JOURNAL, SHUTDOWN
 from purgatory.journal.records.normal import Normal
-from purgatory.pipeline.cli import main
+from purgatory.pipeline._cli import main
 from purgatory.pipeline.summaries.choices import Grid
 from purgatory.pipeline.summaries.wheels import levels_and_reinsertions
 from purgatory.pipeline.tables.local import Local
@@ -96,7 +96,7 @@ def test_spark_is_not_imported(tmp_path):
     workloads.write(tmp_path / "journal", workloads.journal(200, seconds=60), JOURNAL, files=1)
     program = (
         "import sys; sys.modules['pyspark'] = None;"
-        "from purgatory.pipeline.cli import main;"
+        "from purgatory.pipeline._cli import main;"
         "sys.exit(main(['whatif', '--journal', 'journal', '--out', 'plan'])"
         " or main(['report', '--journal', 'journal', '--out', 'page', '--quiet']))"
     )

@@ -11,7 +11,7 @@ import pytest
 
 from purgatory.journal.records import TRACE
 from purgatory.journal.records.parquet import arrow_schema
-from purgatory.pipeline.cli import main
+from purgatory.pipeline._cli import main
 from purgatory.pipeline.replay import replay
 from purgatory.pipeline.rows.between import Between
 from purgatory.pipeline.rows.validity import IN_USE

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from purgatory.pipeline.state.state_machines import KeyCore, OperationCore
+from purgatory.pipeline._state.state_machines import KeyCore, OperationCore
 from tests.support.memory import Memory, key_core, operation_core
 
 
@@ -156,7 +156,7 @@ def test_when_a_key_is_forgotten_changes_no_answer(batch, answer, brute, trace_r
 @pytest.mark.parametrize("seed", range(6))
 def test_keys_that_are_forgotten_all_the_time_change_no_answer(seed, answer, brute, trace_rows, monkeypatch):
     """Leaves that are swept whenever anything in them is dead, keys named now and then: as the rule has it."""
-    monkeypatch.setattr("purgatory.pipeline.state.leaves._FEW", 0)
+    monkeypatch.setattr("purgatory.pipeline._state.leaves._FEW", 0)
     rng = random.Random(seed)
     shape = {"operations": 250, "events": 350, "keys": rng.choice((5, 60)), "seconds": 100}
     rows = trace_rows("kafka", seed, **shape, ahead=rng.randrange(3), skew=rng.choice((0.0, 1.0)))

@@ -8,7 +8,7 @@ import pytest
 
 from purgatory.journal.records import JOURNAL
 from purgatory.pipeline import stream
-from purgatory.pipeline.cli import main
+from purgatory.pipeline._cli import main
 from tests.support import workloads
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]

@@ -20,10 +20,10 @@ from pyspark.sql import functions as F
 from purgatory.journal import Trace
 from purgatory.journal.records import TRACE
 from purgatory.pipeline import stream
-from purgatory.pipeline.cli import main
+from purgatory.pipeline._cli import main
+from purgatory.pipeline._spark.errors import NoConnect, OutputTaken, PlaceMissing, PlaceUnusable
 from purgatory.pipeline.rows.load import spark_schema
 from purgatory.pipeline.source import PurgatoryDataSource
-from purgatory.pipeline.spark.errors import NoConnect, OutputTaken, PlaceMissing, PlaceUnusable
 from tests.pipeline.test_replay import plainly, worlds, written
 from tests.support import workloads
 from tests.support.comparison import rehearsed, verify
@@ -114,7 +114,7 @@ def test_a_killed_stream_goes_on_exactly_where_it_was(spark, tmp_path, brute, tr
     workloads.place_trace(tmp_path / "trace", shape, 1, 4)
     places = [str(tmp_path / name) for name in ("trace", "out", "checkpoint")]
     program = (
-        "import sys; from purgatory.pipeline import stream; from purgatory.pipeline.spark.session import session;"
+        "import sys; from purgatory.pipeline import stream; from purgatory.pipeline._spark.session import session;"
         "s = session('killed', {'spark.master': 'local[2]', 'spark.sql.shuffle.partitions': '2',"
         "'spark.ui.enabled': 'false', 'spark.driver.extraJavaOptions': '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC'});"
         "stream.run(s, *sys.argv[1:], stream.StreamSettings(buckets=2, files_per_batch=1, once=True))"

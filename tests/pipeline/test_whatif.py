@@ -13,7 +13,7 @@ import pytest
 from purgatory import DelayedOperation, DelayedOperationPurgatory
 from purgatory.journal import Journal, Trace
 from purgatory.journal.records import JOURNAL, TRACE
-from purgatory.pipeline.cli import main
+from purgatory.pipeline._cli import main
 from purgatory.pipeline.rows.between import Between
 from purgatory.pipeline.summaries.choices import Grid
 from purgatory.pipeline.summaries.groups import grouped

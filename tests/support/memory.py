@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from purgatory.pipeline.state.state_machines import KeyCore, OperationCore
+from purgatory.pipeline._state.state_machines import KeyCore, OperationCore
 
 
 class Memory(dict[int, bytes]):

@@ -37,7 +37,7 @@ FOLDERS = {
         *("coordination", "protocol", "storage", "replication", "groups", "controller", "service"),
         "broker",
     ),
-    "purgatory.pipeline": ("spark", "rows", "tables", "summaries", "pages", "state"),
+    "purgatory.pipeline": ("_spark", "rows", "tables", "summaries", "pages", "_state"),
     # The core. A module outside these folders may import all of them.
     "purgatory": ("_support", "_events", "_threads", "_limits", "_keys", "_operations", "_purgatory", "_ready_made"),
 }

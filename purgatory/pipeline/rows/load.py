@@ -18,8 +18,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory.journal.records.folder import check_kind
 from purgatory.journal.records.parquet import arrow_schema
+from purgatory.pipeline._spark.session import STRICT
 from purgatory.pipeline.rows.between import ALL, Between
-from purgatory.pipeline.spark.session import STRICT
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -11,10 +11,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from purgatory.journal.records import JOURNAL
 from purgatory.journal.records.errors import JournalFormat
 from purgatory.journal.records.folder import SEALED
+from purgatory.pipeline._spark import places
 from purgatory.pipeline.rows.between import ALL, Between
 from purgatory.pipeline.rows.completeness import Run, runs_of
 from purgatory.pipeline.rows.load import load
-from purgatory.pipeline.spark import places
 from purgatory.pipeline.tables.engine import Engine
 from purgatory.pipeline.tables.table import typed
 

@@ -165,7 +165,7 @@ def engine_for(
         from purgatory.pipeline.tables.local import Local
 
         return Local(journals, between, schema)
-    from purgatory.pipeline.spark.session import session
+    from purgatory.pipeline._spark.session import session
     from purgatory.pipeline.tables.cluster import Cluster  # pyspark is imported only where it is used
 
     return Cluster(session(command), journals, between, schema)

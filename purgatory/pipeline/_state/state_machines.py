@@ -40,13 +40,13 @@ from collections import defaultdict
 from heapq import heappush
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from purgatory.pipeline.state.leaf_index import LeafIndex
-from purgatory.pipeline.state.leaves import EVENT, FOREVER, WATCH, KeyLeaf, Operation, OperationLeaf, RowLeaf
+from purgatory.pipeline._state.leaf_index import LeafIndex
+from purgatory.pipeline._state.leaves import EVENT, FOREVER, WATCH, KeyLeaf, Operation, OperationLeaf, RowLeaf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from purgatory.pipeline.state.leaf_index import Store
+    from purgatory.pipeline._state.leaf_index import Store
 
 SEMANTICS: Final = 5
 """The version of the semantics and the state. A checkpoint of another version is rejected."""

@@ -11,7 +11,7 @@ from uuid import uuid4
 
 from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
-from purgatory.pipeline.spark.errors import NoConnect, OutputTaken, PlaceMissing, PlaceUnusable
+from purgatory.pipeline._spark.errors import NoConnect, OutputTaken, PlaceMissing, PlaceUnusable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -37,9 +37,9 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from purgatory.journal.records import OPERATION
 from purgatory.journal.records.errors import reduced
 from purgatory.journal.records.normal import EXPIRED
+from purgatory.pipeline._state.state_machines import KeyCore, OperationCore
+from purgatory.pipeline._state.wire import NORMAL, hand, handed, parted, unpack
 from purgatory.pipeline.rows.validity import IN_USE
-from purgatory.pipeline.state.state_machines import KeyCore, OperationCore
-from purgatory.pipeline.state.wire import NORMAL, hand, handed, parted, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -175,7 +175,7 @@ class KeyStage(_Bucket):
         self._buckets = buckets  # of stage 2
         self._keep_us = keep_us
 
-    def init(self, handle: StatefulProcessorHandle) -> None:  # noqa: D102
+    def init(self, handle: StatefulProcessorHandle) -> None:
         super().init(handle)
         self._inbox = _Leaves(handle.getMapState("inbox", _NUMBER, _BYTES))
 

@@ -36,7 +36,7 @@ from purgatory.pipeline.rows.validity import LONGEST_MS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from purgatory.pipeline.state.state_machines import Hit, Open
+    from purgatory.pipeline._state.state_machines import Hit, Open
 
     Handed = tuple[list[Open], list[Hit], list[tuple[Any, ...]]]
 

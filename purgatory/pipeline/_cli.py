@@ -12,7 +12,7 @@ from purgatory._distribution import NAME, MissingExtra
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.journal.records.errors import JournalError
 from purgatory.journal.records.normal import Normal
-from purgatory.pipeline.arguments import parser
+from purgatory.pipeline._arguments import parser
 
 if TYPE_CHECKING:
     import argparse
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser().parse_args(argv)
     try:
         if "master" in options and (options.master or options.conf):
-            from purgatory.pipeline.spark.session import say
+            from purgatory.pipeline._spark.session import say
 
             say(options.master, options.conf)
         status: int = globals()[f"_{options.command}"](options)
@@ -70,8 +70,8 @@ _SEGMENT = re.compile(r"(?:journal|trace)-\d{20}-\d{20}\.parquet")
 
 
 def _report(options: argparse.Namespace) -> int:
+    from purgatory.pipeline._spark.outputs import fetched, placed
     from purgatory.pipeline.report import OF_AN_EARLIER, Wishes, report
-    from purgatory.pipeline.spark.outputs import fetched, placed
 
     engine = _engine(options, options.journal, JOURNAL)
     with (
@@ -103,9 +103,9 @@ def _stream(options: argparse.Namespace) -> int:
     from attrs import fields_dict
 
     from purgatory.pipeline import stream
+    from purgatory.pipeline._spark import places
+    from purgatory.pipeline._spark.session import session
     from purgatory.pipeline.rows.completeness import check_streamable
-    from purgatory.pipeline.spark import places
-    from purgatory.pipeline.spark.session import session
 
     settings = stream.StreamSettings(**{name: getattr(options, name) for name in fields_dict(stream.StreamSettings)})
     if "://" not in options.source:
@@ -123,7 +123,7 @@ def _stream(options: argparse.Namespace) -> int:
 def _compact(options: argparse.Namespace) -> int:
     from datetime import timedelta
 
-    from purgatory.pipeline.spark import delta
+    from purgatory.pipeline._spark import delta
 
     if not delta.is_table(options.answers):
         message = f"--answers must be a Delta table, got {options.answers!r}: run the stream with --format delta"
@@ -134,12 +134,12 @@ def _compact(options: argparse.Namespace) -> int:
 
 def _monitor(options: argparse.Namespace) -> int:
     from purgatory.pipeline import monitor
-    from purgatory.pipeline.spark.session import session
+    from purgatory.pipeline._spark.session import session
 
     if options.out and not options.checkpoint:
         raise ValueError("--out needs --checkpoint: it is what makes the output exact after a restart")
     if options.stream:
-        from purgatory.pipeline.state.checkpoint_state import standing
+        from purgatory.pipeline._state.checkpoint_state import standing
 
         _print(str(standing(session("monitor"), options.stream)))
         return 0
@@ -151,14 +151,14 @@ def _monitor(options: argparse.Namespace) -> int:
 def _replay(options: argparse.Namespace) -> int:
     from contextlib import nullcontext
 
+    from purgatory.pipeline._spark.outputs import placed
     from purgatory.pipeline.replay import replay
-    from purgatory.pipeline.spark.outputs import placed
 
     engine = _engine(options, [options.trace], TRACE)
     keep_us = None if options.keep_ms is None else options.keep_ms * 1000
     if engine.name == "spark":
-        from purgatory.pipeline.spark import places
-        from purgatory.pipeline.spark.session import session
+        from purgatory.pipeline._spark import places
+        from purgatory.pipeline._spark.session import session
 
         places.writable(session("replay"), options.out)
     with nullcontext(options.out) if engine.name == "spark" else placed(options.out, "replay") as out:
@@ -173,7 +173,7 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _whatif(options: argparse.Namespace) -> int:
-    from purgatory.pipeline.spark.outputs import placed
+    from purgatory.pipeline._spark.outputs import placed
     from purgatory.pipeline.summaries.choices import Grid
     from purgatory.pipeline.whatif import whatif
 

@@ -24,7 +24,7 @@ import attrs
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
-from purgatory.pipeline.spark import places
+from purgatory.pipeline._spark import places
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

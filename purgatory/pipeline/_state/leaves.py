@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import attrs
 
 if TYPE_CHECKING:
-    from purgatory.pipeline.state.leaf_index import Bound
+    from purgatory.pipeline._state.leaf_index import Bound
 
 Waiting: TypeAlias = tuple[int, str, int, int, int]
 """A watch on a key: the level needed, the operation, the number of this key among its keys, the deadline, and the

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from purgatory.pipeline.spark.errors import PlaceUnusable
+from purgatory.pipeline._spark.errors import PlaceUnusable
 
 
 @contextmanager
@@ -30,8 +30,8 @@ def placed(out: str, command: str) -> Iterator[Path]:
     if "://" not in out:
         yield _folder(out)
         return
-    from purgatory.pipeline.spark import places  # pyspark is imported only where it is used
-    from purgatory.pipeline.spark.session import session
+    from purgatory.pipeline._spark import places  # pyspark is imported only where it is used
+    from purgatory.pipeline._spark.session import session
 
     spark = session(command)
     places.writable(spark, out)
@@ -47,8 +47,8 @@ def fetched(place: str | None, names: Sequence[str], command: str) -> Iterator[s
     if place is None or "://" not in place:
         yield place
         return
-    from purgatory.pipeline.spark import places
-    from purgatory.pipeline.spark.session import session
+    from purgatory.pipeline._spark import places
+    from purgatory.pipeline._spark.session import session
 
     spark = session(command)
     places.readable(spark, place)

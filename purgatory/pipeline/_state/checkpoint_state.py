@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from purgatory.pipeline.spark import places
-from purgatory.pipeline.spark.session import STREAMING
+from purgatory.pipeline._spark import places
+from purgatory.pipeline._spark.session import STREAMING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,7 +21,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from purgatory import pipeline
-from purgatory.pipeline.spark.errors import NoConnect
+from purgatory.pipeline._spark.errors import NoConnect
 
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
