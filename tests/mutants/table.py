@@ -875,6 +875,20 @@ MUTANTS = (
         T_PROMISES + "test_block_is_left_at_once_though_the_server_is_away",
     ),
     Mutant(
+        "a reading whose cancellation is swallowed ends behind its block",
+        READING,
+        "        self._left = True\n",
+        "        pass\n",
+        T_FOLLOWING + "test_following_that_swallows_its_cancellation_ends_behind_its_block",
+    ),
+    Mutant(
+        "an error reaches the loop if there is no task to cancel",
+        FOLLOWING,
+        "                self._report_error(self._parent)\n",
+        "                pass\n",
+        T_FOLLOWING + "test_error_goes_to_the_loop_if_the_task_that_entered_has_ended",
+    ),
+    Mutant(
         "the start gives up after its time",
         READING,
         "                if time.monotonic() + delay_s > give_up_s:",

@@ -3,7 +3,8 @@
 **How an end reaches the program.** Reading runs in a task of its own. If it fails, by a gap without ``reload`` for
 example, the block must learn of it. As ``asyncio.timeout`` and ``TaskGroup`` do, the task that entered the block is
 cancelled, and leaving the block raises the error in place of the ``CancelledError``. :meth:`Following.applied` and
-:meth:`Following.ended` raise it, too.
+:meth:`Following.ended` raise it, too. If that task has ended, as a task that entered an exit stack for others may, the
+loop's exception handler gets the error.
 
 **Leaving** cancels the task. ``apply`` is a plain function, so it is never cut in two. The task, the connection and the
 publishes that are on their way have a bounded time to end.
@@ -60,7 +61,9 @@ class Following(Progress):
                 signal.raise_signal(signal.SIGTERM)
                 raise
 
-    A health check may read :attr:`is_following`, and a task may await :meth:`ended`.
+    Enter the block in a task that runs as long as the block. If that task has ended, nothing can be cancelled, and the
+    loop's exception handler gets the error. A health check may read :attr:`is_following`, and a task may await
+    :meth:`ended`.
 
     On threads, ``with`` does the same: see :class:`~purgatory.feeds.ThreadFollowing`.
     """
@@ -164,6 +167,7 @@ class Following(Progress):
         parent, self._parent = self._parent, None  # from here on it is not cancelled any more
         try:
             if self._task is not None:
+                self._reading.leave()
                 self._task.cancel()
                 _, running = await asyncio.wait([self._task], timeout=_LEAVE_S)
                 if running:
@@ -202,6 +206,20 @@ class Following(Progress):
             self._end()
         if self._parent is not None:
             self._cancelled_parent = self._parent.cancel()
+            if not self._cancelled_parent:
+                self._report_error(self._parent)
+
+    def _report_error(self, parent: asyncio.Task[Any]) -> None:
+        """Pass the error to the loop: the task that entered the block has ended, so cancelling it reaches nothing."""
+        assert self._loop is not None
+        self._loop.call_exception_handler(
+            {
+                "message": f"feed {self.feed.name!r} is not followed any more, and the task that entered its block "
+                "has ended; enter the block in a task that runs as long as the block, or await ended()",
+                "exception": self.error,
+                "task": parent,
+            }
+        )
 
     def _failed(self, error: BaseException) -> None:
         """This ends the following. A ``CancelledError`` would look as if the block was cancelled."""

@@ -94,6 +94,7 @@ class Reading:
         self._asked_end_s = self._read_s = time.monotonic()  # when the end was asked for, and when a read returned
         self._gaps = 0  # since the last event
         self._has_state = False
+        self._left = False  # whether the block was left
         self.position: Position | None = None
         self.is_current = False
         self.lag_events: int | None = None
@@ -125,24 +126,46 @@ class Reading:
                 await asyncio.sleep(await self._drop_state(gap))
 
     async def run(self) -> None:
-        """Read and apply until the task is cancelled.
+        """Read and apply until the block is left, which cancels the task.
 
         Raises:
+            CancelledError: the block was left.
             FeedGap: there is no ``reload``, or it does not help.
             Stopped: ``apply`` raised, and the following is to stop.
             Exception: what makes it impossible to follow.
         """
-        while True:
-            try:
-                if self._reader is None:
-                    await self._connect()
-                    self._feed._counters.add("reconnections")
-                else:
-                    await self._read_some(self._reader)
-            except (Disconnected, FeedUnavailable) as error:
-                await asyncio.sleep(await self._drop_connection(error))
-            except Gap as gap:
-                await asyncio.sleep(await self._drop_state(gap))
+        try:
+            while not self._left:
+                await self._go_on()
+        finally:
+            if self._left:
+                await self.close()  # a connection that was made meanwhile
+
+    async def _go_on(self) -> None:
+        """Read and apply once, or connect again."""
+        try:
+            if self._reader is None:
+                await self._connect()
+                self._feed._counters.add("reconnections")
+            else:
+                await self._read_some(self._reader)
+        except (Disconnected, FeedUnavailable) as error:
+            await asyncio.sleep(await self._drop_connection(error))
+        except Gap as gap:
+            await asyncio.sleep(await self._drop_state(gap))
+
+    def leave(self) -> None:
+        """Apply nothing any more, also if ``reload`` or an engine swallows the cancellation of the task."""
+        self._left = True
+
+    def _check_left(self) -> None:
+        """End the task if the block was left while it awaited.
+
+        Raises:
+            CancelledError: the block was left.
+        """
+        if self._left:
+            raise asyncio.CancelledError
 
     async def close(self) -> None:
         """Close the connection."""
@@ -159,10 +182,12 @@ class Reading:
         """
         feed = self._feed
         self._reader = reader = await feed._open(feed.open_reader, _within_s(OPEN_S, give_up_s))
+        self._check_left()
         if self._has_state and self.position is not None:
             await _in_time(reader.resume(self.position), reader.resume_s)
         else:
             await self._get_state(reader, give_up_s)
+        self._check_left()
         self.is_current = True
         log.info("feed_connected", feed=feed.name, where=feed.where, position=str(self.position))
 
@@ -171,7 +196,9 @@ class Reading:
         noted = await _in_time(reader.end(), _within_s(_ANSWER_S, give_up_s))
         included = None if self._settings.reload is None else await self._reload(self._settings.reload)
         position = noted if included is None else included
+        self._check_left()
         whole = await _in_time(reader.resume(position), reader.resume_s)
+        self._check_left()
         position = position if whole is None else whole
         self._has_state = True
         self._left_on_server = position.events_until(noted) or 0
@@ -207,6 +234,7 @@ class Reading:
         except Disconnected:
             self._batch = max(1, self._batch // 2)  # it may have been too much for the time
             raise
+        self._check_left()
         now_s = self._read_s = time.monotonic()
         self._backoff.reset()
         if not events:

@@ -13,6 +13,7 @@ from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, Purgat
 from purgatory.aio import AsyncPurgatory
 from purgatory.feeds import FeedGap, FollowingEnded, InvalidKeys, MemoryFeed, NotApplied
 from purgatory.feeds._following import applying
+from purgatory.feeds.engines.memory import MemoryReader
 from tests.support import PATIENCE_S, eventually
 from tests.support.feeds import Scripted, Seen, Worker, append, apply_to, followed_on_threads, later
 from tests.support.loops import until
@@ -305,6 +306,23 @@ async def test_block_may_be_left_by_another_task(feed):
         await asyncio.create_task(following.__aexit__(None, None, None))
 
 
+@pytest.mark.guarantee("no gap is silent")
+async def test_error_goes_to_the_loop_if_the_task_that_entered_has_ended(feed):
+    """Cancelling that task would reach nothing, so the loop's exception handler gets the error, as of a lost task."""
+    reports = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reports.append(context))
+    following = feed.follow(AsyncPurgatory("worker"), lambda event: [])
+    parent = asyncio.create_task(following.__aenter__())
+    await parent
+    feed.restart()
+    await until(lambda: following.error)
+    await until(lambda: reports)
+    assert [(following.error, parent)] == [(report["exception"], report["task"]) for report in reports]
+    assert "has ended" in reports[0]["message"]
+    with pytest.raises(FeedGap):
+        await following.__aexit__(None, None, None)
+
+
 async def test_ended_returns_when_the_block_is_left(feed):
     """``ended`` is for tasks that look after the worker. Before the block it is an error."""
     worker = Worker(feed)
@@ -428,6 +446,47 @@ async def test_reload_that_hangs_does_not_block_the_end(monkeypatch, feed):
         await until(lambda: len(reloads) == 2)
     end.set()
     await asyncio.sleep(0.01)
+
+
+@pytest.mark.guarantee("leaving does not block")
+@pytest.mark.parametrize("call", ["reload", "open_reader", "end", "resume", "read"])
+async def test_following_that_swallows_its_cancellation_ends_behind_its_block(monkeypatch, feed, call):
+    """A ``reload`` or an engine that catches every exception does not keep the following alive."""
+    monkeypatch.setattr("purgatory.feeds._following.block._LEAVE_S", 0.01)
+    hanging, end = asyncio.Event(), asyncio.Event()
+
+    async def hang():
+        hanging.set()
+        while not end.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await end.wait()
+
+    async def reload():
+        if call == "reload" and worker.state:
+            await hang()
+
+    worker = Worker(feed, reload=reload)
+    async with feed:
+        async with worker:
+            await worker.publish(b"before")
+            if call != "reload":
+                place = MemoryFeed if call == "open_reader" else MemoryReader
+                method = getattr(place, call)
+                monkeypatch.setattr(place, call, lambda *args: after(hang, method, *args))
+            feed.restart()
+            await hanging.wait()
+        await feed.publish("key", b"behind the block")
+        end.set()
+        await until(worker.following._task.done)
+        await asyncio.sleep(0.01)
+    assert ([b"before"], False) == (worker.state, worker.following.is_following)
+    assert not feed._connections
+
+
+async def after(first, method, *args):
+    """What a method returns, after another call."""
+    await first()
+    return await method(*args)
 
 
 def test_interrupt_in_apply_ends_the_program():
