@@ -33,9 +33,9 @@ HERE = Path(__file__).resolve().parent
 
 #: Each extension and its main C file, which includes its other parts.
 SOURCES = {
-    "timer/_core": "timer/native/core.c",
-    "purgatory/_core": "purgatory/native/core.c",
-    "purgatory/journal/_core": "purgatory/journal/_core.c",
+    "timer/_native": "timer/_core.c",
+    "purgatory/_native": "purgatory/_core/core.c",
+    "purgatory/journal/_native": "purgatory/journal/_ledger.c",
 }
 
 #: Two warnings are off: methods of all calling conventions are cast to PyCFunction, and tables end with a NULL entry.

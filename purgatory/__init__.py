@@ -1,17 +1,9 @@
 """Park operations that cannot be answered yet, complete them on events, and expire the rest, each exactly once."""
 
-from purgatory import _distribution, _rare  # noqa: F401  # _rare: hands its functions to the native types
-from purgatory._events.observers import Observer
-from purgatory._events.outcome import Outcome
-from purgatory._operations.actions import ActionQueue
-from purgatory._operations.operation import DelayedOperation
-from purgatory._operations.user_lock import LockLike
-from purgatory._purgatory.live import live, on_start
-from purgatory._purgatory.purgatory import DelayedOperationPurgatory
-from purgatory._purgatory.snapshot import PurgatorySnapshot, ShutdownReport, Totals
-from purgatory._ready_made.futures import DelayedFuture, DelayedFuturePurgatory
-from purgatory._ready_made.thresholds import KeyedThresholdPurgatory, ThresholdPurgatory
-from purgatory._support.errors import (
+from purgatory import _distribution
+from purgatory._core import rare  # noqa: F401  # hands its functions to the native types
+from purgatory._core.actions import ActionQueue
+from purgatory._core.errors import (
     AddressUnusable,
     AlreadyParked,
     InvalidAction,
@@ -30,8 +22,17 @@ from purgatory._support.errors import (
     WatchKeysType,
     WrongLoop,
 )
-from purgatory._support.implementation import CORE
-from purgatory._threads.watchdog import slow_callback_ms, slow_callbacks
+from purgatory._core.futures import DelayedFuture, DelayedFuturePurgatory
+from purgatory._core.implementation import CORE
+from purgatory._core.live import live, on_start
+from purgatory._core.observers import Observer
+from purgatory._core.operation import DelayedOperation
+from purgatory._core.outcome import Outcome
+from purgatory._core.purgatory import DelayedOperationPurgatory
+from purgatory._core.snapshot import PurgatorySnapshot, ShutdownReport, Totals
+from purgatory._core.thresholds import KeyedThresholdPurgatory, ThresholdPurgatory
+from purgatory._core.user_lock import LockLike
+from purgatory._core.watchdog import slow_callback_ms, slow_callbacks
 
 #: The version of the distribution.
 __version__: str = _distribution.VERSION

@@ -19,8 +19,8 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from purgatory._support.closing import Closing
-from purgatory._support.errors import AddressUnusable, InvalidSetting, checked_int
+from purgatory._core.closing import Closing
+from purgatory._core.errors import AddressUnusable, InvalidSetting, checked_int
 
 if TYPE_CHECKING:
     import argparse

@@ -32,7 +32,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from purgatory._events.log import log, throttle
+from purgatory._core.log import log, throttle
 from purgatory._serving import Served, guarded, hosts_for, listen
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import structlog
 
 import purgatory
 import timer
-from purgatory._events.log import throttle
+from purgatory._core.log import throttle
 from tests.support import eventually
 from timer import MockTimer
 
@@ -86,7 +86,7 @@ def shutdown_clock(monkeypatch):
         clock.reads += 1
         return time.monotonic() + clock.skip_s
 
-    monkeypatch.setattr("purgatory._purgatory.shutdown.time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr("purgatory._core.shutdown.time", SimpleNamespace(monotonic=monotonic))
     return clock
 
 

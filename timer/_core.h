@@ -1,172 +1,194 @@
-/* What the native timer offers to other C code of this project: a struct for an entry, which can be the head of a
- * larger struct, and functions that add an entry to a timer and remove it without Python in between.
- *
- *     const TimerCore *core = PyCapsule_Import(TIMER_CORE_CAPSULE, 0);
- *
- * References:
- *
- *  - A bucket owns one reference to each entry in it. So a freed entry is in no bucket.
- *  - A bucket has one or more lists, its lanes: one with a global lock, several without one, so that threads which add
- *    at the same time rarely use the same lane. A lane has a reference to its own bucket from its first entry on, until
- *    the lane is empty and the bucket closed, or until the garbage collector has found both. So a freed bucket is
- *    empty, and a thread that keeps an entry from being removed may use its bucket. Adding and removing an entry
- *    changes no reference count of the bucket: two threads that change the count of one object wait for each other as
- *    they do for a lock.
- *  - `before` and `after` are borrowed: both neighbours are in the same lane.
- *
- * Threads. With a global lock, each stretch of C between two calls of Python is one step. Without one
- * (Py_GIL_DISABLED), the cache of a lane, an entry and a lane have a mutex each. They are taken in this order: cache,
- * entry, lane. Two lanes are taken in the order of their addresses. The mutex of an entry guards its times, its
- * `bucket` and its `lane`. The mutex of a lane guards its list, its count, and `before` and `after` of its entries. A
- * bucket is closed by setting the flag and then taking and releasing the mutex of each lane. A thread that reads the
- * flag with the mutex of a lane held sees it, or has already added its entry. Under the mutex of an entry or a lane
- * nothing is allocated, freed or called. References are given up after it is released. A bucket is not freed while a
- * thread waits for the mutex of one of its lanes: that thread has a reference to the bucket, or holds the mutex of an
- * entry in it. */
-#ifndef TIMER_CORE_H
-#define TIMER_CORE_H
+/* The structs of the native timer, the objects that all parts share, and their locks. */
+#ifndef TIMER_NATIVE_CORE_H
+#define TIMER_NATIVE_CORE_H
 
-#define PY_SSIZE_T_CLEAN
-#include <Python.h>
-#include <stdint.h>
+#include "timer/_common.h"
 
-#define TIMER_CORE_CAPSULE "timer._core.CAPSULE"
-#define TIMER_CORE_VERSION 3
+#include <stdlib.h>
 
-/* A mutex if there is no global lock. With one it is empty, and takes neither memory nor time. */
+#define NS_PER_MS 1000000
+/* The limits of what is computed in 64 bits: delays and clocks up to 31 years, deadlines, which are sums of both, and
+ * how far a deadline may be moved. The sum of any two of these fits. Larger times are kept in a dict. */
+#define MOST_MS 1000000000000LL
+#define MOST_NOW_NS 1000000000000000000LL
+#define MOST_DEADLINE_NS 3000000000000000000LL
+#define MOST_PUT_OFF_NS 5000000000000000000LL
+#define STRETCH 30                 /* A cache remembers one bucket per 2**30 ns of deadlines, */
+#define PLACES 64                  /* and this number of them. */
+#define MOST_LEVELS 14             /* Coarser levels of the wheel are left to Python. */
+#define POWERS 64
 #ifdef Py_GIL_DISABLED
-typedef PyMutex Mutex;
-static inline void lock_mutex(Mutex *mutex) { PyMutex_Lock(mutex); }
-static inline void unlock_mutex(Mutex *mutex) { PyMutex_Unlock(mutex); }
+#define LANES 8
+#define APART 128 /* bytes that two threads can write without waiting for each other: two cache lines */
 #else
-typedef struct {} Mutex;
-static inline void lock_mutex(Mutex *mutex) { (void)mutex; }
-static inline void unlock_mutex(Mutex *mutex) { (void)mutex; }
+#define LANES 1
 #endif
 
-/* lock_NAME and unlock_NAME: of the mutex of an object of this type. */
-#define MUTEX_OF(name, type) \
-    static inline void lock_##name(type *self) { lock_mutex(&self->mutex); } \
-    static inline void unlock_##name(type *self) { unlock_mutex(&self->mutex); }
-
-#ifdef __GLIBC__ /* its loader keeps room for such a variable, which is then read without a call */
-#define THREAD_LOCAL static _Thread_local __attribute__((tls_model("initial-exec")))
-#else
-#define THREAD_LOCAL static _Thread_local
+/* One of the lists of a bucket. */
+typedef struct {
+    TimerEntry *first, *last; /* owned, each of the list */
+    Py_ssize_t count;
+    char holds; /* has a reference to its bucket */
+    Mutex mutex;
+#ifdef Py_GIL_DISABLED
+    char apart[APART];
 #endif
+} Lane;
 
-/* The end of every tp_dealloc: frees the object, and gives up its reference to its type. */
-static inline void free_object(void *self)
-{
-    PyTypeObject *type = Py_TYPE((PyObject *)self);
-    type->tp_free(self);
-    Py_DECREF(type);
-}
-
-/* The tp_dealloc of a type whose objects the garbage collector looks into. `rest` gives up what its tp_clear keeps. */
-#define DEALLOC(type, name, rest) \
-    static void name##_dealloc(type *self) \
-    { \
-        PyObject_GC_UnTrack(self); \
-        name##_clear(self); \
-        rest; \
-        free_object(self); \
-    }
-
-/* The slots of a type whose objects the garbage collector looks into. */
-#define COLLECTED(name) {Py_tp_dealloc, name##_dealloc}, {Py_tp_traverse, name##_traverse}, {Py_tp_clear, name##_clear}
-
-typedef struct TimerBucket TimerBucket;
-
-/* A task, or the head of a larger struct that is one. If its times do not fit into 64 bits, they are kept elsewhere.
- * Then delay_ms is TIMER_HUGE, and the other two numbers mean nothing. */
-typedef struct TimerEntry {
+struct TimerBucket {
     PyObject_HEAD
-    int64_t delay_ms;
-    int64_t deadline_ns; /* 0: it was never in a timer */
-    int64_t put_off_by_ns;    /* by how much the deadline was moved since the task was added */
-    TimerBucket *bucket; /* borrowed, see above. NULL: it is in none */
-    struct TimerEntry *before, *after;
-    PyObject *weakrefs;
-    Mutex mutex;
+    Lane lanes[LANES];
+    Py_ssize_t level;
+    PyObject *first, *end;   /* ticks of any size */
+    PyObject *lock;          /* its timer's lock, which identifies the timer */
+    int64_t first_tick, end_tick;
+    int64_t after_ns, until_ns; /* the deadlines of this bucket are after the first and not after the second */
+    char closed;
+};
+
+typedef struct {
+    int64_t span;
+    PyObject *slots; /* the ring's list */
+} Level;
+
+/* The buckets that the threads of one lane found last. */
+typedef struct {
+    TimerBucket *known[PLACES]; /* owned, by deadline. Some may be closed */
+    Py_ssize_t put_offs;     /* how often a task was put off */
+    Mutex mutex;                /* guards both. Taken before the mutex of an entry */
 #ifdef Py_GIL_DISABLED
-    unsigned char lane; /* of its bucket, or of the last one that it was in */
+    char apart[APART];
 #endif
-} TimerEntry;
+} LaneCache;
 
-#define TIMER_UNSET INT64_MIN       /* delay_ms of an entry whose __init__ was not called */
-#define TIMER_HUGE (INT64_MIN + 1)  /* delay_ms of an entry whose times are kept elsewhere */
-
-/* A call of a hook that runs, and the calls of one thread: see timer/native/running.c. */
 typedef struct {
-    TimerEntry *task; /* borrowed. NULL: the place is free */
-    PyObject *hook;   /* borrowed */
-    unsigned long thread;
-    int64_t number;
-} RunningCall;
-
-typedef struct RunningCalls {
-    unsigned long thread;
-    int64_t number; /* of the last call */
-    Py_ssize_t used, room, gaps; /* gaps: how many of the used places are free */
-    RunningCall *places;
-    struct RunningCalls *before, *after;
+    PyObject_HEAD
+    PyObject *clock, *levels; /* NULL before _connect() */
+    int64_t origin_ns, tick_ns;
+    LaneCache caches[LANES];
+    Level level[MOST_LEVELS];
+    int level_count;
+    char is_quick; /* tasks are not limited, and times fit into 64 bits */
+    char is_system_clock;
     Mutex mutex;
-} RunningCalls;
-
-/* A record of a call, for end_call(). */
-typedef struct {
-    RunningCalls *calls; /* NULL: it was not recorded */
-    Py_ssize_t place;
-} Record;
+} QuickTimer;
 
 typedef struct {
-    int version;
-    Py_ssize_t entry_size;
-    /* The type to derive from. Derived types call its traverse, clear and dealloc. */
-    PyTypeObject *entry_type;
-    /* Set the delay, as __init__ does. 0, or -1 with an error. */
-    int (*init)(TimerEntry *entry, PyObject *delay_ms);
-    /* Whether `add` and `put_off` below serve this timer, because neither its class nor the timer has its own. */
-    int (*is_native)(PyObject *timer);
-    /* timer.add(entry) of such a timer. 0, or -1 with an error. */
-    int (*add)(PyObject *timer, TimerEntry *entry);
-    /* timer.put_off(entry, delay_ms) of such a timer. 1 or 0, or -1 with an error. */
-    int (*put_off)(PyObject *timer, TimerEntry *entry, PyObject *delay_ms);
-    /* Remove the entry from its timer: 1 if this call removed it, else 0. The caller has a reference of its own. No
-     * Python code runs, except what freeing an empty bucket may run. */
-    int (*withdraw)(TimerEntry *entry);
-    /* Have a batch call this function in place of run() of tasks of a type, whose run() nothing may replace. */
-    void (*run_by)(PyTypeObject *type, PyCFunction run);
-    /* Set the deadline of an entry that no timer takes, by the system's clock: 1, 0 if it does not fit into 64 bits, or
-     * -1 with an error. */
-    int (*set_deadline)(TimerEntry *entry);
-    /* Record that this thread calls a hook of a task. The caller keeps both references until end_call(). No error is
-     * raised. */
-    Record (*begin)(TimerEntry *task, PyObject *hook);
-} TimerCore;
+    PyObject_HEAD
+    int64_t reached, fired, failed, late_sum_ns, late_max_ns;
+    int64_t late_ns[POWERS];
+} Tally;
 
-/* Free the place of a call that does not end as the last one of its thread, or above a free place. The mutex is held. */
-__attribute__((cold, noinline, unused)) static void end_among_others(RunningCalls *calls, Py_ssize_t place)
+typedef struct {
+    int64_t deadline_ns;
+    Py_ssize_t number;
+    TimerEntry *task;    /* owned, until the batch has come to it */
+    TimerBucket *bucket; /* the batch's */
+} Due;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *dispatcher, *buckets, *clock; /* buckets: a tuple */
+    Py_ssize_t left;
+    Due *tasks; /* NULL before the first run */
+    Py_ssize_t count, next;
+    char is_system_clock;
+} Batch;
+
+/* The types and the names are kept as long as the process lives. */
+static struct {
+    PyTypeObject *entry, *bucket, *quick_timer, *tally, *batch;
+    PyTypeObject *run_type; /* tasks of this type are run by: */
+    PyCFunction run;        /* NULL: none */
+    PyObject *system_clock; /* time.monotonic_ns */
+    PyObject *huge_times;   /* {address of an entry: (delay_ms, deadline_ns, put_off_by_ns)} */
+    PyObject *partial;      /* functools.partial */
+    PyObject *str_add, *str_add_slowly, *str_begin, *str_clock, *str_contain, *str_end, *str_next_slice, *str_put_off,
+        *str_put_off_slowly, *str_requeue, *str_run, *str_slot, *str_slots, *str_span;
+} core;
+
+/* ---------------------------------------------------------------- locks, where there is no global one */
+
+MUTEX_OF(entry, TimerEntry)
+MUTEX_OF(lane, Lane)
+MUTEX_OF(cache, LaneCache)
+MUTEX_OF(levels, QuickTimer)
+
+#ifdef Py_GIL_DISABLED
+static inline int lane_number(TimerEntry *entry) { return entry->lane; }
+static inline void set_lane(TimerEntry *entry, int number) { entry->lane = (unsigned char)number; }
+
+/* The lane of the calling thread. Lanes are given out one after the other, so the first LANES threads have one each. */
+static int my_lane(void)
 {
-    calls->places[place].task = NULL;
-    calls->gaps++;
-    for (; calls->used > 0 && calls->places[calls->used - 1].task == NULL; calls->used--)
-        calls->gaps--;
+    static int next;
+    static _Thread_local int mine; /* the number plus one. 0: none was given yet */
+    if (mine == 0)
+        mine = 1 + (int)((unsigned)__atomic_fetch_add(&next, 1, __ATOMIC_RELAXED) % LANES);
+    return mine - 1;
+}
+#else
+static inline int lane_number(TimerEntry *entry) { (void)entry; return 0; }
+static inline void set_lane(TimerEntry *entry, int number) { (void)entry; (void)number; }
+static inline int my_lane(void) { return 0; }
+#endif
+
+static inline void lock_two(Lane *one, Lane *other)
+{
+    lock_lane((uintptr_t)one < (uintptr_t)other ? one : other);
+    lock_lane((uintptr_t)one < (uintptr_t)other ? other : one);
 }
 
-/* Remove the record of a call. */
-static inline void end_call(Record record)
+/* Numbers and pointers that are read without a mutex, where a value of a moment ago is enough. */
+static inline int64_t peek(const int64_t *number) { return __atomic_load_n(number, __ATOMIC_RELAXED); }
+static inline void poke(int64_t *number, int64_t value) { __atomic_store_n(number, value, __ATOMIC_RELAXED); }
+static inline void poke_size(Py_ssize_t *number, Py_ssize_t value)
 {
-    RunningCalls *calls = record.calls;
-    if (calls == NULL)
-        return;
-    lock_mutex(&calls->mutex);
-    if (record.place == calls->used - 1 && calls->gaps == 0) /* nearly always */
-        calls->used--;
-    else
-        end_among_others(calls, record.place);
-    unlock_mutex(&calls->mutex);
+    __atomic_store_n(number, value, __ATOMIC_RELAXED);
+}
+static inline int is_set(const char *flag) { return __atomic_load_n(flag, __ATOMIC_RELAXED); }
+static inline TimerBucket *peek_bucket(TimerEntry *entry) { return __atomic_load_n(&entry->bucket, __ATOMIC_ACQUIRE); }
+
+/* ---------------------------------------------------------------- numbers */
+
+/* The tick at which a deadline is due, rounded up. */
+static inline int64_t due_tick(int64_t deadline_ns, int64_t origin_ns, int64_t tick_ns)
+{
+    int64_t before = deadline_ns - origin_ns - 1;
+    int64_t tick = before / tick_ns;
+    if (before < 0 && tick * tick_ns != before)
+        tick--;
+    return tick + 1;
+}
+
+/* An attribute of a module. NULL with an error. */
+static PyObject *imported(const char *module, const char *name)
+{
+    PyObject *found = PyImport_ImportModule(module), *text = PyUnicode_InternFromString(name);
+    PyObject *object = found == NULL || text == NULL ? NULL : PyObject_GetAttr(found, text);
+    Py_XDECREF(found);
+    Py_XDECREF(text);
+    return object;
+}
+
+/* Call a function of this package's Python code, for a rare case. */
+static PyObject *python(const char *module, const char *name, PyObject *argument)
+{
+    PyObject *function = imported(module, name);
+    PyObject *answer = function == NULL ? NULL : PyObject_CallOneArg(function, argument);
+    Py_XDECREF(function);
+    return answer;
+}
+
+/* The time of the clock as 64 bits, or the nearest number that fits. 0, or -1 with an error. */
+static int now_of(PyObject *clock, int is_system_clock, int64_t *now_ns)
+{
+    if (is_system_clock && read_system_clock(now_ns))
+        return 0;
+    PyObject *answer = PyObject_CallNoArgs(clock);
+    int failed = answer == NULL || saturated(answer, now_ns) ? -1 : 0;
+    Py_XDECREF(answer);
+    return failed;
 }
 
 #endif

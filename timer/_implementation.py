@@ -1,7 +1,7 @@
 """Which implementation runs: the native one, if it was built and is not switched off, or the pure Python one.
 
-The hot types are implemented in Python and in C (``timer/native``). The Python code defines what they do. It runs if
-the C code was not built, or if ``PURGATORY_PURE=1`` is in the environment.
+The hot types are implemented in Python and in C, side by side (``_wheel.py``, ``_wheel.c``). The Python code defines
+what they do. It runs if the C code was not built, or if ``PURGATORY_PURE=1`` is in the environment.
 """
 
 # ruff: noqa: PTH120, PTH204, PTH207  # the core does not import pathlib
@@ -38,13 +38,13 @@ def native(name: str) -> ModuleType | None:
 def reject_if_stale(built: str) -> None:
     """Reject a native module that is older than its C sources. Only a checkout has these beside the module."""
     folder = os.path.dirname(built)
-    for source in [*glob.glob(f"{folder}/native/*.[ch]"), *glob.glob(f"{folder}/_core.c")]:
+    for source in [*glob.glob(f"{folder}/*.[ch]"), *glob.glob(f"{folder}/_core/*.[ch]")]:
         if os.path.getmtime(source) > os.path.getmtime(built):
             raise ImportError(f"{built} is older than {source}; run `make native`, or set PURGATORY_PURE=1")
 
 
 #: The native types. None where the pure Python implementation runs.
-CORE: Final = native("timer._core")
+CORE: Final = native("timer._native")
 
 
 def native_class(kind: type, name: str | None = None) -> Any:

@@ -4,7 +4,7 @@ Kafka links one ``TimerTaskEntry`` per task into a list. Here a task *is* its en
 bucket is a dict with the tasks as keys, in the order in which they were added. In Python, linked lists are 3 times
 slower.
 
-This is the pure implementation. What C does instead is in ``timer/native/core.c``.
+This is the pure implementation. What C does instead is in ``timer/_core.c``.
 
 ``task._task_bucket`` names the bucket that holds the task, or None. The timer's lock guards it and the buckets. A
 thread that cancels does not know the timer, so it reads ``_task_bucket`` first, takes the lock of that bucket and reads

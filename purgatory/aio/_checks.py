@@ -29,13 +29,13 @@ from itertools import chain, islice
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
-from purgatory._purgatory.many_keys import checked_keys
-from purgatory._purgatory.shards import operations_in_chunks
-from purgatory._support.errors import checked_int, unhashable
+from purgatory._core.errors import checked_int, unhashable
+from purgatory._core.many_keys import checked_keys
+from purgatory._core.shards import operations_in_chunks
 
 if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory
-    from purgatory._operations.operation import Operation
+    from purgatory._core.operation import Operation
     from purgatory.aio._mailbox import Mailbox
     from purgatory.aio._waiters import Waiters
 

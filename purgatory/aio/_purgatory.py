@@ -28,9 +28,9 @@ from purgatory import (
     ShutdownReport,
     Totals,
 )
-from purgatory._operations.operation_type import OperationT
-from purgatory._support.errors import checked_int
-from purgatory._threads.watchdog import watch
+from purgatory._core.errors import checked_int
+from purgatory._core.operation_type import OperationT
+from purgatory._core.watchdog import watch
 from purgatory.aio._checks import Checks
 from purgatory.aio._shutdown import AsyncShutdown
 from purgatory.aio._timer import LoopTimer
@@ -42,8 +42,8 @@ from timer._base import OnError
 if TYPE_CHECKING:
     from typing import Self, Unpack
 
-    from purgatory._purgatory.settings import Settings
-    from purgatory._purgatory.shutdown import Drain
+    from purgatory._core.settings import Settings
+    from purgatory._core.shutdown import Drain
 
 ResultT = TypeVar("ResultT")
 InnerT = TypeVar("InnerT", bound=DelayedOperation)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from purgatory._purgatory.shutdown import LONGEST_SLEEP_S, Drain, Shutdown
+from purgatory._core.shutdown import LONGEST_SLEEP_S, Drain, Shutdown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

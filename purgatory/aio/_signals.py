@@ -37,12 +37,12 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from purgatory._purgatory.shutdown import Shutdown
-from purgatory._support.errors import InvalidSetting
+from purgatory._core.errors import InvalidSetting
+from purgatory._core.shutdown import Shutdown
 from purgatory.aio._waiters import Waiters
 
 if TYPE_CHECKING:
-    from purgatory._purgatory.shutdown import Drain
+    from purgatory._core.shutdown import Drain
     from purgatory.aio._purgatory import AsyncPurgatory
 
 

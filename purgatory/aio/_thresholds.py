@@ -2,7 +2,7 @@
 
 With ``wait_for`` an event asks the predicate of every task that waits under its key. Here a heap says which tasks the
 new value reaches, so the cost of an event depends on what it completes, not on what waits. The numbers are those of
-``purgatory._ready_made.number``. The operations wake their tasks as those of ``wait_for`` do.
+``purgatory._core.number``. The operations wake their tasks as those of ``wait_for`` do.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from purgatory import DelayedOperation, Outcome, PurgatoryClosed, WaitCancelled
-from purgatory._operations.subclasses import with_normal_ends
-from purgatory._ready_made.number import NO_KEY, Numbers, ThresholdWait, check_int
-from purgatory._ready_made.thresholds import error_of
+from purgatory._core.number import NO_KEY, Numbers, ThresholdWait, check_int
+from purgatory._core.subclasses import with_normal_ends
+from purgatory._core.thresholds import error_of
 from purgatory.aio._purgatory import AsyncPurgatory
 from purgatory.aio._waits import WakesTask
 from timer._task import checked_delay_ms
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from purgatory import ShutdownReport
-    from purgatory._purgatory.shutdown import Drain
+    from purgatory._core.shutdown import Drain
     from purgatory.aio._mailbox import Mailbox
     from timer import Timer
 

@@ -33,7 +33,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from purgatory import WrongLoop
-from purgatory._support.errors import checked_int
+from purgatory._core.errors import checked_int
 from timer import NS_PER_MS, Clock, SystemTimer, TimerTask
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from purgatory import (
     PurgatoryClosed,
     WrongLoop,
 )
-from purgatory._purgatory.arguments import not_an_operation
+from purgatory._core.arguments import not_an_operation
 from purgatory.aio._hooks import HookRunner, has_async_hooks
 from purgatory.aio._mailbox import Mailbox
 from purgatory.aio._timer import LoopTimer

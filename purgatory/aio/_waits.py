@@ -16,7 +16,7 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from purgatory import DelayedOperation, InvalidSetting, Outcome, PurgatoryClosed, WaitCancelled
-from purgatory._operations.subclasses import frozen_ends, variant
+from purgatory._core.subclasses import frozen_ends, variant
 
 if TYPE_CHECKING:
     from purgatory.aio._mailbox import Mailbox

@@ -6,10 +6,10 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from purgatory._events.feeds import live_feeds
+from purgatory._feed_records import live_feeds
 
 if TYPE_CHECKING:
-    from purgatory._events.feeds import FeedStatistics, HasStatistics
+    from purgatory._feed_records import FeedStatistics, HasStatistics
 
 #: Rates over less than this would be guesses.
 _SHORTEST_S: Final = 0.2

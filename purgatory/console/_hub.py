@@ -13,7 +13,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
-from purgatory._events.log import log, printable, throttle
+from purgatory._core.log import log, printable, throttle
 from purgatory.console._state import OUTCOMES, Sampler
 from timer._fork import call_after_fork, new_event, new_lock
 

@@ -22,12 +22,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from purgatory._support.label import label
+from purgatory._core.label import label
 
 if TYPE_CHECKING:
     from purgatory import DelayedOperation, DelayedOperationPurgatory
-    from purgatory._keys.watchers import Watchers
-    from purgatory._purgatory.shards import Shards
+    from purgatory._core.shards import Shards
+    from purgatory._core.watchers import Watchers
 
 #: Keys walked in one look. It takes about 7 ms, twice per second, and only while a page is open.
 KEYS_PER_LOOK: Final = 2_500

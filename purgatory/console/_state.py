@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 import purgatory
-from purgatory._purgatory.take_snapshot import driver_of
+from purgatory._core.take_snapshot import driver_of
 from purgatory.console._feeds import Feeds
 from purgatory.console._peek import Peek, describe
 from timer._base import is_alive

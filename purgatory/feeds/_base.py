@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from purgatory import InvalidSetting
-from purgatory._support.errors import checked_int
+from purgatory._core.errors import checked_int
 from purgatory.feeds._connections import OPEN_S, open_in_time
 from purgatory.feeds._counters import Counters
 from purgatory.feeds._errors import InvalidPosition

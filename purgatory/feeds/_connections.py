@@ -7,7 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from purgatory._events.log import log
+from purgatory._core.log import log
 from purgatory.feeds._errors import Disconnected, FeedUnavailable
 
 if TYPE_CHECKING:

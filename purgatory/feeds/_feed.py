@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting
-from purgatory._events.feed_tracing import tracing
-from purgatory._events.feeds import FeedStatistics, register
+from purgatory._feed_records import FeedStatistics, register
+from purgatory._feed_tracing import tracing
 from purgatory.aio import AsyncPurgatory
 from purgatory.feeds._base import FeedBase
 from purgatory.feeds._errors import EventTooLarge

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from purgatory._events.log import log, throttle
+from purgatory._core.log import log, throttle
 from purgatory.feeds._connections import close_in_time, is_cancelled
 from purgatory.feeds._errors import FeedError, PublishRejected, PublishUncertain
 

@@ -4,7 +4,7 @@
 On the command line: `purgatory journal summary|verify|tail|seal|retain|serve DIR`.
 """
 
-from purgatory._support.label import label
+from purgatory._core.label import label
 from purgatory.journal._journal import Journal
 from purgatory.journal._metrics import JournalCollector
 from purgatory.journal._options import JournalStats, Options

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from purgatory import Observer
-from purgatory._support.label import label
+from purgatory._core.label import label
 from purgatory.journal._ledger import DRAINED, Ledger, Recorder, part_of
 from purgatory.journal._writer import FolderWriter, epoch_now
 from purgatory.journal.records import JOURNAL, OUTCOMES, SHUTDOWN

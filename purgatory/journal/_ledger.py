@@ -8,9 +8,9 @@ adds a row to its journal's `Ledger`. The writer takes rows as columns::
     ledger.take(2_048)                                 the writer's thread
         -> the distinct (source, type, watches, outcome, error), which of them each row has, and four columns of numbers
 
-Both are native where the core is (`_core.c`). There, a row is 72 bytes in a ring, and costs the service's thread 30 to
-50 ns. The closure below takes 350 ns, beside a call of Python. Operations that are not the core's own, and times beyond
-64 bits, go to the function `other` in both.
+Both are native where the core is (`_ledger.c`). There, a row is 72 bytes in a ring, and costs the service's thread 30
+to 50 ns. The closure below takes 350 ns, beside a call of Python. Operations that are not the core's own, and times
+beyond 64 bits, go to the function `other` in both.
 
 In Python the ledger is one flat list (`Rows`). `list.extend` of a tuple, taking a slice and deleting a slice are each
 atomic, with the GIL and without. So rows never interleave, and the length is always a multiple of the width. A queue of
@@ -29,7 +29,7 @@ from operator import itemgetter, mul, sub
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from purgatory import Outcome
-from purgatory._support.implementation import CORE as PURGATORY
+from purgatory._core.implementation import CORE as PURGATORY
 from purgatory.journal.records.frames import packed
 from timer import NS_PER_MS
 from timer._implementation import native
@@ -251,7 +251,7 @@ class Recorder:
 
 
 #: The native types, which need the purgatory's; None where Python's own run.
-CORE: Final = None if PURGATORY is None else native("purgatory.journal._core")
+CORE: Final = None if PURGATORY is None else native("purgatory.journal._native")
 
 if CORE is not None:
     Ledger, Recorder = CORE.Ledger, CORE.Recorder  # type: ignore[misc]

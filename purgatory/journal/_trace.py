@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 from purgatory import Observer
-from purgatory._support.label import label
+from purgatory._core.label import label
 from purgatory.journal._journal import epoch_of, normal_ends, word
 from purgatory.journal._ledger import Numbers, Rows
 from purgatory.journal._writer import FolderWriter

@@ -30,8 +30,8 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from purgatory._events.log import Log
-from purgatory._support.closing import Closing
+from purgatory._core.closing import Closing
+from purgatory._core.log import Log
 from purgatory.journal._options import JournalStats, folder_of, options_of
 from purgatory.journal.records.errors import JournalClosed, JournalMissing
 from purgatory.journal.records.folder import check_kind, end, open_name

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 import purgatory
-from purgatory._support.label import label
+from purgatory._core.label import label
 from purgatory.metrics._readings import encodable
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from purgatory import DelayedOperationPurgatory
-    from purgatory._limits.capacity import Tenant
+    from purgatory._core.capacity import Tenant
 
 #: Tenants of one purgatory that get a series of their own.
 MOST_TENANTS: Final = 50

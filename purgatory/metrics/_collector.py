@@ -28,9 +28,9 @@ from prometheus_client.registry import Collector
 
 import purgatory
 from purgatory import InvalidSetting
-from purgatory._events.feeds import live_feeds
-from purgatory._purgatory.take_snapshot import driver_of
-from purgatory._threads.watchdog import slow_callbacks
+from purgatory._core.take_snapshot import driver_of
+from purgatory._core.watchdog import slow_callbacks
+from purgatory._feed_records import live_feeds
 from purgatory.metrics._attach import AttachedObservers
 from purgatory.metrics._by_tenant import ByTenant
 from purgatory.metrics._by_type import ByType

@@ -18,7 +18,7 @@ from timer._base import is_alive
 
 if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory
-    from purgatory._events.feeds import FeedStatistics
+    from purgatory._feed_records import FeedStatistics
     from purgatory.metrics._histograms import CallbackTime, ParkedTime
     from timer import Driver, Timer
 

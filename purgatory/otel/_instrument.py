@@ -6,7 +6,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 import purgatory
-from purgatory._events.feed_tracing import tracing
+from purgatory._feed_tracing import tracing
 from purgatory.otel._feeds import FeedSpans
 from purgatory.otel._spans import Spans
 from timer._fork import new_lock

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from starlette.exceptions import HTTPException
 
 from purgatory import DelayedOperation, InvalidSetting, Outcome, PurgatoryClosed, PurgatoryFull
-from purgatory._operations.operation_type import OperationT
-from purgatory._support.errors import checked_int
+from purgatory._core.errors import checked_int
+from purgatory._core.operation_type import OperationT
 from purgatory.aio import AsyncPurgatory, drain_on_signals
 from purgatory.aio._waits import result_of, taking, until
 from purgatory.web._hang_up import HungUp, checked_request, is_gone, is_gone_by_now, listen

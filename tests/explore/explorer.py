@@ -356,7 +356,7 @@ class World:
             wanted = sum(len(operation.wants) for operation in still)
             assert purgatory.watched == wanted, f"{purgatory.watched} entries watched, {wanted} wanted"
             assert purgatory.snapshot().keys == len({key for o in still for key in o.wants}), "an idle key was kept"
-        unparked = self.core.purgatory._operations.operation.UNPARKED
+        unparked = self.core.purgatory._core.operation.UNPARKED
         assert not unparked.completing, "an answer of one that was never parked was never out"
         for timer in self.timers:
             if not timer.is_closed:

@@ -51,8 +51,8 @@ class Mutant:
         return "\n".join([*text[:at], textwrap.indent(new, indent), *text[at + height :]])
 
 
-OPERATION, PARKING = "purgatory._operations.operation", "purgatory._purgatory.parking"
-SHARD = "purgatory._keys.shard"
+OPERATION, PARKING = "purgatory._core.operation", "purgatory._core.parking"
+SHARD = "purgatory._core.shard"
 TIMER, TASK, DISPATCH, WHEEL = "timer._timer", "timer._task", "timer._dispatch", "timer._wheel"
 
 #: Where the executor takes a task of its batch.

@@ -35,5 +35,5 @@ def test_a_failing_schedule_is_told_as_a_numbered_interleaving():
     story = explorer.story(scenario, caught.value.plan)
     assert "  1. event-0\n" in story
     assert "  2. event-1\n" in story
-    assert "purgatory/_operations/operation.py" in story
+    assert "purgatory/_core/operation.py" in story
     assert story.endswith("=> an event was missed")

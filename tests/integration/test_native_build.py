@@ -23,11 +23,11 @@ def test_extension_is_compiled_without_a_warning(tmp_path):
     """Every C file compiles with all warnings as errors, and the result can be imported."""
     built = compile_core(tmp_path, strict=True)
 
-    assert tmp_path / f"timer/_core{hatch_build.suffix()}" in built
+    assert tmp_path / f"timer/_native{hatch_build.suffix()}" in built
     for path in built:
-        spec = importlib.util.spec_from_file_location("_core", path)
+        spec = importlib.util.spec_from_file_location("_native", path)
         assert spec is not None
-        assert importlib.util.module_from_spec(spec).__name__ == "_core"
+        assert importlib.util.module_from_spec(spec).__name__ == "_native"
 
 
 @needs_compiler
@@ -71,7 +71,7 @@ def test_missing_compiler_is_told_in_a_line(tmp_path, monkeypatch):
     assert [] == list(tmp_path.rglob("*.*"))
 
 
-@pytest.mark.parametrize(("pure", "edition"), [("1", "timer._task"), ("", "timer._core")])
+@pytest.mark.parametrize(("pure", "edition"), [("1", "timer._task"), ("", "timer._native")])
 def test_environment_chooses_the_edition(pure, edition):
     """``PURGATORY_PURE=1`` declines the native implementation. Without it, it runs where it was built."""
     script = "import timer; print(timer.COMPILED, timer.TimerTaskEntry.__module__)"

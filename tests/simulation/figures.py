@@ -22,11 +22,11 @@ from tests.explore.scheduler import TakenByWith
 NAMES = {
     "timer/_intake.py": "timer's intake",
     "timer/_dispatch.py": "dispatcher (figures)",
-    "purgatory/_keys/watchers.py": "shard",
-    "purgatory/_limits/capacity.py": "capacity",
-    "purgatory/_purgatory/purgatory.py": "shutdown",
-    "purgatory/_keys/idle_keys.py": "idle keys",
-    "purgatory/_threads/retrier.py": "retrier",
+    "purgatory/_core/watchers.py": "shard",
+    "purgatory/_core/capacity.py": "capacity",
+    "purgatory/_core/purgatory.py": "shutdown",
+    "purgatory/_core/idle_keys.py": "idle keys",
+    "purgatory/_core/retrier.py": "retrier",
 }
 
 

@@ -31,4 +31,4 @@ def test_examples_hold(name):
 
 def test_there_are_examples():
     """The modules are found where this test looks for them."""
-    assert {"timer", "purgatory._purgatory.purgatory"} <= set(MODULES)
+    assert {"timer", "purgatory._core.purgatory"} <= set(MODULES)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from purgatory._support.label import LONGEST, label
+from purgatory._core.label import LONGEST, label
 
 
 @attrs.frozen

@@ -9,39 +9,39 @@ from tests.unit._tree import ROOT
 
 #: Which steps a Python module and a C file share. All other functions of the C file are details of these.
 SHARED = {
-    ("timer/_task.py", "timer/native/bucket.c"): ["put", "remove", "take", "slices", "close", "close_if_empty"],
-    ("timer/_task.py", "timer/native/entry.c"): [
+    ("timer/_task.py", "timer/_bucket.c"): ["put", "remove", "take", "slices", "close", "close_if_empty"],
+    ("timer/_task.py", "timer/_entry.c"): [
         *("checked_delay_ms", "deadline_ns", "is_pending", "added_ns", "_task_withdraw"),
     ],
-    ("timer/_wheel.py", "timer/native/wheel.c"): ["move_slice"],
-    ("timer/_wheel.py", "timer/native/timer.c"): ["bucket_for"],
-    ("timer/_dispatch.py", "timer/native/dispatch.c"): ["add", "note", "run"],
-    ("timer/_timer.py", "timer/native/timer.c"): ["add", "put_off"],
-    ("timer/_running.py", "timer/native/running.c"): ["begin", "call", "calls", "wake_at_next_call"],
-    ("purgatory/_operations/operation.py", "purgatory/native/operation.c"): [
+    ("timer/_wheel.py", "timer/_wheel.c"): ["move_slice"],
+    ("timer/_wheel.py", "timer/_timer.c"): ["bucket_for"],
+    ("timer/_dispatch.py", "timer/_dispatch.c"): ["add", "note", "run"],
+    ("timer/_timer.py", "timer/_timer.c"): ["add", "put_off"],
+    ("timer/_running.py", "timer/_running.c"): ["begin", "call", "calls", "wake_at_next_call"],
+    ("purgatory/_core/operation.py", "purgatory/_core/operation.c"): [
         *("maybe_try_complete", "run"),
         *("_op_check_initialized", "_op_take_turn", "_op_check_with", "_op_check_now", "_op_retry"),
         *("_op_expire_for_shutdown", "_op_arrive", "_op_finish_parking", "_op_reset"),
         *("_op_end", "_op_decide", "_op_run_hooks", "_op_remove", "_op_after_fork"),
     ],
-    ("purgatory/_operations/operation.py", "purgatory/native/operation_object.c"): [
+    ("purgatory/_core/operation.py", "purgatory/_core/operation_object.c"): [
         *("force_complete", "maybe_try_complete", "run", "cancel", "extend"),
         *("is_completed", "outcome", "drained", "keys", "checks", "created_ns"),
     ],
-    ("purgatory/_operations/user_lock.py", "purgatory/native/user_lock.c"): [],
-    ("purgatory/_purgatory/parking.py", "purgatory/native/parking.c"): [
+    ("purgatory/_core/user_lock.py", "purgatory/_core/user_lock.c"): [],
+    ("purgatory/_core/parking.py", "purgatory/_core/parking.c"): [
         *("try_complete_else_watch", "_park", "watching", "check_and_complete", "check_and_complete_all"),
     ],
-    ("purgatory/_purgatory/arguments.py", "purgatory/native/arguments.c"): ["check_ready", "admit", "each_once"],
-    ("purgatory/_purgatory/shards.py", "purgatory/native/shards.c"): ["_number_of_shard", "shard_for", "find"],
-    ("purgatory/_keys/shard.py", "purgatory/native/shard.c"): ["watch", "remove_if_empty", "counts", "entries"],
-    ("purgatory/_keys/idle_keys.py", "purgatory/native/idle_keys.c"): ["note", "purge", "after_fork", "_forget_oldest"],
-    ("purgatory/_keys/watchers.py", "purgatory/native/watchers.c"): [
+    ("purgatory/_core/arguments.py", "purgatory/_core/arguments.c"): ["check_ready", "admit", "each_once"],
+    ("purgatory/_core/shards.py", "purgatory/_core/shards.c"): ["_number_of_shard", "shard_for", "find"],
+    ("purgatory/_core/shard.py", "purgatory/_core/shard.c"): ["watch", "remove_if_empty", "counts", "entries"],
+    ("purgatory/_core/idle_keys.py", "purgatory/_core/idle_keys.c"): ["note", "purge", "after_fork", "_forget_oldest"],
+    ("purgatory/_core/watchers.py", "purgatory/_core/watchers.c"): [
         *("operations", "with_first_key_here", "head", "after"),
     ],
-    ("purgatory/_events/observers.py", "purgatory/native/observers.c"): ["notify"],
-    ("purgatory/_purgatory/many_keys.py", "purgatory/native/many_keys.c"): ["retry_rest"],
-    ("purgatory/_purgatory/take_snapshot.py", "purgatory/native/take_snapshot.c"): ["visit"],
+    ("purgatory/_core/observers.py", "purgatory/_core/observers.c"): ["notify"],
+    ("purgatory/_core/many_keys.py", "purgatory/_core/many_keys.c"): ["retry_rest"],
+    ("purgatory/_core/take_snapshot.py", "purgatory/_core/take_snapshot.c"): ["visit"],
 }
 
 RARE = "it is rare, so C calls it"
@@ -55,32 +55,32 @@ ONLY_IN_PYTHON = {
     "timer/_dispatch.py": {"_run": "C tells it under the name `run`", "*": "called once per batch"},
     "timer/_timer.py": {"*": "not called once per task"},
     "timer/_running.py": {"after_fork": "CPython frees the other threads' records", "calls_here": RARE},
-    "purgatory/_operations/operation.py": {
+    "purgatory/_core/operation.py": {
         "try_complete": SUBCLASS,
         "on_complete": SUBCLASS,
         "on_expiration": SUBCLASS,
     },
-    "purgatory/_operations/user_lock.py": {
+    "purgatory/_core/user_lock.py": {
         "acquire": "the user's",
         "release": "the user's",
         "check_lock": RARE,
         "lock_not_taken": RARE,
         "call_with": "C calls take_lock() before, and release_lock() after, a function with any arguments",
     },
-    "purgatory/_purgatory/parking.py": {"checked_when_closed": RARE, "set_deadline": RARE, "find_place": RARE},
-    "purgatory/_purgatory/arguments.py": {"not_an_operation": RARE, "reject_own_hook": RARE},
-    "purgatory/_purgatory/shards.py": {"*": "C finds shards, and Python makes and lists them"},
-    "purgatory/_keys/shard.py": {"after_fork": "called by a forked child alone", "watchers": "only to list all keys"},
-    "purgatory/_keys/idle_keys.py": {"count": ATTRIBUTE, "key_failed": "C forgets a key without the key's own code"},
-    "purgatory/_keys/watchers.py": {},
-    "purgatory/_events/observers.py": {"*": "C notifies observers, and Python keeps them"},
-    "purgatory/_purgatory/many_keys.py": {
+    "purgatory/_core/parking.py": {"checked_when_closed": RARE, "set_deadline": RARE, "find_place": RARE},
+    "purgatory/_core/arguments.py": {"not_an_operation": RARE, "reject_own_hook": RARE},
+    "purgatory/_core/shards.py": {"*": "C finds shards, and Python makes and lists them"},
+    "purgatory/_core/shard.py": {"after_fork": "called by a forked child alone", "watchers": "only to list all keys"},
+    "purgatory/_core/idle_keys.py": {"count": ATTRIBUTE, "key_failed": "C forgets a key without the key's own code"},
+    "purgatory/_core/watchers.py": {},
+    "purgatory/_core/observers.py": {"*": "C notifies observers, and Python keeps them"},
+    "purgatory/_core/many_keys.py": {
         "maybe_try_complete": RARE,
         "checked_keys": RARE,
         "check_keys": "C tells it in check_and_complete_all",
         "_in_order": "C takes the operations in its chunks, for a check of one key, too",
     },
-    "purgatory/_purgatory/take_snapshot.py": {"_since": "C finds it in one step", "*": "called once per snapshot"},
+    "purgatory/_core/take_snapshot.py": {"_since": "C finds it in one step", "*": "called once per snapshot"},
 }
 
 #: What the name of a C function may begin with, for a method of a type: ``watchers_head`` is ``Watchers.head``.
@@ -131,18 +131,18 @@ def test_each_step_of_python_is_in_c_or_need_not_be(python):
 
 def test_each_step_of_an_operation_is_in_c():
     """C has no step of an operation that Python lacks."""
-    python = [name for name in python_steps("purgatory/_operations/operation.py") if name.startswith("_op_")]
-    native = dict.fromkeys(name for name in c_steps("purgatory/native/operation.c") if name.startswith("op_"))
+    python = [name for name in python_steps("purgatory/_core/operation.py") if name.startswith("_op_")]
+    native = dict.fromkeys(name for name in c_steps("purgatory/_core/operation.c") if name.startswith("op_"))
 
     assert [name.removeprefix("_") for name in python] == list(native)
 
 
-@pytest.mark.parametrize("package", ["timer", "purgatory"])
-def test_main_c_file_lists_its_parts(package):
+@pytest.mark.parametrize("main_file", ["timer/_core.c", "purgatory/_core/core.c"])
+def test_main_c_file_lists_its_parts(main_file):
     """The main C file lists all others in the order in which it includes them."""
-    folder = ROOT / package / "native"
-    main = (folder / "core.c").read_text(encoding="utf-8")
-    included = re.findall(r'^#include "\w+/native/(\w+\.c)"', main, re.MULTILINE)
+    path = ROOT / main_file
+    main = path.read_text(encoding="utf-8")
+    included = re.findall(r'^#include "[\w/]+/(\w+\.c)"', main, re.MULTILINE)
 
     assert re.findall(r"^ \*     (\w+\.c) ", main, re.MULTILINE) == included
-    assert {path.name for path in folder.glob("*.c")} == {*included, "core.c"}
+    assert {each.name for each in path.parent.glob("*.c")} == {*included, path.name}

@@ -21,9 +21,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from purgatory import DelayedOperationPurgatory
-from purgatory._events.feed_tracing import tracing
-from purgatory._events.log import log, throttle
-from purgatory._support.errors import unhashable
+from purgatory._core.errors import unhashable
+from purgatory._core.log import log, throttle
+from purgatory._feed_tracing import tracing
 from purgatory.feeds._errors import InvalidKeys
 
 if TYPE_CHECKING:

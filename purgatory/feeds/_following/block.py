@@ -18,8 +18,8 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from purgatory import DelayedOperationPurgatory, WrongLoop
-from purgatory._events.log import log
-from purgatory._support.errors import checked_int
+from purgatory._core.errors import checked_int
+from purgatory._core.log import log
 from purgatory.feeds._connections import is_cancelled
 from purgatory.feeds._errors import FollowingEnded, InvalidPosition, NotApplied
 from purgatory.feeds._following.applying import Stopped

@@ -25,7 +25,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from purgatory._events.log import log, throttle
+from purgatory._core.log import log, throttle
 from purgatory.feeds._connections import OPEN_S, Backoff, close_in_time, is_cancelled
 from purgatory.feeds._errors import Disconnected, FeedGap, FeedUnavailable, Gap, InvalidPosition
 from purgatory.feeds._following.applying import Applying

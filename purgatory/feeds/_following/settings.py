@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import attrs
 
 from purgatory import InvalidSetting
-from purgatory._support.errors import checked_int
+from purgatory._core.errors import checked_int
 
 if TYPE_CHECKING:
     from typing import TypeAlias

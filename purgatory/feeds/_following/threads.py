@@ -20,7 +20,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting
-from purgatory._events.log import log
+from purgatory._core.log import log
 from purgatory.feeds._errors import FollowingEnded
 from purgatory.feeds._following.reading import Progress
 from timer._base import is_alive

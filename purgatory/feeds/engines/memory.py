@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from purgatory._support.errors import checked_int
+from purgatory._core.errors import checked_int
 from purgatory.feeds._feed import Feed
 from purgatory.feeds.engine import Disconnected, Event, Gap, LogPosition, NewEvent, Position, Publisher, Reader, mark_of
 from timer._fork import new_lock

@@ -29,7 +29,7 @@ from redis.asyncio import ConnectionPool
 from redis.exceptions import BusyLoadingError, NoScriptError, RedisError, ResponseError
 
 from purgatory import InvalidSetting
-from purgatory._support.errors import checked_int
+from purgatory._core.errors import checked_int
 from purgatory.feeds._feed import Feed
 from purgatory.feeds.engine import (
     Disconnected,

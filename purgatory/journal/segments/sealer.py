@@ -11,7 +11,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
-from purgatory._events.log import Log
+from purgatory._core.log import Log
 from purgatory.journal.records.folder import segment_of
 from purgatory.journal.segments import leave_end, seal
 from purgatory.journal.segments.retention import retain

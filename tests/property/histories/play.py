@@ -43,11 +43,14 @@ from purgatory import (  # noqa: E402
     ShutdownReport,
     ThresholdPurgatory,
 )
-from purgatory._events import log  # noqa: E402
-from purgatory._operations import subclasses  # noqa: E402
-from purgatory._purgatory import arguments, shutdown  # noqa: E402
-from purgatory._purgatory import purgatory as module  # noqa: E402
-from purgatory._threads.retrier import Retrier  # noqa: E402
+from purgatory._core import (  # noqa: E402
+    arguments,
+    log,  # noqa: E402
+    shutdown,
+    subclasses,  # noqa: E402
+)
+from purgatory._core import purgatory as module  # noqa: E402
+from purgatory._core.retrier import Retrier  # noqa: E402
 from purgatory.journal import Journal, read  # noqa: E402
 from purgatory.metrics._histograms import CallbackTime, ParkedTime  # noqa: E402
 from purgatory.metrics._readings import read_purgatory, read_timer  # noqa: E402

@@ -19,7 +19,7 @@ from purgatory import (
     UnhashableKey,
     WatchKeysType,
 )
-from purgatory._events.log import Throttle
+from purgatory._core.log import Throttle
 from purgatory.aio import AsyncOperation
 from tests.support import Waiting, in_thread, make_ready, satisfy
 from tests.support.loops import Async, parked, until
@@ -322,7 +322,7 @@ async def test_coroutine_hook_behind_a_decorator_is_awaited(purgatory):
 @pytest.mark.parametrize("hook", ["on_complete", "on_expiration"])
 async def test_plain_hook_that_returns_a_coroutine_is_an_error(purgatory, logs, hook, monkeypatch):
     """A coroutine hook behind a decorator that hides it is closed, logged with the operation's type, and counted."""
-    monkeypatch.setattr("purgatory._events.observers.throttle", Throttle())
+    monkeypatch.setattr("purgatory._core.observers.throttle", Throttle())
     hidden = type("Hidden", (AsyncOperation,), {"try_complete": lambda _: False, hook: lambda _: fail_later()})
     assert Outcome.EXPIRED is await purgatory.park(hidden(3), ["k"])
     assert {hook: 1} == purgatory.snapshot().callback_errors

@@ -17,7 +17,7 @@ from purgatory import (
     PurgatoryFull,
     WrongLoop,
 )
-from purgatory._purgatory.settings import Settings
+from purgatory._core.settings import Settings
 from purgatory.aio import AsyncPurgatory, AsyncThresholdPurgatory
 from tests.support import Waiting, in_thread, satisfy
 from tests.support.loops import Async, until

@@ -94,7 +94,7 @@ def test_a_forked_child_may_make_its_own_and_end():
     """A fork takes no thread along. A purgatory made in the child works, is watched, and the child ends by itself."""
     assert ["complete expired", "watched True", "child's status 0"] == lines(
         """
-        from purgatory._threads import watchdog
+        from purgatory._core import watchdog
         parent = DelayedOperationPurgatory("parent")
         parent.try_complete_else_watch(Op(60_000), ["k"])
         def child():

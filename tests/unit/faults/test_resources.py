@@ -76,7 +76,7 @@ def test_the_retrier_logs_without_its_lock(monkeypatch, purgatory, no_thread_for
     lock, logged = threading.RLock(), []
     park(purgatory, lock=lock)
     log = SimpleNamespace(error=lambda event, **_: logged.append((event, purgatory.check_and_complete("k"))))
-    monkeypatch.setattr("purgatory._threads.retrier.log", log)
+    monkeypatch.setattr("purgatory._core.retrier.log", log)
     no_thread_for("retrier")
     miss(purgatory, lock)
     assert [("retrier_not_started", 0)] == logged
@@ -91,7 +91,7 @@ def test_a_retrier_that_nothing_can_run_is_not_logged_at_every_check(monkeypatch
     ):
         park(purgatory, lock=lock)
         log = SimpleNamespace(error=lambda event, **_: logged.append(event))
-        monkeypatch.setattr("purgatory._threads.retrier.log", log)
+        monkeypatch.setattr("purgatory._core.retrier.log", log)
         no_thread_for("retrier")
         with lock:
             for _ in range(100):

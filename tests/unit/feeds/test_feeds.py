@@ -6,7 +6,7 @@ import sys
 import pytest
 
 import purgatory.feeds
-from purgatory._events.feeds import live_feeds
+from purgatory._feed_records import live_feeds
 from purgatory.feeds import MemoryFeed, PublishRejected, PublishUncertain
 from purgatory.feeds._connections import Backoff
 from purgatory.feeds.engine import Disconnected, Gap, LogPosition, check_contiguous, mark_of

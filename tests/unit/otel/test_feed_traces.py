@@ -7,7 +7,7 @@ import pytest
 from opentelemetry import trace
 
 from purgatory import DelayedOperationPurgatory
-from purgatory._events.feed_tracing import Tracing
+from purgatory._feed_tracing import Tracing
 from purgatory.feeds import EventTooLarge, MemoryFeed, PublishRejected
 from purgatory.feeds.engine import NewEvent
 from purgatory.otel import instrument

@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import pytest
 
 from purgatory import DelayedFuturePurgatory, DelayedOperationPurgatory, ThresholdPurgatory
-from purgatory._purgatory.live import live
+from purgatory._core.live import live
 from purgatory.aio import AsyncPurgatory
 from tests.support import eventually, output_of, park
 from timer import SystemTimer, _timer

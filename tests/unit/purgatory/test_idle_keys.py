@@ -8,8 +8,8 @@ import weakref
 import pytest
 
 from purgatory import COMPILED, PurgatoryClosed
-from purgatory._keys.shard import Shard
-from purgatory._keys.watchers import Watchers
+from purgatory._core.shard import Shard
+from purgatory._core.watchers import Watchers
 from tests.support import cpython_only, park, park_many
 from tests.support.operations import WAYS_OUT
 from tests.unit.purgatory.tools import Key

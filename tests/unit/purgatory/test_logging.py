@@ -12,7 +12,7 @@ import structlog
 
 from purgatory import ActionQueue, DelayedOperationPurgatory, PurgatoryFull, on_start
 from purgatory import __file__ as LIBRARY
-from purgatory._events.log import Log, Throttle
+from purgatory._core.log import Log, Throttle
 from tests.support import output_of, park, raising
 from timer import ManualClock
 
@@ -167,7 +167,7 @@ def test_stop_of_on_start_ends_one_registration(make):
 def test_throttle_says_how_many_it_kept_back(monkeypatch):
     """One of a cause a period. The next says how many there were in between. Causes don't hold each other back."""
     clock = ManualClock()
-    monkeypatch.setattr("purgatory._events.log.time", SimpleNamespace(monotonic=lambda: clock() / 1e9))
+    monkeypatch.setattr("purgatory._core.log.time", SimpleNamespace(monotonic=lambda: clock() / 1e9))
     throttle = Throttle(period_s=0.05)
 
     assert [0, None, None, 0] == [throttle.admit(cause) for cause in "aaab"]

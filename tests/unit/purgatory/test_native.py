@@ -20,8 +20,8 @@ from purgatory import (
     PurgatoryFull,
     ThresholdPurgatory,
 )
-from purgatory._operations.operation import Operation
-from purgatory._support.implementation import CORE
+from purgatory._core.implementation import CORE
+from purgatory._core.operation import Operation
 from tests.support import Waiting, in_thread, output_of, park, park_all, park_one, raising, satisfy
 from tests.support.chains import chain
 from tests.support.leaks import growth

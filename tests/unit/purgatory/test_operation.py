@@ -20,7 +20,7 @@ from purgatory import (
     Outcome,
     ReservedName,
 )
-from purgatory._operations.subclasses import RESERVED
+from purgatory._core.subclasses import RESERVED
 from tests.support.operations import Waiting, park, park_all, park_many, park_one, raising, satisfy
 from tests.support.threads import eventually, in_thread, run_threads
 from tests.unit.purgatory.tools import AddingAgain, Racing, at_check

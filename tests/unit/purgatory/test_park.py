@@ -312,7 +312,7 @@ def test_named_tuple_is_one_key(purgatory, key):
 
 def test_tuple_that_looks_like_one_key_is_warned_of_once(purgatory, logs, monkeypatch):
     """``("orders", 0)`` is two keys. That one was probably meant is said once for each sort of tuple."""
-    monkeypatch.setattr("purgatory._purgatory.arguments._warned", set())
+    monkeypatch.setattr("purgatory._core.arguments._warned", set())
     looks_like_one = [("a topic", number) for number in range(3)]
     for keys in (*looks_like_one, [("a topic", 0)], ("a", "b"), ["a", 5]):
         purgatory.try_complete_else_watch(Waiting(), keys)

@@ -12,7 +12,7 @@ import time
 import pytest
 
 from purgatory import COMPILED, PurgatoryFull
-from purgatory._operations.operation import UNPARKED
+from purgatory._core.operation import UNPARKED
 from tests.support.chains import chain
 from tests.support.interpreters import cpython_only
 from tests.support.operations import Interrupted, Notes, Waiting, park, park_one, raising

@@ -48,7 +48,7 @@ def test_retrier_survives_what_it_tries(threaded):
 def test_retrier_survives_a_log_handler_that_raises(threaded, monkeypatch):
     """An operation whose check raises is logged. If that raises, too, the other operations are still checked."""
     fail = raising(SystemExit)
-    monkeypatch.setattr("purgatory._events.observers.log", SimpleNamespace(error=fail))
+    monkeypatch.setattr("purgatory._core.observers.log", SimpleNamespace(error=fail))
     lock = threading.Lock()
     broken, good = (park(threaded, lock=lock) for _ in range(2))
     with lock:

@@ -8,7 +8,7 @@ import attrs
 import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, InvalidSetting, Observer, Outcome, PurgatoryClosed
-from purgatory._purgatory.shards import Shards
+from purgatory._core.shards import Shards
 from tests.support.operations import Waiting, park, park_many, park_one, raising
 from tests.support.tasks import Ping, added
 from tests.support.threads import PATIENCE_S, beside, eventually, in_thread

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, InvalidSetting, Observer
-from purgatory._threads.watchdog import Watchdog, slow_callback_ms
+from purgatory._core.watchdog import Watchdog, slow_callback_ms
 from tests.support.interpreters import HAS_GLOBAL_LOCK
 from tests.support.operations import Waiting, park, raising, satisfy
 from tests.support.tasks import Ping, added
@@ -185,7 +185,7 @@ def test_log_handler_on_the_watchdogs_thread_may_stop_it(purgatory, watchdog, mo
             watchdog.set_threshold(None)
             stopped.set()
 
-    monkeypatch.setattr("purgatory._threads.watchdog.log", SimpleNamespace(warning=stop, error=stop))
+    monkeypatch.setattr("purgatory._core.watchdog.log", SimpleNamespace(warning=stop, error=stop))
     expire(purgatory, complete=lambda _: stopped.wait(PATIENCE_S))
 
     assert stopped.wait(PATIENCE_S)
@@ -200,7 +200,7 @@ def test_watchdog_logs_without_its_lock(monkeypatch, watchdog):
         logged.append((event, watchdog.counts()))
 
     monkeypatch.setattr(threading.Thread, "start", raising(RuntimeError("can't start new thread")))
-    monkeypatch.setattr("purgatory._threads.watchdog.log", SimpleNamespace(warning=back, error=back))
+    monkeypatch.setattr("purgatory._core.watchdog.log", SimpleNamespace(warning=back, error=back))
     with watched(watchdog):
         pass
 
@@ -285,7 +285,7 @@ def test_collector_is_left_as_it_is(watchdog, is_on, logs):
 def test_process_in_which_nothing_runs_is_left_alone(watchdog, monkeypatch, hang):
     """While no hook runs any more, the watchdog takes no sample, and sleeps for a second at a time."""
     sleeps = []
-    monkeypatch.setattr("purgatory._threads.watchdog._IDLE_SLEEP_S", 0.05)
+    monkeypatch.setattr("purgatory._core.watchdog._IDLE_SLEEP_S", 0.05)
     should_continue = watchdog._should_continue
     monkeypatch.setattr(
         watchdog, "_should_continue", lambda wake: [sleeps.append(time.monotonic()), should_continue(wake)][1]
@@ -304,7 +304,7 @@ def test_process_in_which_nothing_runs_is_left_alone(watchdog, monkeypatch, hang
 
 def test_call_wakes_a_watchdog_that_sleeps(purgatory, watchdog, monkeypatch, logs, hang):
     """A hook that begins while the watchdog sleeps is found as soon as one that begins while it samples."""
-    monkeypatch.setattr("purgatory._threads.watchdog._IDLE_SLEEP_S", PATIENCE_S)
+    monkeypatch.setattr("purgatory._core.watchdog._IDLE_SLEEP_S", PATIENCE_S)
     watchdog.set_threshold(40)  # wakes it once, and the next sleep is long
     expire(purgatory, complete=hang)
     with hanging(hang):

@@ -4,7 +4,7 @@ import attrs
 import pytest
 
 from purgatory import InvalidSetting, Outcome, PurgatorySnapshot, Totals
-from purgatory._purgatory import shards as _shards
+from purgatory._core import shards as _shards
 from tests.support import park
 from tests.support.operations import WAYS_OUT
 from timer import ManualClock, MockTimer, SystemTimer

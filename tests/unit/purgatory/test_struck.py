@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from purgatory import DelayedOperation, Observer, Outcome
-from purgatory._keys.idle_keys import IdleKeys
-from purgatory._limits.capacity import Capacity
-from purgatory._threads.retrier import Retrier
+from purgatory._core.capacity import Capacity
+from purgatory._core.idle_keys import IdleKeys
+from purgatory._core.retrier import Retrier
 from tests.support import Interrupted, Notes, Waiting, eventually, in_thread, park, park_one, raising
 from tests.unit.purgatory.tools import ready_at
 
@@ -130,7 +130,7 @@ def test_stop_in_the_log_keeps_the_hooks_error(make, monkeypatch):
     """An expiry that is interrupted while the error of its ``on_complete`` is logged reports that error."""
     notes = Notes()
     operation = park(make(observers=[notes]), complete=raising(ValueError))
-    monkeypatch.setattr("purgatory._events.observers.log", SimpleNamespace(error=raising(Interrupted)))
+    monkeypatch.setattr("purgatory._core.observers.log", SimpleNamespace(error=raising(Interrupted)))
     with pytest.raises(Interrupted):
         operation.run()
 

@@ -17,8 +17,8 @@ from purgatory import (
     UnhashableKey,
     WaitDrained,
 )
-from purgatory._ready_made import number
-from purgatory._ready_made.number import Numbers, _complete
+from purgatory._core import number
+from purgatory._core.number import Numbers, _complete
 from tests.support import PATIENCE_S, raising
 from timer import DelayTypeError
 

@@ -7,13 +7,13 @@ import pytest
 from timer._implementation import reject_if_stale
 
 
-@pytest.mark.parametrize("source", ["native/core.c", "native/core.h", "_core.c"])
+@pytest.mark.parametrize("source", ["_core.c", "_core.h", "_core/core.c", "_core/core.h"])
 def test_module_that_is_older_than_its_sources_is_rejected(tmp_path, source):
     """A module from older sources may lack what the Python code calls. The error says what to do.
 
     A wheel holds no C files, so there is nothing to compare with.
     """
-    built, source = tmp_path / "_core.so", tmp_path / source
+    built, source = tmp_path / "_native.so", tmp_path / source
     source.parent.mkdir(exist_ok=True)
     built.write_text("")
     reject_if_stale(str(built))

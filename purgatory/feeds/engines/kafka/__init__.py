@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeVar
 
 from purgatory import InvalidSetting
-from purgatory._support.errors import checked_int
+from purgatory._core.errors import checked_int
 from purgatory.feeds._feed import Feed
 from purgatory.feeds.engines.kafka._position import KafkaPosition
 from purgatory.feeds.engines.kafka._publisher import KafkaPublisher

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiokafka.errors import OffsetOutOfRangeError
 
-from purgatory._events.log import log
+from purgatory._core.log import log
 from purgatory.feeds.engine import Disconnected
 from purgatory.feeds.engines.kafka._publisher import ID
 

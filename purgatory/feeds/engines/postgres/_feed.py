@@ -9,7 +9,7 @@ from psycopg.conninfo import conninfo_to_dict
 from psycopg.pq import TransactionStatus
 
 from purgatory import InvalidSetting
-from purgatory._support.errors import checked_int
+from purgatory._core.errors import checked_int
 from purgatory.feeds._feed import Feed
 from purgatory.feeds.engine import NewEvent, Position, PublishRejected
 from purgatory.feeds.engines.postgres._link import Link

@@ -21,7 +21,7 @@ import psycopg
 from psycopg import AsyncCursor, errors
 from psycopg.rows import TupleRow, tuple_row
 
-from purgatory._events.log import log, throttle
+from purgatory._core.log import log, throttle
 from purgatory.feeds.engine import (
     Disconnected,
     ForeignStream,

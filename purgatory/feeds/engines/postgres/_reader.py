@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import psycopg
 from psycopg import errors
 
-from purgatory._events.log import log
+from purgatory._core.log import log
 from purgatory.feeds.engine import (
     Disconnected,
     Event,

@@ -1,0 +1,38 @@
+"""The core of the library, in the order in which to read it. A module imports only from those above it.
+
+A name with an asterisk has a C file beside it, which tells the same steps.
+
+    implementation   which implementation runs
+    errors           one exception class per mistake
+    label            keys as text
+    closing          the base class of what closes at the end of a block
+    outcome          the states of an operation
+    log              the events of the log
+    observers*       the objects that are notified of operations
+    retrier          the thread that repeats checks
+    watchdog         the thread that reports slow callbacks
+    capacity         the limit of parked operations
+    tenants          the limits of tenants
+    watchers*        the operations under one key
+    idle_keys*       the keys under which no operation waits
+    shard*           a part of the keys, and counters
+    operation_type   the type variable of a purgatory's operations
+    actions          actions that wait until no lock is held
+    user_lock*       the user's lock of an operation
+    subclasses       the rules for operation types
+    operation*       the operation: its turn, its check, its end
+    settings         the settings of a purgatory by name
+    arguments*       the arguments of ``try_complete_else_watch``
+    snapshot         a purgatory's figures as frozen values
+    shards*          the shard of a key
+    many_keys*       checks of many keys, and checks with a limit
+    parking*         the flows ``try_complete_else_watch`` and ``check_and_complete``
+    take_snapshot*   how the figures are taken
+    live             the purgatories of this process
+    shutdown         how a purgatory is shut down
+    purgatory        the purgatory
+    number           numbers that wait for thresholds
+    futures          futures with a deadline
+    thresholds       purgatories of thresholds
+    rare             the functions that C calls in rare cases
+"""

@@ -1,0 +1,205 @@
+/* The native implementation of the purgatory's hot types: purgatory._native.
+ *
+ * The Python module that each file names defines what its type does, and tells the same steps under the same names (a
+ * test compares them). The files here, in the order in which this one includes them:
+ *
+ *     core.h             the structs, the objects that all parts share, their locks
+ *     stack.c            how much of the C stack is left
+ *     hooks.c            calls of the user's hooks
+ *     observers.c        ObserverMethods: the callables that are notified of an operation's events
+ *     watchers.c         Watchers: the operations under one key, a linked list of links
+ *     shard.c            Shard: keys and counters
+ *     idle_keys.c        IdleKeys: the queue of keys without operations, linked through their watchers
+ *     take_snapshot.c    visit: what a snapshot reads of each key
+ *     user_lock.c        the user's lock of an operation
+ *     operation.c        the steps of an operation
+ *     operation_object.c Operation: its methods and attributes
+ *     ready_made.c       FuturesWait, ThresholdWait: operations with a try_complete in C
+ *     shards.c           which shard a key belongs to
+ *     arguments.c        the arguments of try_complete_else_watch
+ *     many_keys.c        the operations that a check takes, and check_and_complete_all
+ *     parking.c          try_complete_else_watch, check_and_complete
+ *     parking_object.c   Parking: the type with both flows
+ *
+ * References:
+ *
+ *  - A list of watchers owns one reference to the operation of each link in it. So a freed operation is under no key. A
+ *    link is part of its operation: the first link is in the operation itself, the links of further keys are in one
+ *    array that the operation owns.
+ *  - A link owns one reference to its watchers until its operation is freed. So an operation with an outcome still
+ *    knows its keys, and freed watchers are in no link.
+ *  - `before` and `after` of a link are borrowed: those links are in the same list.
+ *  - The queue of idle keys owns a reference to its first watchers, and each of those owns one to the next.
+ *  - Watchers own their shard, and a shard owns its keys. The garbage collector breaks this cycle once the purgatory is
+ *    not referenced any more.
+ *
+ * A key is forgotten without a call of its __hash__ and __eq__, which are the user's code. The dict entry is deleted by
+ * its watchers: they have the key's hash, and closed watchers equal only themselves and that key object. A key with
+ * code of its own is represented in the dict by its watchers, which compare it for lookups. So a lookup that meets
+ * closed watchers calls no user code, and no Python runs between "no operation is parked here" and the deletion.
+ *
+ * Threads. With a global lock, each stretch of C between two calls of Python is one step. Without one, an operation has
+ * a mutex for its state and its lock, and a shard has a mutex for its counters and for the lists and marks of its keys.
+ * They are taken in this order: operation, shard. The mutex of the idle keys is taken alone. Under a mutex nothing is
+ * allocated, freed or called. References are given up after it is released.
+ *
+ * Rare paths are Python: rejections, contained errors, retries. `bind` takes these functions from purgatory._core.rare. */
+#include "purgatory/_core/core.h"
+
+#include "purgatory/_core/stack.c"
+#include "purgatory/_core/hooks.c"
+#include "purgatory/_core/observers.c"
+#include "purgatory/_core/watchers.c"
+#include "purgatory/_core/shard.c"
+#include "purgatory/_core/idle_keys.c"
+#include "purgatory/_core/take_snapshot.c"
+#include "purgatory/_core/user_lock.c"
+#include "purgatory/_core/operation.c"
+#include "purgatory/_core/operation_object.c"
+#include "purgatory/_core/ready_made.c"
+#include "purgatory/_core/shards.c"
+#include "purgatory/_core/arguments.c"
+#include "purgatory/_core/many_keys.c"
+#include "purgatory/_core/parking.c"
+#include "purgatory/_core/parking_object.c"
+
+/* ---------------------------------------------------------------- for other C */
+
+static PyObject *capsule_under(PyObject *operation)
+{
+    Operation *op = (Operation *)operation;
+    if (__atomic_load_n(&op->further_count, __ATOMIC_ACQUIRE) > 0)
+        return links_of(op, 0);
+    lock_operation(op); /* another thread may be parking it */
+    PyObject *under = Py_XNewRef((PyObject *)op->first.under);
+    unlock_operation(op);
+    return under == NULL ? PyTuple_New(0) : under;
+}
+
+static int capsule_checks(PyObject *operation) { return checks_of((Operation *)operation); }
+
+static int capsule_drained(PyObject *operation)
+{
+    Operation *op = (Operation *)operation;
+    return state_of(op) == EXPIRED && flag_of(&op->overdue) == DRAINED;
+}
+
+static PurgatoryCore for_others = {
+    .version = PURGATORY_CORE_VERSION,
+    .under = capsule_under,
+    .checks = capsule_checks,
+    .drained = capsule_drained};
+
+/* ---------------------------------------------------------------- the module */
+
+static PyMethodDef reset_operation = {"_op_reset", (PyCFunction)op_reset, METH_NOARGS, NULL};
+
+/* bind(module): take what stays in Python from purgatory._core.rare, which calls it once. */
+static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *given)
+{
+    const Name wanted[] = {{(PyObject **)&core.unparked, "UNPARKED"}, {&core.outcomes, "OUTCOMES"},
+                           {&core.admit, "admit"}, {&core.already_parked, "AlreadyParked"},
+                           {&core.check_lock, "check_lock"}, {&core.check_ready, "check_ready"},
+                           {&core.checked_delay_ms, "checked_delay_ms"}, {&core.checked_int, "checked_int"},
+                           {&core.checked_keys, "checked_keys"}, {&core.checked_when_closed, "checked_when_closed"},
+                           {&core.closed_error, "PurgatoryClosed"}, {&core.each_once, "each_once"},
+                           {&core.find_place, "find_place"}, {&core.future, "Future"},
+                           {&core.retry_rest, "retry_rest"}, {&core.invalid_operation, "InvalidOperation"},
+                           {&core.lock_not_taken, "lock_not_taken"}, {&core.no_init, "NO_INIT"},
+                           {&core.no_place, "NO_PLACE"}, {&core.reject_coroutine, "reject_coroutine"},
+                           {&core.reject_own_hook, "reject_own_hook"}, {&core.retry_sleep_s, "RETRY_SLEEP_S"},
+                           {&core.set_deadline, "set_deadline"}, {&core.sleep, "sleep"},
+                           {&core.timer_closed, "TimerClosed"}, {&core.unhashable, "unhashable"},
+                           {&core.warn, "warn_still_open"}};
+    for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
+        PyObject *found = PyObject_GetAttrString(given, wanted[i].text);
+        if (found == NULL)
+            return NULL;
+        Py_XSETREF(*wanted[i].place, found);
+    }
+    Py_RETURN_NONE;
+}
+
+static int make_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base, PyTypeObject **into)
+{
+    PyObject *bases = base == NULL ? NULL : PyTuple_Pack(1, base);
+    if (base != NULL && bases == NULL)
+        return -1;
+    *into = (PyTypeObject *)PyType_FromSpecWithBases(spec, bases);
+    Py_XDECREF(bases);
+    return *into == NULL ? -1 : PyModule_AddType(module, *into);
+}
+
+static int make_all_names(void)
+{
+    const Name names[] = {{&core.str_acquire, "acquire"}, {&core.str_add, "add"}, {&core.str_added_ns, "added_ns"},
+                          {&core.str_cancel, "cancel"}, {&core.str_cancelled, "CANCELLED"},
+                          {&core.str_cancelled_and_notified, "CANCELLED_AND_NOTIFIED"}, {&core.str_contain, "contain"},
+                          {&core.str_contain_observer, "_contain_observer"}, {&core.str_done, "done"},
+                          {&core.str_error, "error"}, {&core.str_state_finished, "FINISHED"},
+                          {&core.str_finished, "finished"}, {&core.str_leaving, "leaving"},
+                          {&core.str_parked, "parked"}, {&core.str_force_complete, "force_complete"},
+                          {&core.str_maybe_try_complete, "maybe_try_complete"}, {&core.str_normal_ends, "normal_ends"},
+                          {&core.str_notify, "notify"}, {&core.str_on_complete, "on_complete"},
+                          {&core.str_on_expiration, "on_expiration"}, {&core.str_pending, "PENDING"},
+                          {&core.str_pop, "pop"}, {&core.str_put_off, "put_off"}, {&core.str_release, "release"},
+                          {&core.str_retry, "retry"}, {&core.str_running, "RUNNING"},
+                          {&core.str_shard_for, "shard_for"}, {&core.str_state, "_state"}, {&core.str_taken, "taken"},
+                          {&core.str_try_complete, "try_complete"}, {&core.str_value, "value"}};
+    return make_names(names, sizeof names / sizeof *names);
+}
+
+static int fill(PyObject *module)
+{
+    static char is_loaded;
+    if (!may_load(&is_loaded, "purgatory._native"))
+        return -1;
+    core.timer = PyCapsule_Import(TIMER_CORE_CAPSULE, 0);
+    if (core.timer == NULL)
+        return -1;
+    if (core.timer->version != TIMER_CORE_VERSION || core.timer->entry_size != sizeof(TimerEntry)) {
+        PyErr_SetString(PyExc_ImportError, "timer._native and purgatory._native were not built together");
+        return -1;
+    }
+    core.new_delays = PyDict_New();
+    if (core.new_delays == NULL || make_all_names())
+        return -1;
+    if (make_type(module, &methods_spec, NULL, &core.observer_methods)
+        || make_type(module, &watchers_spec, NULL, &core.watchers)
+        || make_type(module, &idle_spec, NULL, &core.idle_keys) || make_type(module, &shard_spec, NULL, &core.shard)
+        || make_type(module, &operation_spec, core.timer->entry_type, &core.operation)
+        || make_type(module, &futures_spec, core.operation, &core.futures_wait)
+        || make_type(module, &threshold_spec, core.operation, &core.threshold_wait)
+        || make_type(module, &parking_spec, NULL, &core.parking))
+        return -1;
+    PyObject *method = PyDescr_NewMethod(core.operation, &reset_operation);
+    int failed = method == NULL || PyObject_SetAttrString((PyObject *)core.operation, "_op_reset", method);
+    Py_XDECREF(method);
+    core.own_check = PyObject_GetAttr((PyObject *)core.operation, core.str_maybe_try_complete);
+    if (failed || core.own_check == NULL)
+        return -1;
+    core.timer->run_by(core.operation, (PyCFunction)operation_run);
+    for_others.operation_type = core.operation;
+    PyObject *capsule = PyCapsule_New(&for_others, PURGATORY_CORE_CAPSULE, NULL);
+    failed = capsule == NULL || PyModule_AddObjectRef(module, "CAPSULE", capsule);
+    Py_XDECREF(capsule);
+    if (failed)
+        return -1;
+    is_loaded = 1;
+    return 0;
+}
+
+static PyMethodDef functions[] = {
+    {"bind", bind, METH_O, NULL},
+    {"visit", (PyCFunction)(void (*)(void))visit, METH_FASTCALL, NULL},
+    {NULL}};
+
+static PyModuleDef_Slot module_slots[] = MODULE_SLOTS(fill);
+
+static PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, .m_name = "purgatory._native",
+    .m_doc = "The native implementation of the purgatory's hot types.",
+    .m_methods = functions, .m_slots = module_slots};
+
+PyMODINIT_FUNC PyInit__native(void);
+PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&module); }

@@ -1,0 +1,134 @@
+/* The structs of the native core, the objects that all its parts use, and their locks. */
+#ifndef PURGATORY_NATIVE_CORE_H
+#define PURGATORY_NATIVE_CORE_H
+
+#include "purgatory/_core/capsule.h"
+#include "timer/_common.h"
+
+enum { NEW, ARRIVING, PARKED, IMMEDIATE, SATISFIED, EXPIRED, CANCELLED, FORCED, STATES };
+enum { TIME_IS_UP = 1, DRAINED = 2 };
+enum { TYPES = 4 }; /* This number of types is known without a look into the set `admitted`, for which threads wait. */
+
+typedef struct Watchers Watchers;
+typedef struct Shard Shard;
+typedef struct Operation Operation;
+
+typedef struct Link {
+    Operation *operation; /* NULL: this link is in no list */
+    Watchers *under;      /* owned. NULL: it never was in one */
+    struct Link *before, *after;
+} Link;
+
+struct Operation {
+    TimerEntry entry;
+    Shard *home_shard;  /* owned. NULL if it was never parked */
+    PyObject *lock;     /* owned: the user's lock, or NULL */
+    PyObject *context;  /* owned. NULL: hooks run in the current context. Set once, by the parking thread */
+    Link first;
+    Link *further;      /* owned: the links of the keys after the first */
+    int further_count;
+    int checks;
+    unsigned char state, turn, recheck, overdue;
+    unsigned char is_special;    /* its type has a maybe_try_complete of its own */
+    unsigned char has_new_delay; /* extend() was called while it was arriving: see op_finish_parking() */
+    Mutex mutex;
+};
+
+struct Watchers {
+    PyObject_HEAD
+    PyObject *key;  /* owned */
+    Shard *shard;   /* owned */
+    Py_hash_t hash; /* the key's, as it was when the watchers were made */
+    Link *head, *tail;
+    Py_ssize_t count;
+    Watchers *noted_after; /* owned: the next one in the queue of idle keys */
+    char closed, idle;
+};
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *known;            /* counts the keys that the purgatory knows */
+    Watchers *oldest, *newest;  /* the queue. It owns a reference to the first, and each to the next */
+    Py_ssize_t interval, limit, noted, forgotten, until_recount;
+    Mutex mutex;
+} IdleKeys;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *parked, *leaving, *finished; /* tuples of callables, replaced as a whole */
+    char any_parked, any_leaving, any_finished;
+} ObserverMethods;
+
+struct Shard {
+    PyObject_HEAD
+    PyObject *by_key; /* a dict: key to Watchers */
+    PyObject *key_lock; /* for Python code. C makes and forgets keys in single steps of the dict */
+    PyObject *observers; /* an ObserverMethods */
+    IdleKeys *idle_keys;
+    PyObject *retrier, *capacity, *timer;
+    PyObject *weakrefs;
+    Py_ssize_t parked, extended, checks, completing;
+    Py_ssize_t entries; /* one per operation and key */
+    Py_ssize_t outcomes[STATES], normal_ends[STATES];
+    char native_timer;
+    Mutex mutex;
+};
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *name, *shards, *timer, *observers, *capacity, *admitted;
+    PyTypeObject *seen[TYPES]; /* borrowed from `admitted`, which only grows: the first types */
+    Shard **by_number; /* owned: the shards, each NULL until it is made. NULL before the first one */
+    Py_ssize_t count;  /* the greatest number of shards */
+    char closed, native_timer, keep_context;
+} Parking;
+
+/* The types and the functions of purgatory._core.rare are kept as long as the process lives. */
+static struct {
+    const TimerCore *timer;
+    PyTypeObject *operation, *watchers, *shard, *observer_methods, *parking, *idle_keys, *futures_wait, *threshold_wait;
+    Shard *unparked;
+    PyObject *outcomes;
+    PyObject *new_delays; /* a dict: the delays of extend() calls for operations that are still being parked */
+    /* from purgatory._core.rare */
+    PyObject *admit, *already_parked, *check_lock, *check_ready, *checked_delay_ms, *checked_int, *checked_keys,
+        *checked_when_closed, *closed_error, *each_once, *find_place, *invalid_operation, *lock_not_taken, *no_init,
+        *no_place, *reject_coroutine, *reject_own_hook, *retry_rest, *retry_sleep_s, *set_deadline, *sleep,
+        *timer_closed, *unhashable, *warn;
+    PyObject *own_check; /* Operation.maybe_try_complete */
+    PyObject *future; /* concurrent.futures.Future */
+    PyObject *str_acquire, *str_add, *str_added_ns, *str_cancel, *str_cancelled, *str_cancelled_and_notified,
+        *str_contain, *str_contain_observer, *str_done, *str_error, *str_finished, *str_force_complete, *str_leaving,
+        *str_maybe_try_complete, *str_normal_ends, *str_notify, *str_on_complete, *str_on_expiration, *str_parked,
+        *str_pending, *str_pop, *str_put_off, *str_release, *str_retry, *str_running, *str_shard_for, *str_state,
+        *str_state_finished, *str_taken, *str_try_complete, *str_value;
+} core;
+
+/* ---------------------------------------------------------------- locks, empty where there is a global lock */
+
+MUTEX_OF(operation, Operation)
+MUTEX_OF(shard, Shard)
+MUTEX_OF(idle, IdleKeys)
+
+/* The state, read without a mutex. */
+static inline int state_of(Operation *op) { return __atomic_load_n(&op->state, __ATOMIC_ACQUIRE); }
+
+/* The other small fields, which one thread writes and any thread may read. */
+static inline int flag_of(unsigned char *flag) { return __atomic_load_n(flag, __ATOMIC_RELAXED); }
+static inline void set_flag(unsigned char *flag, int value)
+{
+    __atomic_store_n(flag, (unsigned char)value, __ATOMIC_RELAXED);
+}
+/* The count stays at INT_MAX, which an operation reaches that is checked for weeks. */
+static inline void count_check(Operation *op)
+{
+    __atomic_store_n(&op->checks, op->checks + (op->checks < INT_MAX), __ATOMIC_RELAXED);
+}
+static inline int checks_of(Operation *op) { return __atomic_load_n(&op->checks, __ATOMIC_RELAXED); }
+
+/* The shard whose lock and counters an operation uses: that of its first key, or a common one until it is parked. */
+static inline Shard *home_of(Operation *op) { return op->home_shard != NULL ? op->home_shard : core.unparked; }
+
+#define IS_OPERATION(object) PyObject_TypeCheck((object), core.operation)
+
+#endif

@@ -1,0 +1,201 @@
+"""Waiting for a set of futures without a thread: an operation that completes when all of them are done."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import weakref
+from collections.abc import Callable, Collection, Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Generic
+
+from purgatory._core.errors import InvalidSetting
+from purgatory._core.implementation import CORE, native_class
+from purgatory._core.operation import DelayedOperation, Operation
+from purgatory._core.purgatory import DelayedOperationPurgatory
+from purgatory._core.subclasses import with_normal_ends
+from timer._base import JOIN_ERRORS, ShutsDown
+from timer._fork import call_after_fork, free_future
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    from purgatory._core.observers import Observer
+    from purgatory._core.outcome import Outcome
+    from purgatory._core.shutdown import Drain
+    from purgatory._core.snapshot import PurgatorySnapshot, ShutdownReport
+    from timer import Submits, Timer
+
+    FutureT = TypeVar("FutureT", bound=Future[Any], default=Future[Any])  # as in purgatory._core.operation_type
+else:
+    from typing import TypeVar
+
+    FutureT = TypeVar("FutureT", bound="Future[Any]")
+
+
+class FuturesWait(Operation, Generic[FutureT]):
+    """The data and the check of a :class:`DelayedFuture`. The native implementation replaces this class."""
+
+    __slots__ = ("_callback", "_done", "_futures")
+
+    def __init__(
+        self, delay_ms: int, futures: Sequence[FutureT], callback: Callable[[Sequence[FutureT]], object]
+    ) -> None:
+        super().__init__(delay_ms)
+        self._futures = tuple(futures)
+        self._callback = callback
+        self._done = 0  # index of the first future that is not known to be done
+
+    @property
+    def futures(self) -> tuple[FutureT, ...]:
+        """The futures that the operation waits for."""
+        return self._futures
+
+    def try_complete(self) -> bool:
+        """Complete if all futures are done."""
+        futures = self._futures
+        while self._done < len(futures):
+            if not futures[self._done].done():
+                return False
+            self._done += 1
+        return self.force_complete()
+
+
+if not TYPE_CHECKING and CORE is not None:
+    FuturesWait = native_class(FuturesWait)
+
+
+class DelayedFuture(FuturesWait[FutureT], DelayedOperation, Generic[FutureT]):
+    """Completes when every one of ``futures`` is done, and then calls ``callback(futures)``.
+
+    A future is done when it has a result or an exception, or when it was cancelled. If the time is up first, the
+    callback is called all the same. The purgatory never sets, fails or cancels a future.
+    """
+
+    __slots__ = ()
+
+    def on_complete(self) -> None:
+        """Call the callback with all futures."""
+        self._callback(self._futures)
+
+
+class DelayedFuturePurgatory(ShutsDown):
+    """A purgatory for sets of ``concurrent.futures.Future``.
+
+    A set that is done already calls back on the caller's thread. A set that had to wait calls back on ``executor``. A
+    set whose time is up calls back on the timer's executor.
+
+    Args:
+        name: the name in logs and metrics.
+        timer: expires the sets. The default is a timer of the purgatory's own.
+        broker_id: a number that snapshots carry, for a process with several brokers.
+        reaper_enabled: drive the timer from a thread. If False, call ``purgatory.advance_clock``.
+        max_parked: reject further sets with ``PurgatoryFull`` while this many wait.
+        observers: are notified of each set that is parked, and of its outcome.
+        executor: any object with ``submit``. Its owner closes it. The default is one thread, ``<name>-executor``.
+        normal_ends: the ends that are no failure of its sets, such as ``{Outcome.EXPIRED}``. See
+            ``DelayedOperation.normal_ends``.
+    """
+
+    __slots__ = ("__weakref__", "_executor", "_operation", "_own_executor", "_purgatory", "_serial")
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        timer: Timer | None = None,
+        broker_id: int = 0,
+        reaper_enabled: bool = True,
+        max_parked: int | None = None,
+        observers: Iterable[Observer] = (),
+        executor: Submits | None = None,
+        normal_ends: Collection[Outcome] = (),
+    ) -> None:
+        self._operation = with_normal_ends(DelayedFuture, normal_ends)
+        self._purgatory: DelayedOperationPurgatory[DelayedFuture[Any]] = DelayedOperationPurgatory(
+            name,
+            timer=timer,
+            broker_id=broker_id,
+            purge_interval=0,  # each set has a key of its own, which nothing names again
+            reaper_enabled=reaper_enabled,
+            max_parked=max_parked,
+            observers=observers,
+        )
+        self._serial = itertools.count(1)  # the watch keys: short labels in a journal
+        self._own_executor = ThreadPoolExecutor(1, f"{name}-executor")  # starts its thread when it is first needed
+        self._executor = executor
+        call_after_fork(self)
+
+    @property
+    def purgatory(self) -> DelayedOperationPurgatory[DelayedFuture[Any]]:
+        """The purgatory that the sets wait in. Attach observers here."""
+        return self._purgatory
+
+    def try_complete_else_watch(
+        self, timeout_ms: int, futures: Iterable[FutureT], callback: Callable[[Sequence[FutureT]], object]
+    ) -> DelayedFuture[FutureT]:
+        """Call ``callback(futures)`` once, when all are done or the time is up.
+
+        A future keeps one small callback per wait until it is done, because ``concurrent.futures`` cannot remove one.
+
+        Returns:
+            The operation. Its ``cancel()`` ends the wait without a call of the callback. Its ``outcome`` is None while
+            it waits, ``IMMEDIATE`` if all futures were done already, ``SATISFIED`` if all became done in time, or
+            ``EXPIRED``. In that case, ``drained`` is True after a shutdown.
+
+        Raises:
+            InvalidSetting: the callback cannot be called, or an element is not a future.
+            PurgatoryFull: ``max_parked`` sets wait.
+            PurgatoryClosed: the purgatory is shut down.
+        """
+        if not callable(callback):
+            raise InvalidSetting("callback", callback, "callable with the futures")
+        if not isinstance(futures, Iterable):
+            raise InvalidSetting("futures", futures, "a sequence of concurrent.futures.Future objects")
+        futures = tuple(futures)
+        for future in futures:
+            if not isinstance(future, Future):
+                raise InvalidSetting("futures", future, "concurrent.futures.Future objects")
+        operation = self._operation(timeout_ms, futures, callback)
+        key = next(self._serial)
+        if not self._purgatory.try_complete_else_watch(operation, [key]):
+            self._check_when_done(operation, key)
+        return operation
+
+    def _check_when_done(self, operation: DelayedFuture[FutureT], key: int) -> None:
+        """Have each future check the operation. They refer to it weakly, because they may outlive it."""
+        found = weakref.ref(operation)
+
+        def check(_: Future[Any]) -> None:
+            operation = found()
+            if operation is None or operation.outcome is not None:
+                return
+            executor = self._own_executor if self._executor is None else self._executor
+            try:
+                executor.submit(self._purgatory.check_and_complete, key)
+            except Exception:  # noqa: BLE001  # shut down or full: check on the thread that completed the future
+                self._purgatory.check_and_complete(key)
+
+        for future in operation.futures:
+            future.add_done_callback(check)
+
+    def after_fork(self) -> None:
+        """In a forked child: forget the executor's thread, and free the futures' locks."""
+        self._own_executor = ThreadPoolExecutor(1, f"{self._purgatory.name}-executor")
+        for operation in self._purgatory.operations():
+            for future in operation.futures:
+                free_future(future)
+
+    def snapshot(self) -> PurgatorySnapshot:
+        """The purgatory as it is now."""
+        return self._purgatory.snapshot()
+
+    def shutdown(self, drain: Drain = "expire", *, timeout_ms: int = 5_000) -> ShutdownReport[Any]:
+        """Settle the sets that wait as ``DelayedOperationPurgatory.shutdown`` does, and end the executor's thread.
+
+        If a callback on that thread calls this method, or runs until the timeout, the thread ends after the callback.
+        """
+        report = self._purgatory.shutdown(drain, timeout_ms=timeout_ms)
+        with contextlib.suppress(*JOIN_ERRORS):  # also if this is the executor's thread, which cannot wait for itself
+            self._own_executor.shutdown(wait=not report.timed_out)
+        return report

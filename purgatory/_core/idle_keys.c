@@ -1,0 +1,215 @@
+/* IdleKeys (_keys/idle_keys.py): the queue of keys without operations, and when they are forgotten. On purpose, these
+ * differ:
+ *
+ *  - The queue is linked through its watchers. The shard's mutex guards the mark that they are in it.
+ *  - A key's own code is not called, so it cannot raise. If the stack is exhausted, the caller gets that error. */
+
+enum { RECOUNT = 512 }; /* as in _keys/idle_keys.py */
+
+/* Append watchers to the queue, which gets a reference. The caller has set the mark. Whether more keys are noted now
+ * than the limit. */
+static int put_behind(IdleKeys *self, Watchers *watchers)
+{
+    Py_INCREF(watchers);
+    lock_idle(self);
+    APPEND(self->oldest, self->newest, noted_after, watchers);
+    self->noted++;
+    int over = self->noted > self->limit;
+    unlock_idle(self);
+    return over;
+}
+
+/* Set the mark that a key is noted. Whether it was not set before. */
+static int mark_idle(Watchers *watchers)
+{
+    lock_shard(watchers->shard);
+    int is_new = !watchers->idle;
+    watchers->idle = 1;
+    unlock_shard(watchers->shard);
+    return is_new;
+}
+
+/* Remove the first watchers from the queue, with its mutex held. The caller gets the queue's reference. NULL if it is
+ * empty. */
+static Watchers *first_of_queue(IdleKeys *self)
+{
+    Watchers *oldest = self->oldest;
+    if (oldest != NULL) {
+        self->oldest = oldest->noted_after;
+        if (self->oldest == NULL)
+            self->newest = NULL;
+        oldest->noted_after = NULL;
+        self->noted--;
+    }
+    return oldest;
+}
+
+static int forget_oldest(IdleKeys *self);
+
+static int is_over(IdleKeys *self)
+{
+    lock_idle(self);
+    int over = self->noted > self->limit;
+    unlock_idle(self);
+    return over;
+}
+
+/* Note a key that has no operation any more. The caller has set the mark. 0, or -1 with an error. */
+static int note(IdleKeys *self, Watchers *watchers)
+{
+    if (!put_behind(self, watchers))
+        return 0;
+    return forget_oldest(self) < 0 || (is_over(self) && forget_oldest(self) < 0) ? -1 : 0;
+}
+
+static PyObject *idle_note(IdleKeys *self, PyObject *given)
+{
+    if (!Py_IS_TYPE(given, core.watchers)) {
+        PyErr_SetString(PyExc_TypeError, "watchers must be a Watchers");
+        return NULL;
+    }
+    Watchers *watchers = (Watchers *)given;
+    if (mark_idle(watchers) && note(self, watchers))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *purge(IdleKeys *self, PyObject *Py_UNUSED(none))
+{
+    Py_ssize_t forgotten = 0;
+    lock_idle(self);
+    Py_ssize_t noted = self->noted;
+    unlock_idle(self);
+    for (; noted > 0; noted--) {
+        int was = forget_oldest(self);
+        if (was < 0)
+            return NULL;
+        forgotten += was;
+    }
+    return PyLong_FromSsize_t(forgotten);
+}
+
+static PyObject *after_fork(IdleKeys *self, PyObject *Py_UNUSED(none))
+{
+#ifdef Py_GIL_DISABLED
+    self->mutex = (PyMutex){0};
+#else
+    (void)self;
+#endif
+    Py_RETURN_NONE;
+}
+
+/* Count the keys in use again, if it is time. It gives the limit. 0, or -1 with an error. */
+static int recount(IdleKeys *self)
+{
+    lock_idle(self);
+    int recounts = --self->until_recount < 0;
+    if (recounts)
+        self->until_recount = RECOUNT;
+    unlock_idle(self);
+    if (!recounts)
+        return 0;
+    PyObject *known = PyObject_CallNoArgs(self->known);
+    Py_ssize_t number = known == NULL ? -1 : PyLong_AsSsize_t(known);
+    Py_XDECREF(known);
+    if (number == -1 && PyErr_Occurred())
+        return -1;
+    lock_idle(self);
+    Py_ssize_t in_use = number - self->noted;
+    self->limit = self->interval == 0 ? 0 : in_use > self->interval ? in_use : self->interval;
+    unlock_idle(self);
+    return 0;
+}
+
+/* Forget the key that was noted first, unless it is in use: 1 if it was forgotten, 0, or -1 with an error. */
+static int forget_oldest(IdleKeys *self)
+{
+    if (recount(self))
+        return -1;
+    lock_idle(self);
+    Watchers *oldest = first_of_queue(self);
+    unlock_idle(self);
+    if (oldest == NULL)
+        return 0;
+    /* The mark is cleared with the count: a key that falls idle later is noted again. */
+    lock_shard(oldest->shard);
+    oldest->idle = 0;
+    int is_empty = oldest->count == 0;
+    unlock_shard(oldest->shard);
+    int forgotten = is_empty ? remove_if_empty(oldest) : 0;
+    if (forgotten > 0) {
+        lock_idle(self);
+        self->forgotten++;
+        unlock_idle(self);
+    }
+    else if (forgotten < 0 && mark_idle(oldest))
+        put_behind(self, oldest); /* it stays, and is examined again later */
+    Py_DECREF(oldest);
+    return forgotten;
+}
+
+static PyObject *idle_get(IdleKeys *self, void *which)
+{
+    lock_idle(self);
+    Py_ssize_t number = which == NULL ? self->noted : self->forgotten;
+    unlock_idle(self);
+    return PyLong_FromSsize_t(number);
+}
+
+static PyObject *idle_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"interval", "known", NULL};
+    PyObject *most, *known;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:IdleKeys", names, &most, &known))
+        return NULL;
+    Py_ssize_t interval = PyNumber_AsSsize_t(most, NULL); /* a larger number becomes the largest that fits */
+    if (interval == -1 && PyErr_Occurred())
+        return NULL;
+    IdleKeys *self = (IdleKeys *)type->tp_alloc(type, 0);
+    if (self != NULL) {
+        self->interval = self->limit = interval;
+        self->known = Py_NewRef(known);
+    }
+    return (PyObject *)self;
+}
+
+static int idle_traverse(IdleKeys *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->known);
+    for (Watchers *watchers = self->oldest; watchers != NULL; watchers = watchers->noted_after)
+        Py_VISIT((PyObject *)watchers);
+    return 0;
+}
+
+static int idle_clear(IdleKeys *self)
+{
+    for (;;) {
+        lock_idle(self);
+        Watchers *oldest = first_of_queue(self);
+        unlock_idle(self);
+        if (oldest == NULL)
+            return 0; /* `known` stays until the end */
+        Py_DECREF(oldest);
+    }
+}
+
+DEALLOC(IdleKeys, idle, Py_CLEAR(self->known))
+
+static PyMethodDef idle_methods[] = {
+    {"note", (PyCFunction)idle_note, METH_O, "note($self, watchers, /)\n--\n\n"},
+    {"after_fork", (PyCFunction)after_fork, METH_NOARGS, NULL},
+    {"purge", (PyCFunction)purge, METH_NOARGS, "purge($self, /)\n--\n\n"},
+    {NULL}};
+
+static PyGetSetDef idle_attributes[] = {
+    {"count", (getter)idle_get, NULL, NULL, NULL},
+    {"forgotten", (getter)idle_get, NULL, NULL, (void *)1},
+    {NULL}};
+
+static PyType_Slot idle_slots[] = {
+    {Py_tp_new, idle_new}, COLLECTED(idle), {Py_tp_methods, idle_methods}, {Py_tp_getset, idle_attributes},
+    {0, NULL}};
+
+static PyType_Spec idle_spec = {"purgatory._native.IdleKeys", sizeof(IdleKeys), 0,
+                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC, idle_slots};

@@ -1,0 +1,103 @@
+"""Idle keys, under which no operation waits, and when they are forgotten.
+
+A key is kept after its last operation was removed. If it was forgotten and made again, parking and completing would
+take 1.4 times as long. But keys come from the user's data, so a purgatory that kept every key would grow without limit.
+
+A key that becomes idle is appended to a queue, once. If the queue is longer than its limit, the thread that appended
+removes the two oldest entries. If the key of an entry is not in use again, it is forgotten.
+
+**The limit** is ``purge_interval``, or the number of keys in use if that is larger, but zero if ``purge_interval`` is
+zero. So a service whose keys take turns, such as 10,000 partitions, does not make and forget keys all the time.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Final
+
+from purgatory._core.implementation import CORE
+from purgatory._core.log import log, printable, throttle
+
+if TYPE_CHECKING:
+    from purgatory._core.watchers import Watchers
+
+#: The keys in use are counted once per this number of entries, because counting visits every shard.
+RECOUNT: Final = 512
+
+
+class IdleKeys:
+    """The idle keys of one purgatory. ``known`` returns the number of keys that the purgatory knows."""
+
+    __slots__ = ("_interval", "_known", "_limit", "_lock", "_noted", "_until_recount", "forgotten")
+
+    def __init__(self, interval: int, known: Callable[[], int]) -> None:
+        self._interval = self._limit = interval
+        self._known = known
+        self._noted: deque[Watchers] = deque()
+        self._lock = threading.Lock()  # guards taking an entry out of the queue, and the count
+        self.forgotten = 0  # the number of keys that were forgotten since the start
+        self._until_recount = 0  # the number of entries until the keys in use are counted again
+
+    @property
+    def count(self) -> int:
+        """The number of entries in the queue. Some keys may be in use again."""
+        return len(self._noted)
+
+    def note(self, watchers: Watchers) -> None:
+        """Append a key that has become idle to the queue, and shorten the queue if it is too long."""
+        if watchers.idle:
+            return
+        watchers.idle = True
+        self._noted.append(watchers)
+        if len(self._noted) > self._limit:
+            self._forget_oldest()
+            if len(self._noted) > self._limit:
+                self._forget_oldest()
+
+    def purge(self) -> int:
+        """Forget every idle key. Returns the number of keys that were forgotten."""
+        return sum(self._forget_oldest() for _ in range(len(self._noted)))
+
+    def after_fork(self) -> None:
+        self._lock = threading.Lock()
+
+    def _forget_oldest(self) -> bool:
+        """Forget the key that was appended first, unless it is in use. Returns whether it was forgotten."""
+        self._until_recount -= 1  # not exact if two threads do this at once, and need not be
+        if self._until_recount < 0:
+            self._until_recount = RECOUNT
+            self._limit = max(self._interval, self._known() - len(self._noted)) if self._interval else 0
+        watchers: Watchers | None = None
+        try:
+            with self._lock:
+                if not self._noted:
+                    return False
+                watchers = self._noted[0]
+                del self._noted[0]  # no call: an interrupt would lose the key
+                watchers.idle = False  # before the entries are read: a key that becomes idle meanwhile is noted again
+            if watchers or not watchers.shard.remove_if_empty(watchers):
+                return False
+        except Exception as error:  # noqa: BLE001  # of the key's own code: the key stays
+            if watchers is not None:
+                key_failed(watchers.key, error)
+            return False
+        finally:
+            if watchers is not None and not (watchers or watchers.idle or watchers.closed):  # look at it again later
+                watchers.idle = True
+                self._noted.append(watchers)
+        with self._lock:
+            self.forgotten += 1
+        return True
+
+
+def key_failed(key: Hashable, error: BaseException) -> None:
+    """Log that a key's own code raised while the key was being forgotten, at most once per second and type."""
+    kind = type(key).__qualname__
+    if throttle.admit("key_failed", kind) is not None:
+        log.error("key_failed", key=kind, error=repr(printable(error)), exc_info=error)
+
+
+if not TYPE_CHECKING and CORE is not None:
+    IdleKeys = CORE.IdleKeys

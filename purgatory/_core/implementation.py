@@ -1,0 +1,18 @@
+"""Which implementation of the core runs: see ``timer._implementation``. The native types need those of the timer."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from timer._implementation import CORE as TIMERS
+from timer._implementation import native
+
+#: The native types. None if the pure implementation runs.
+CORE: Final = None if TIMERS is None else native("purgatory._native")
+
+
+def native_class(kind: type, name: str | None = None) -> Any:
+    """The native class that replaces ``kind``, with its docstrings."""
+    found = getattr(CORE, name or kind.__name__)
+    TIMERS.take_docs(found, kind)  # type: ignore[union-attr]  # there is no native core without a native timer
+    return found

@@ -1,0 +1,95 @@
+"""Checks of many keys, and checks with a limit.
+
+An operation under several of the keys is checked once, under the first of them. So an event on 100 keys that share 20
+operations makes 20 checks in place of 2,000. If a check is interrupted, the retrier makes the rest of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, ClassVar, Final
+
+import attrs
+
+from purgatory._core.errors import WatchKeysType, checked_int
+from purgatory._core.outcome import NEW, PARKED, SATISFIED
+
+if TYPE_CHECKING:
+    from purgatory._core.operation import Operation
+    from purgatory._core.parking import Parking
+    from purgatory._core.shard import Shard
+    from purgatory._core.watchers import Watchers
+
+#: How many operations a check with a limit copies from a key at first.
+FIRST_CHUNK: Final = 16
+
+
+@attrs.frozen(eq=False)
+class RestOfCheck:
+    """For the retrier, which treats it as an operation: the rest of an interrupted check."""
+
+    _parking: Parking
+    keys: Sequence[Hashable]
+    _limit: int | None
+    _op_home_shard: Shard
+    _op_state: ClassVar = NEW  # for overdue_ms(), which reads the deadlines of parked operations only
+
+    def maybe_try_complete(self) -> None:
+        if self._limit is not None:
+            self._parking.check_and_complete_all(self.keys, self._limit)
+            return
+        for key in self.keys:
+            watchers = self._parking._shards.find(key)
+            for operation in [] if watchers is None else watchers.operations():
+                operation._op_retry()  # each by itself, so that one whose check raises an interrupt stops no other
+
+
+def retry_rest(parking: Parking, keys: Sequence[Hashable], limit: int | None) -> None:
+    """Pass the rest of an interrupted check to the retrier, if there is any."""
+    if keys and (limit is None or limit > 0):
+        shard = parking._shards.shard_for(keys[0])
+        if shard.retrier is not None:
+            shard.retrier.retry(RestOfCheck(parking, keys, limit, shard))
+
+
+def checked_keys(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:
+    """The keys as a tuple. Raises ``WatchKeysType`` if they are not an iterable of keys."""
+    if isinstance(keys, (str, bytes, bytearray)) or not isinstance(keys, Iterable):
+        raise WatchKeysType(keys)
+    return tuple(keys)
+
+
+def check_keys(parking: Parking, keys: Iterable[Hashable], limit: int | None) -> int:
+    """Check the operations under the keys until ``limit`` were completed. Returns how many this thread completed."""
+    if limit is not None:
+        checked_int("limit", limit, 1)
+    given = checked_keys(keys)
+    known = {id(watchers): watchers for key in given if (watchers := parking._shards.find(key)) is not None}
+    completed = 0
+    begun: Operation | None = None
+    try:
+        for operation in _in_order(known.values(), limit):
+            if operation._op_state > PARKED:
+                continue
+            begun = operation
+            completed += bool(operation.maybe_try_complete())
+            begun = None
+            if completed == limit:
+                break
+    except BaseException:
+        completed += begun is not None and begun._op_state == SATISFIED
+        retry_rest(parking, given, None if limit is None else limit - completed)
+        raise
+    return completed
+
+
+def _in_order(known: Iterable[Watchers], limit: int | None) -> Iterator[Operation]:
+    """The operations under the keys, each once. A key is read when it is reached, in chunks if there is a limit."""
+    seen: set[Operation] = set()
+    for watchers in known:
+        found = watchers.operations() if limit is None else watchers.head(2 * len(seen) + FIRST_CHUNK)
+        while chunk := [each for each in found if each not in seen]:
+            seen.update(chunk)
+            yield from chunk
+            # Operations that were checked and still wait come first, so each round reads twice as many.
+            found = [] if limit is None else watchers.head(2 * len(seen) + FIRST_CHUNK)

@@ -1,0 +1,255 @@
+"""The flows ``try_complete_else_watch`` and ``check_and_complete``.
+
+**Two checks, one turn.** An event between the first check and the watch would be missed without the second check. The
+parking thread keeps the turn over both, which prevents this deadlock:
+
+    1. The parking thread has watched its operation under one key, and is about to watch it under another.
+    2. A checking thread finds the operation complete, and runs ``on_complete``, which takes the user's lock X.
+    3. The parking thread, whose caller holds X, calls ``try_complete`` again, which waits for the checking thread.
+
+Instead, the checking thread finds the turn taken, sets the recheck flag and returns. The parking thread checks once
+more after it has given up the turn.
+
+**Completed while arriving.** Any thread may force or cancel the operation while it is being parked. That thread decides
+the outcome, and the parking thread removes the operation from its keys and the timer. The operation is added to the
+timer *before* the step to PARKED. In the other order, a thread could complete it between the two and find nothing to
+remove from the timer. The entry would stay there until its deadline.
+
+**Shut down while arriving.** ``shutdown`` sets ``_closed`` before it collects the operations. The parking thread
+watches first and reads ``_closed`` last. So either the shutdown finds the operation, or its parking thread removes it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Iterable, Sequence
+from contextvars import copy_context
+from typing import TYPE_CHECKING, Final
+
+from purgatory._core.arguments import admit, check_ready, each_once, reject_own_hook
+from purgatory._core.errors import (
+    AlreadyParked,
+    InvalidTenant,
+    PurgatoryClosed,
+    PurgatoryFull,
+)
+from purgatory._core.implementation import CORE, native_class
+from purgatory._core.log import log, throttle
+from purgatory._core.many_keys import check_keys, retry_rest
+from purgatory._core.operation import UNPARKED, DelayedOperation, ParkingTurn
+from purgatory._core.outcome import ARRIVING, IMMEDIATE, PARKED
+from purgatory._core.user_lock import call_with
+from timer import NS_PER_MS, TimerClosed
+from timer._base import OnError
+
+if TYPE_CHECKING:
+    from purgatory._core.capacity import Capacity
+    from purgatory._core.observers import Observers
+    from purgatory._core.shard import Shard
+    from purgatory._core.shards import Shards
+    from timer import Timer
+
+#: The errors of an operation that gets no place.
+NO_PLACE: Final = (PurgatoryFull, InvalidTenant)
+#: How long a parking thread sleeps while another thread checks the operation.
+RETRY_SLEEP_S: Final = 0.0001
+
+
+class Parking:
+    """Implements both flows. A separate class so that C can replace it."""
+
+    __slots__ = ("_admitted", "_capacity", "_closed", "_keep_context", "_name", "_observers", "_shards", "_timer")
+
+    def __init__(  # noqa: PLR0917  # one caller, the purgatory
+        self,
+        name: str,
+        shards: Shards,
+        timer: Timer | None,
+        observers: Observers,
+        capacity: Capacity | None,
+        keep_context: bool = False,
+    ) -> None:
+        self._name = name
+        self._shards = shards
+        self._timer = timer
+        self._observers = observers
+        self._capacity = capacity
+        self._keep_context = keep_context
+        self._closed = False
+        self._admitted: set[type] = set()  # types of operations that were checked
+
+    def try_complete_else_watch(self, operation: DelayedOperation, watch_keys: Sequence[Hashable]) -> bool:
+        """Complete the operation at once, or park it under every key.
+
+        A key that is named twice counts once. If this raises, the operation is not in the purgatory, unless it has
+        completed.
+
+        Returns:
+            True if this call completed the operation without parking it. False if it is parked, or completed otherwise.
+
+        Raises:
+            NoKeys: ``watch_keys`` is empty.
+            WatchKeysType: ``watch_keys`` is a ``str``, a named tuple, or not a sequence.
+            UnhashableKey: a key has no hash.
+            InvalidOperation: ``operation`` is not an operation, a timer has it, one of its own hooks parks it, or its
+                lock was not taken.
+            AlreadyParked: the operation was parked before.
+            PurgatoryFull: the operation would have to wait, and there is no place. It may be parked again later.
+            InvalidTenant: the ``tenant`` function failed. The operation is unchanged.
+            PurgatoryClosed: the purgatory is shut down.
+            timer.TimerFull: the given timer is full. The operation is cancelled. To limit a purgatory, pass
+                ``max_parked``.
+        """
+        if type(operation) not in self._admitted:
+            admit(self._admitted, operation)
+        keys = each_once(watch_keys)
+        home_shard = self._shards.shard_for(keys[0])
+        if self._closed:
+            raise PurgatoryClosed(self._name)
+        check_ready(operation)
+        turn = ParkingTurn()
+        lock = operation._op_lock
+        try:
+            if lock is None:
+                completed = self._park(operation, turn, home_shard, keys)
+            else:
+                answer = call_with(lock, operation, self._park, operation, turn, home_shard, keys, wait=True)
+                completed = bool(answer)
+            if operation._op_home_shard is UNPARKED:
+                return False  # it had completed before it was parked
+            if self._observers.parked and operation._op_state != IMMEDIATE:
+                self._observers.notify("parked", operation)
+            if operation._op_recheck and operation._op_state == PARKED:
+                operation.maybe_try_complete()  # a check came while this thread had the turn
+        except BaseException:
+            if turn.is_parked or operation._op_turn is turn:  # after an exception it must not stay parked
+                operation.cancel()
+                operation._op_remove()
+            raise
+        return completed
+
+    def _park(
+        self, operation: DelayedOperation, turn: ParkingTurn, home_shard: Shard, keys: Sequence[Hashable]
+    ) -> bool:
+        """Park the operation with the user's lock held. Returns whether a check here completed it."""
+        while not operation._op_arrive(home_shard, turn):
+            if operation._op_home_shard is not UNPARKED:
+                raise AlreadyParked(operation)
+            if operation._op_state > PARKED:  # it had completed before
+                return False
+            reject_own_hook(operation)
+            time.sleep(RETRY_SLEEP_S)  # another thread checks the operation
+        completed = operation._op_check_now(keys)
+        if operation._op_state != ARRIVING:
+            return completed
+        if self._capacity is not None and not find_place(self._capacity, operation):
+            return False
+        try:
+            if self._keep_context:  # before another thread can find the operation
+                operation._op_context = copy_context()
+            home_shard.watch(operation, keys[0])
+            for key in keys[1:]:
+                if operation._op_state == ARRIVING:
+                    self._shards.shard_for(key).watch(operation, key)
+            completed = operation._op_state == ARRIVING and operation._op_check_now(keys)
+            if operation._op_state != ARRIVING:
+                return completed
+            if self._timer is None:
+                set_deadline(operation)
+            else:
+                self._timer.add(operation)
+            operation._op_finish_parking(turn)
+        except TimerClosed:
+            if not self._closed:
+                raise
+            if operation.cancel():  # a shutdown closed the timer, and did not find the operation
+                raise PurgatoryClosed(self._name) from None
+        finally:
+            if operation._op_state != PARKED:
+                operation._op_remove()
+        if self._closed and operation.cancel():
+            raise PurgatoryClosed(self._name)
+        return False
+
+    def watching(self, key: Hashable) -> int:
+        """How many operations a check of the key would look at. Raises :class:`UnhashableKey` if it has no hash."""
+        watchers = self._shards.find(key)
+        return 0 if watchers is None else len(watchers)
+
+    def check_and_complete(self, key: Hashable, limit: int | None = None) -> int:
+        """Check the operations parked under a key, in order of arrival.
+
+        Call it after each event that might complete one, once the change is visible to other threads. After the
+        shutdown it completes nothing, and logs ``checked_when_closed``.
+
+        Args:
+            key: the key.
+            limit: stop after this number of completions, for an event that can satisfy only so many operations (one
+                lock released, three items added). An operation whose ``lock=`` another thread holds does not count. Its
+                check is repeated later and may complete it in addition.
+
+        Returns:
+            How many operations the checks of this call completed. One that is overdue and expires here does not count.
+
+        Raises:
+            UnhashableKey: the key has no hash.
+            InvalidSetting: the limit is not an ``int``, or is less than 1.
+        """
+        if limit is not None:
+            return self.check_and_complete_all([key], limit)
+        watchers = self._shards.find(key)
+        completed = 0
+        with OnError(retry_rest, self, (key,), None):
+            for operation in [] if watchers is None else watchers.operations():
+                if operation._op_state <= PARKED and operation.maybe_try_complete():
+                    completed += 1
+        if self._closed and not completed:
+            checked_when_closed(self._name)
+        return completed
+
+    def check_and_complete_all(self, keys: Iterable[Hashable], limit: int | None = None) -> int:
+        """Check the operations parked under many keys, each operation once.
+
+        Args:
+            keys: any iterable of keys, but not a ``str`` or ``bytes``. They are checked in this order.
+            limit: stop after this number of completions under all keys together, as in :meth:`check_and_complete`.
+
+        Returns:
+            How many operations this call completed.
+
+        Raises:
+            WatchKeysType: ``keys`` is a ``str`` or ``bytes``, or not iterable. Nothing was checked.
+            UnhashableKey: a key has no hash. Nothing was checked.
+            InvalidSetting: the limit is not an ``int``, or is less than 1.
+        """
+        completed = check_keys(self, keys, limit)
+        if self._closed and not completed:
+            checked_when_closed(self._name)
+        return completed
+
+
+def checked_when_closed(name: str) -> None:
+    """Log a check that found nothing after the shutdown began."""
+    suppressed = throttle.admit("checked_when_closed", name)
+    if suppressed is not None:
+        log.info("checked_when_closed", purgatory=name, suppressed=suppressed)
+
+
+def set_deadline(operation: DelayedOperation) -> None:
+    """Set the deadline of an operation that no timer expires."""
+    operation._task_deadline_ns = time.monotonic_ns() + operation._task_delay_ms * NS_PER_MS
+
+
+def find_place(capacity: Capacity, operation: DelayedOperation) -> bool:
+    """Take a place for an operation that has to wait. False if it has an outcome. If this raises, it is new again."""
+    try:
+        capacity.take(operation)
+    except NO_PLACE:
+        if operation._op_reset():
+            raise
+        return False
+    return True
+
+
+if CORE is not None:
+    Parking = native_class(Parking)  # type: ignore[misc]

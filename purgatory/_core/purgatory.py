@@ -1,0 +1,392 @@
+"""The purgatory: it parks operations under watch keys, checks them on events, and expires them at their deadline.
+
+There are three flows:
+
+- **park**, ``try_complete_else_watch`` in ``purgatory._core.parking``: the user's lock -> the turn ->
+  ``try_complete`` -> a place -> watch under every key -> ``try_complete`` again -> timer
+- **satisfy**, ``check_and_complete`` in ``purgatory._core.parking``: key -> shard -> watchers of the key ->
+  ``maybe_try_complete`` of each -> ``force_complete`` -> removal from its keys and the timer -> ``on_complete``
+- **expire**: reaper -> timer -> due bucket -> executor -> ``run`` in ``purgatory._core.operation`` -> removal
+  from its keys -> ``on_complete`` -> ``on_expiration``
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Generic, NoReturn
+
+from purgatory._core.errors import InvalidSetting, checked_int
+from purgatory._core.idle_keys import IdleKeys
+from purgatory._core.live import register
+from purgatory._core.log import log
+from purgatory._core.observers import Observer, Observers
+from purgatory._core.operation_type import OperationT
+from purgatory._core.outcome import PARKED
+from purgatory._core.parking import Parking
+from purgatory._core.retrier import Retrier
+from purgatory._core.shard import Shard
+from purgatory._core.shards import MOST_SHARDS, Shards
+from purgatory._core.shutdown import STOP_S, Drain, Shutdown, own_hooks
+from purgatory._core.take_snapshot import overdue_ms, take_snapshot
+from purgatory._core.tenants import capacity_of
+from purgatory._core.watchdog import unwatch, watch
+from timer import Driver, SystemTimer, Timer
+from timer._base import ShutsDown
+from timer._fork import call_after_fork
+from timer._running import calls_here
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from purgatory._core.snapshot import PurgatorySnapshot, ShutdownReport, Totals
+
+
+class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
+    """Holds the operations that wait. All methods may be called from any thread, also from hooks.
+
+    As a context manager it shuts down with ``drain="expire"`` at the end of the block.
+
+    Args:
+        name: the name in logs, metrics and the names of threads.
+        timer: expires the operations. Several purgatories may share it, and none of them shuts it down. If not given,
+            the purgatory makes a timer of its own.
+        broker_id: a number that snapshots carry, for a process with several brokers.
+        purge_interval: how many idle keys are kept in any case. It is cheaper to park under a kept key.
+        reaper_enabled: drive the timer from a thread, unless it is driven already. If False, call
+            :meth:`advance_clock`. The purgatory then starts no thread to detect slow callbacks, either.
+        timer_enabled: if False, operations do not expire.
+        shards: how many shards the watch lists are split in, up to 1,048,576. A shard is made when the first of its
+            keys is used.
+        max_parked: reject more parked operations than this.
+        tenant: returns the tenant of an operation, for limits by tenant within ``max_parked``. Called once for each
+            operation that has to wait.
+        tenant_share: the part of ``max_parked`` that one tenant may hold, above 0 and up to 1. The last tenth of the
+            places is kept for tenants that hold less than their fair part.
+        keep_context: run the hooks of an operation that had to wait in a copy of the context (``contextvars``) of the
+            thread that parked it. If False, they run in the context of the thread that completes it.
+        observers: are notified of each operation that is parked, and of its outcome.
+
+    Raises:
+        InvalidSetting: a setting cannot work.
+
+    >>> from purgatory import DelayedOperation, DelayedOperationPurgatory
+    >>> class Arrival(DelayedOperation):
+    ...     here = False
+    ...     def try_complete(self):
+    ...         return self.here and self.force_complete()
+    ...     def on_complete(self):
+    ...         print("arrived")
+    >>> with DelayedOperationPurgatory("arrivals") as arrivals:
+    ...     arrival = Arrival(delay_ms=30_000)
+    ...     arrivals.try_complete_else_watch(arrival, ["gate 3"])
+    ...     arrival.here = True
+    ...     arrivals.check_and_complete("gate 3")
+    False
+    arrived
+    1
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_broker_id",
+        "_closing",
+        "_driver",
+        "_idle_keys",
+        "_own_timer",
+        "_report",
+        "_retrier",
+        "_waiting",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        timer: Timer | None = None,
+        broker_id: int = 0,
+        purge_interval: int = 1000,
+        reaper_enabled: bool = True,
+        timer_enabled: bool = True,
+        shards: int = 512,
+        max_parked: int | None = None,
+        tenant: Callable[[OperationT], Hashable] | None = None,
+        tenant_share: float = 1.0,
+        keep_context: bool = False,
+        observers: Iterable[Observer] = (),
+    ) -> None:
+        if type(name) is not str or not name:
+            raise InvalidSetting("name", name, "a non-empty str")
+        if timer is not None and not isinstance(timer, Timer):
+            raise InvalidSetting("timer", timer, "a timer.Timer, or None for the purgatory's own timer")
+        checked_int("shards", shards, 1, MOST_SHARDS)
+        interval = checked_int("purge_interval", purge_interval, 0)
+        limit = None if max_parked is None else checked_int("max_parked", max_parked, 1)
+        capacity = capacity_of(name, limit, tenant, tenant_share)
+        all_observers = Observers(name, observers)
+        self._own_timer: SystemTimer | None = None
+        if not timer_enabled:
+            timer = None
+        elif timer is None:
+            timer = self._own_timer = SystemTimer(name)
+        self._broker_id = broker_id
+        self._retrier = retrier = Retrier(f"{name}-retrier", timer)
+        self._idle_keys = idle_keys = IdleKeys(interval, lambda: self.known_keys)
+        all_shards = Shards(shards, partial(Shard, all_observers, idle_keys, retrier, capacity, timer))
+        super().__init__(name, all_shards, timer, all_observers, capacity, bool(keep_context))
+        self._closing = threading.RLock()  # a hook may call shutdown() while it runs
+        self._report: ShutdownReport[OperationT] | None = None
+        self._waiting: dict[Shutdown, frozenset[int]] = {}  # for each shutdown that runs, the hooks that called it
+        self._driver: Driver | None = None
+        if reaper_enabled and timer is not None and not timer.is_driven:
+            restarted = partial(_reaper_restarted, name)  # no bound method, which would keep the purgatory alive
+            owner = f"purgatory {name!r}"
+            self._driver = Driver(f"{name}-reaper", timer, on_restart=restarted, owner=owner)
+        log.debug("purgatory_started", purgatory=name, shards=shards, timer=type(timer).__name__)
+        if reaper_enabled:
+            watch(self)
+        call_after_fork(self)
+        register(self)
+
+    if TYPE_CHECKING:
+
+        def try_complete_else_watch(self, operation: OperationT, watch_keys: Sequence[Hashable]) -> bool:  # type: ignore[override]
+            ...  # the same method, but only for operations of the purgatory's type
+
+    def purge(self) -> int:
+        """Forget the idle keys, under which no operation waits. Returns how many.
+
+        The purgatory also forgets them by itself: see ``purge_interval``.
+        """
+        return self._idle_keys.purge()
+
+    def cancel_for_key(self, key: Hashable) -> list[OperationT]:
+        """Cancel every operation under a key: remove it from all its keys and from the timer.
+
+        If an interrupt (Ctrl-C) ends the call early, the list is lost. If that matters, call
+        ``operations_for_key(key)`` first and ``cancel()`` each operation.
+
+        Returns:
+            The operations. They are not completed, no hook of theirs is called, and the caller must answer them.
+
+        Raises:
+            UnhashableKey: the key has no hash.
+        """
+        return [operation for operation in self.operations_for_key(key) if operation.cancel()]
+
+    # -- properties and snapshots
+
+    @property
+    def name(self) -> str:
+        """The ``name`` that was given, which logs and metrics carry."""
+        return self._name
+
+    @property
+    def broker_id(self) -> int:
+        """The ``broker_id`` that was given."""
+        return self._broker_id
+
+    @property
+    def timer(self) -> Timer | None:
+        """The timer. None if operations do not expire."""
+        return self._timer
+
+    @property
+    def driver(self) -> Driver | None:
+        """This purgatory's thread that drives the timer. None if it has none."""
+        return self._driver
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the purgatory was shut down."""
+        return self._closed
+
+    @property
+    def capacity(self) -> int | None:
+        """``max_parked``."""
+        return None if self._capacity is None else self._capacity.limit
+
+    @property
+    def rejected(self) -> int:
+        """How many operations were rejected because of ``max_parked`` or a tenant's share of it."""
+        return 0 if self._capacity is None else self._capacity.rejected
+
+    @property
+    def parked(self) -> int:
+        """How many operations wait now."""
+        return self.totals().waiting
+
+    @property
+    def watched(self) -> int:
+        """The number of entries in the watch lists: one per operation and key. Pure Python visits every key."""
+        return sum(shard.entries() for shard in self._shards)
+
+    @property
+    def num_delayed(self) -> int:
+        """How many operations wait for their expiry."""
+        return self.parked if self._timer is not None else 0
+
+    @property
+    def overdue_ms(self) -> float:
+        """Milliseconds that the most overdue parked operation is past its deadline. 0 if none is overdue.
+
+        If a timer that several purgatories share is late, each of them with parked operations reports by how much.
+        """
+        return overdue_ms(self)
+
+    def totals(self) -> Totals:
+        """Operations since the start, by outcome. The cost does not depend on what is parked."""
+        return self._shards.totals()
+
+    def operations(self) -> list[OperationT]:
+        """A list of the operations that wait, in no particular order."""
+        return list(self.iter_operations())
+
+    def iter_operations(self) -> Iterator[OperationT]:
+        """The parked operations, each once, without a copy of all. Other threads run meanwhile.
+
+        An operation that is parked meanwhile may be missing. One that is yielded may have completed.
+        """
+        return self._shards.iter_operations()  # type: ignore[return-value]  # all are of its type
+
+    @property
+    def known_keys(self) -> int:
+        """How many keys are known, idle keys included. The cost does not depend on what is parked."""
+        return sum(len(shard.by_key) for shard in self._shards)
+
+    @property
+    def idle_keys(self) -> int:
+        """How many keys were noted as idle. Some may be in use again. The cost does not depend on what is parked."""
+        return self._idle_keys.count
+
+    @property
+    def forgotten_keys(self) -> int:
+        """How many idle keys were forgotten."""
+        return self._idle_keys.forgotten
+
+    @property
+    def callback_errors(self) -> dict[str, int]:
+        """How many exceptions callbacks raised, by the name of the hook."""
+        return self._observers.errors()
+
+    def operations_for_key(self, key: Hashable) -> list[OperationT]:
+        """A list of the operations that wait under a key, in order of arrival.
+
+        Raises:
+            UnhashableKey: the key has no hash.
+        """
+        watchers = self._shards.find(key)
+        return [] if watchers is None else [each for each in watchers.operations() if each._op_state <= PARKED]
+
+    def snapshot(self, *, largest: int = 10) -> PurgatorySnapshot:
+        """The purgatory as it is now, with its ``largest`` keys and tenants, as a frozen value. Visits every key."""
+        return take_snapshot(self, checked_int("largest", largest, 0))
+
+    def attach(self, observer: Observer) -> None:
+        """Notify ``observer`` of each operation that is parked, and of its outcome. A second call has no effect.
+
+        Raises:
+            InvalidSetting: ``observer`` has no method of an observer.
+        """
+        self._observers.attach(observer)
+
+    def detach(self, observer: Observer) -> None:
+        """Notify ``observer`` no longer."""
+        self._observers.detach(observer)
+
+    def advance_clock(self, timeout_ms: float) -> bool:
+        """Wait up to ``timeout_ms`` for operations to expire, if there is no reaper. Returns whether any expired."""
+        return self._timer is not None and self._timer.advance_clock(timeout_ms)
+
+    def shutdown(self, drain: Drain = "expire", *, timeout_ms: int = 5_000) -> ShutdownReport[OperationT]:
+        """Stop permanently: reject new operations, settle the parked ones, and end the threads.
+
+        Args:
+            drain: ``"expire"`` expires every operation now, so that every client gets its answer. ``"cancel"`` removes
+                them uncompleted and puts them into the report. ``"wait"`` lets them complete or expire by themselves
+                for up to ``timeout_ms``, and then expires the rest.
+            timeout_ms: how long ``"wait"`` waits. After settling, hooks that still run are waited for as long again,
+                except hooks that wait in a ``shutdown()`` of their own. A call during another call waits for that one
+                for twice this time and a second. Then it settles by itself, and returns a report of its own.
+
+        Then each thread is told to stop, and waited for up to a second. If a hook hangs on it, it ends by itself after
+        the hook. Operations that no other thread has are settled on the calling thread, and a hook that hangs there has
+        no time limit. So do not hold an operation's ``lock=``, or a lock that a hook needs, while calling this.
+
+        Returns:
+            What happened to the operations. A later call returns the same report.
+
+        Raises:
+            InvalidSetting: ``drain`` or ``timeout_ms`` is not valid.
+        """
+        shutdown = Shutdown(self, drain, timeout_ms, running=self._running)
+        self._closed = True
+        closing = self._closing
+        # A second more than a call with this timeout takes. A hook on the thread of another call may hang.
+        acquire = partial(closing.acquire, timeout=min(timeout_ms / 500 + 1, threading.TIMEOUT_MAX))
+        taken: list[bool] = []
+        try:
+            self._waiting[shutdown] = own_hooks(self._shards)
+            taken.extend(map(acquire, (True,)))  # one call, because a signal can raise an exception between two
+            report = self._report
+            if report is None:
+                for sleep_s in shutdown.run():
+                    time.sleep(sleep_s)
+                report = shutdown.report
+                if taken[0]:  # of nested calls, the outermost stores its report last
+                    self._report = report
+        finally:
+            if any(taken):
+                closing.release()
+            self._waiting.pop(shutdown, None)
+        assert report is not None
+        self._stop_threads()
+        return report
+
+    def _end(self, report: ShutdownReport[OperationT]) -> None:
+        """Stop after ``AsyncPurgatory`` has settled the operations."""
+        self._closed = True
+        self._report = self._report or report
+        self._stop_threads()
+
+    def _running(self) -> int:
+        """How many operations have hooks that run, and that did not call a shutdown which has not ended."""
+        return max(0, self._shards.completing() - len(frozenset().union(*self._waiting.copy().values())))
+
+    def _stop_threads(self) -> None:
+        # Called without _closing: a hook on one of these threads may wait for that lock, in a shutdown() of its own.
+        unwatch(self)
+        if self._driver is not None:
+            self._driver.stop(STOP_S)
+        self._retrier.stop(STOP_S)
+        if self._own_timer is not None:
+            self._own_timer._shut_down(STOP_S)
+        self.purge()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._name!r}: {self.parked} parked{', shut down' if self._closed else ''}>"
+
+    def __reduce__(self) -> NoReturn:
+        """Reject copying: a copy would share the operations, but not the counts."""
+        raise TypeError(f"cannot copy or pickle {type(self).__name__!r} object")
+
+    def after_fork(self) -> None:
+        mine = {id(task) for _, task, _, _ in calls_here()}
+        self._closing = threading.RLock()
+        self._waiting = {}
+        for part in (self._retrier, self._idle_keys):
+            part.after_fork()
+        for shard in self._shards:
+            shard.after_fork(len(own_hooks([shard])))
+        operations = {operation for watchers in self._shards.walk() for operation in watchers.operations()}
+        if self._capacity is not None:
+            operations.update(self._capacity.taken)  # a thread may have been about to watch one under its first key
+        for operation in operations:
+            if id(operation) not in mine:
+                operation._op_after_fork()
+
+
+def _reaper_restarted(name: str, error: BaseException, restarts: int) -> None:
+    log.error("reaper_restarted", purgatory=name, restarts=restarts, error=repr(error), exc_info=error)

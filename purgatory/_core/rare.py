@@ -1,0 +1,24 @@
+"""Functions and values that the native implementation uses in rare cases. Its types take them by name, at import."""
+
+# ruff: noqa: F401  # bind() uses them
+
+from __future__ import annotations
+
+import sys
+from concurrent.futures import Future
+from time import sleep
+
+from purgatory._core.arguments import NO_INIT, admit, check_ready, each_once, reject_own_hook
+from purgatory._core.errors import AlreadyParked, InvalidOperation, PurgatoryClosed, checked_int, unhashable
+from purgatory._core.implementation import CORE
+from purgatory._core.many_keys import checked_keys, retry_rest
+from purgatory._core.operation import UNPARKED
+from purgatory._core.outcome import OUTCOMES
+from purgatory._core.parking import NO_PLACE, RETRY_SLEEP_S, checked_when_closed, find_place, set_deadline
+from purgatory._core.subclasses import reject_coroutine, warn_still_open
+from purgatory._core.user_lock import check_lock, lock_not_taken
+from timer import TimerClosed
+from timer._task import checked_delay_ms
+
+if CORE is not None:
+    CORE.bind(sys.modules[__name__])

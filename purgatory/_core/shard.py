@@ -1,0 +1,158 @@
+"""One shard of a purgatory's watch lists.
+
+The hash of a key decides which shard it belongs to. **The lock** guards the counters, and each change of state of the
+operations whose first key is here (see ``purgatory._core.operation``).
+
+**The key lock** guards making and forgetting a key, which call the key's ``__hash__`` and ``__eq__``. Watching under a
+key that exists does not take it: the parking thread inserts its operation and then reads ``closed``. The thread that
+forgets a key sets ``closed`` and then reads the entries. So one of the two sees the other. This prevents a defect that
+Kafka had to fix:
+
+    1. The parking thread finds the watchers of key K and is about to insert its operation.
+    2. Another thread finds the watchers empty and removes K from the shard.
+    3. The parking thread inserts into watchers that no thread can find any more. Every later check of K misses it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+from purgatory._core.implementation import CORE
+from purgatory._core.outcome import CANCELLED, EXPIRED, OUTCOMES
+from purgatory._core.watchers import FREE_THREADED, Watchers
+
+if TYPE_CHECKING:
+    from purgatory._core.capacity import Capacity
+    from purgatory._core.idle_keys import IdleKeys
+    from purgatory._core.observers import Observers
+    from purgatory._core.retrier import Retrier
+    from timer import Timer
+
+
+class _Keys(dict[Hashable, Watchers]):
+    """A dict in which ``[]`` of an unknown key gives None."""
+
+    __slots__ = ()
+
+    def __missing__(self, key: Hashable) -> None:
+        return None
+
+
+class Shard:
+    """The keys that hash to one shard, and the objects their operations use.
+
+    Attributes:
+        find: returns the watchers of a key, or None.
+        parked, extended: how many operations were parked with their first key here, and how often one was extended.
+        checks, outcomes: the checks of those that have an outcome, and their number by outcome.
+        normal_ends: by outcome, how many of these ended in a way that their type calls normal.
+        completing: how many operations are between their outcome and the end of their hooks.
+    """
+
+    __slots__ = (
+        *("__weakref__", "by_key", "capacity", "checks", "completing", "extended", "find", "idle_keys"),
+        *("key_lock", "lock", "normal_ends", "observers", "outcomes", "parked", "retrier", "timer"),
+    )
+
+    def __init__(
+        self,
+        observers: Observers,
+        idle_keys: IdleKeys,
+        retrier: Retrier | None = None,
+        capacity: Capacity | None = None,
+        timer: Timer | None = None,
+    ) -> None:
+        self.lock = threading.Lock()
+        self.key_lock = threading.Lock()
+        # Without a global lock, dict.get() of a key that another thread inserted takes 12 us, and [] takes 0.15 us.
+        self.by_key: dict[Hashable, Watchers] = _Keys() if FREE_THREADED else {}
+        self.find: Callable[[Hashable], Watchers | None]
+        self.find = self.by_key.__getitem__ if FREE_THREADED else self.by_key.get
+        self.parked = 0
+        self.extended = 0
+        self.checks = 0
+        self.outcomes = [0] * len(OUTCOMES)
+        self.normal_ends = [0] * len(OUTCOMES)
+        self.completing = 0
+        self.observers = observers
+        self.idle_keys = idle_keys
+        self.retrier = retrier
+        self.capacity = capacity
+        self.timer = timer
+
+    def watch(self, operation: Any, key: Hashable) -> None:
+        """Insert an operation under one more key. ``_op_watches`` is set first: if this raises, it is removed again."""
+        before = operation._op_watches
+        while True:
+            watchers = self.find(key)
+            if watchers is None:
+                made = Watchers(key, self)
+                operation._op_watches = (*before, made)
+                with self.key_lock:
+                    watchers = self.by_key.setdefault(key, made)  # another thread may have made them first
+            operation._op_watches = (*before, watchers)
+            watchers[operation] = None
+            if not watchers.closed:
+                return
+            watchers.pop(operation, None)
+            with self.key_lock:  # wait until the key is removed, or kept
+                pass
+
+    def remove_if_empty(self, watchers: Watchers) -> bool:
+        """Forget a key if no operation waits under it. Returns whether it was forgotten."""
+        with self.key_lock:
+            if self.find(watchers.key) is not watchers:
+                return False
+            watchers.closed = True
+            is_removed = False
+            try:
+                # copy() takes the dict's own lock in the free-threaded build, where reading the length would not.
+                if not watchers.copy():
+                    del self.by_key[watchers.key]
+                    is_removed = True
+            finally:
+                watchers.closed = is_removed
+            return is_removed
+
+    def counts(self) -> tuple[int, ...]:
+        """The numbers of parked operations, extensions, checks, outcomes and normal ends at one moment."""
+        outcomes, normal_ends = [0] * len(OUTCOMES), [0] * len(OUTCOMES)
+        with self.lock:
+            parked, extended, checks = self.parked, self.extended, self.checks
+            outcomes[:], normal_ends[:] = self.outcomes, self.normal_ends
+        return parked, extended, checks, *outcomes, normal_ends[EXPIRED], normal_ends[CANCELLED]
+
+    def entries(self) -> int:
+        # Kept as a number in C. Such a number beside the dicts would be wrong after an interrupt.
+        return sum(map(len, self.watchers()))
+
+    def after_fork(self, completing: int = 0) -> None:
+        """In a forked child, which has only the thread that forked, with ``completing`` operations of the shard."""
+        self.lock, self.key_lock = threading.Lock(), threading.Lock()
+        self.completing = completing
+        for watchers in self.by_key.values():
+            watchers.closed = False  # the thread that was forgetting the key is not in this process
+
+    def watchers(self) -> list[Watchers]:
+        with self.key_lock:
+            return list(self.by_key.values())
+
+
+if not TYPE_CHECKING and CORE is not None:
+    _pure = Shard
+
+    class Shard(CORE.Shard):
+        __doc__ = _pure.__doc__
+        __slots__ = ()
+
+        def __init__(self, *parts: Any) -> None:
+            # Re-entrant, because a signal handler may list the keys while this thread lists them.
+            super().__init__(threading.RLock(), {}, *parts)
+
+        watchers = _pure.watchers
+
+        def after_fork(self, completing: int = 0) -> None:
+            self.key_lock = threading.RLock()
+            self.stop_completing(completing)

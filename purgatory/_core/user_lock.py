@@ -1,0 +1,46 @@
+"""The lock that an operation shares with its user (``lock=``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from purgatory._core.errors import InvalidOperation, InvalidSetting
+
+
+class LockLike(Protocol):
+    """The methods that a lock must have. ``threading.Lock`` and ``threading.RLock`` have them."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock. Returns whether it was taken."""
+
+    def release(self) -> None:
+        """Release the lock."""
+
+
+def check_lock(lock: object) -> None:
+    if not (callable(getattr(lock, "acquire", None)) and callable(getattr(lock, "release", None))):
+        raise InvalidSetting("lock", lock, "a lock with acquire() and release(), or None")
+
+
+def lock_not_taken(operation: object, answer: object) -> InvalidOperation:
+    """The error for a lock whose blocking ``acquire()`` returned a false value."""
+    return InvalidOperation(operation, f"its lock was not taken: acquire() returned {answer!r}")
+
+
+def call_with(lock: LockLike, operation: object, call: Callable[..., bool], *args: object, wait: bool) -> bool | None:
+    """Call ``call(*args)`` with the operation's lock held.
+
+    If the lock is taken, wait for it, or return None if ``wait`` is False.
+    """
+    taken: list[bool] = []
+    try:
+        taken.extend(map(lock.acquire, (wait,)))  # one call, because a signal can raise an exception between two
+        if taken[0]:
+            return call(*args)
+        if wait:
+            raise lock_not_taken(operation, taken[0])
+        return None
+    finally:
+        if taken and taken[0]:
+            lock.release()

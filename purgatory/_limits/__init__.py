@@ -1,1 +1,0 @@
-"""How many operations a purgatory may hold, in total and per tenant."""

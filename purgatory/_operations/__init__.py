@@ -1,1 +1,0 @@
-"""The delayed operation: its states, its lock, and a queue of actions to run later."""

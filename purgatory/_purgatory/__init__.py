@@ -1,1 +1,0 @@
-"""The purgatory: parking and checking, snapshots, and shutdown."""

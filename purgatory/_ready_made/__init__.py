@@ -1,1 +1,0 @@
-"""Operations that need no subclass: sets of futures, and numbers that rise past a threshold."""

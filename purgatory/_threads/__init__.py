@@ -1,1 +1,0 @@
-"""The background threads: the retrier repeats checks, and the watchdog reports slow callbacks."""

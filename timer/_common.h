@@ -1,0 +1,318 @@
+/* Helpers that the C code of timer, purgatory and purgatory.journal share: versions of CPython, errors, arguments.
+ *
+ * Each native module is one translation unit: its main C file includes a header with its structs, then its parts in
+ * order. So every function is static, the compiler inlines across parts, and a part needs no declarations of earlier
+ * parts. */
+#ifndef TIMER_NATIVE_COMMON_H
+#define TIMER_NATIVE_COMMON_H
+
+#include "timer/_capsule.h"
+
+#include <structmember.h>
+#include <time.h>
+
+#ifndef Py_T_OBJECT_EX /* before CPython 3.12 */
+#define Py_T_OBJECT_EX T_OBJECT_EX
+#define Py_T_BOOL T_BOOL
+#endif
+
+/* Of a function for a rare case: the usual path around its call then saves fewer registers. */
+#define RARE __attribute__((cold, noinline)) static
+
+#ifndef Py_BEGIN_CRITICAL_SECTION /* before CPython 3.13 */
+#define Py_BEGIN_CRITICAL_SECTION(object) {
+#define Py_END_CRITICAL_SECTION() }
+#endif
+
+/* The slots of a module that serves one interpreter and needs no global lock. */
+#if PY_VERSION_HEX >= 0x030D0000
+#define MODULE_SLOTS(fill)                                                                                             \
+    {                                                                                                                  \
+        {Py_mod_exec, fill}, {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},               \
+            {Py_mod_gil, Py_MOD_GIL_NOT_USED}, {0, NULL}                                                               \
+    }
+#elif PY_VERSION_HEX >= 0x030C0000
+#define MODULE_SLOTS(fill)                                                                                             \
+    {                                                                                                                  \
+        {Py_mod_exec, fill}, {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED}, {0, NULL}     \
+    }
+#else
+#define MODULE_SLOTS(fill)                                                                                             \
+    {                                                                                                                  \
+        {Py_mod_exec, fill}, {0, NULL}                                                                                 \
+    }
+#endif
+
+/* The C code keeps its types in static variables. So a module can be loaded once, by the main interpreter. A second
+ * import in the process, or one in a subinterpreter, fails, and the pure Python implementation is used there. */
+static inline int may_load(char *is_loaded, const char *module)
+{
+    if (!*is_loaded && PyInterpreterState_Get() == PyInterpreterState_Main())
+        return 1;
+    PyErr_Format(PyExc_ImportError, "%s can be loaded once, by the main interpreter", module);
+    return 0;
+}
+
+/* A row of a table of members: a field that Python code reads under the field's name. */
+#define READABLE(type, field, kind) {#field, kind, offsetof(type, field), READONLY, NULL}
+
+/* ---------------------------------------------------------------- linked lists */
+
+/* Append an item to the list from `first` to `last`, whose items are linked by their field `next`. */
+#define APPEND(first, last, next, item) \
+    do { \
+        if ((last) != NULL) \
+            (last)->next = (item); \
+        else \
+            (first) = (item); \
+        (last) = (item); \
+    } while (0)
+
+/* Remove an item from the list from `first` to `last`, whose items are linked by `before` and `after`. */
+#define UNLINK(first, last, item) \
+    do { \
+        if ((item)->before != NULL) \
+            (item)->before->after = (item)->after; \
+        else \
+            (first) = (item)->after; \
+        if ((item)->after != NULL) \
+            (item)->after->before = (item)->before; \
+        else \
+            (last) = (item)->before; \
+    } while (0)
+
+/* ---------------------------------------------------------------- errors */
+
+/* An error that is set aside while other code runs. */
+typedef struct {
+#if PY_VERSION_HEX >= 0x030C0000
+    PyObject *error;
+#else
+    PyObject *type, *value, *traceback;
+#endif
+} Kept;
+
+static inline Kept keep_error(void)
+{
+    Kept kept;
+#if PY_VERSION_HEX >= 0x030C0000
+    kept.error = PyErr_GetRaisedException();
+#else
+    PyErr_Fetch(&kept.type, &kept.value, &kept.traceback);
+#endif
+    return kept;
+}
+
+static inline void set_again(Kept kept)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    PyErr_SetRaisedException(kept.error);
+#else
+    PyErr_Restore(kept.type, kept.value, kept.traceback);
+#endif
+}
+
+static inline void drop_kept(Kept kept)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    Py_XDECREF(kept.error);
+#else
+    Py_XDECREF(kept.type);
+    Py_XDECREF(kept.value);
+    Py_XDECREF(kept.traceback);
+#endif
+}
+
+/* The error that is set, as an object that the caller owns, with its traceback. Afterwards no error is set. */
+static inline PyObject *take_error(void)
+{
+#if PY_VERSION_HEX >= 0x030C0000
+    return PyErr_GetRaisedException();
+#else
+    PyObject *type, *value, *traceback;
+    PyErr_Fetch(&type, &value, &traceback);
+    PyErr_NormalizeException(&type, &value, &traceback);
+    if (traceback != NULL)
+        PyException_SetTraceback(value, traceback);
+    Py_XDECREF(type);
+    Py_XDECREF(traceback);
+    return value;
+#endif
+}
+
+/* Raise an exception object and give up the reference to it. NULL: creating it raised another one, which stays set. */
+static inline void raise_made(PyObject *error)
+{
+    if (error == NULL)
+        return;
+    PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_DECREF(error);
+}
+
+/* The error of an object whose __init__ was not called. `arguments` are those of the __init__. */
+static inline void raise_uninitialized(PyTypeObject *type, const char *arguments)
+{
+    PyErr_Format(PyExc_AttributeError, "%.200s was not initialized; call super().__init__(%s) in its __init__",
+                 type->tp_name, arguments);
+}
+
+/* Whether the error that is set is an Exception. A KeyboardInterrupt or a SystemExit is not. */
+static inline int is_contained(void) { return PyErr_ExceptionMatches(PyExc_Exception); }
+
+/* ---------------------------------------------------------------- answers of calls */
+
+/* The result of a call as 1, 0, or -1 with an error. Takes over the reference. */
+static inline int truth_of_call(PyObject *answer)
+{
+    if (answer == NULL)
+        return -1;
+    int truth = answer == Py_True ? 1 : answer == Py_False ? 0 : PyObject_IsTrue(answer);
+    Py_DECREF(answer);
+    return truth;
+}
+
+/* 0, or -1 with an error. Takes over the reference. */
+static inline int done_call(PyObject *answer)
+{
+    Py_XDECREF(answer);
+    return answer == NULL ? -1 : 0;
+}
+
+/* An item of a list, as a reference that the caller owns. NULL without an error if there is none. */
+static inline PyObject *item_of(PyObject *list, Py_ssize_t index)
+{
+#if PY_VERSION_HEX >= 0x030D0000
+    PyObject *item = PyList_GetItemRef(list, index);
+    if (item == NULL)
+        PyErr_Clear();
+    return item;
+#else
+    return index < PyList_GET_SIZE(list) ? Py_NewRef(PyList_GET_ITEM(list, index)) : NULL;
+#endif
+}
+
+/* ---------------------------------------------------------------- numbers and time */
+
+/* An int as 64 bits, or the nearest number that fits. -1 with an error if it is not an int. */
+static inline int saturated(PyObject *value, int64_t *into)
+{
+    int overflow;
+    int64_t number = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (number == -1 && PyErr_Occurred())
+        return -1;
+    *into = overflow > 0 ? INT64_MAX : overflow < 0 ? -INT64_MAX : number;
+    return 0;
+}
+
+/* Read the system's monotonic clock without Python, as time.monotonic_ns does: 1, or 0 where that is not possible. */
+static inline int read_system_clock(int64_t *now_ns)
+{
+#if defined(__linux__)
+    struct timespec now;
+    if (clock_gettime(CLOCK_MONOTONIC, &now) == 0) {
+        *now_ns = now.tv_sec * 1000000000LL + now.tv_nsec;
+        return 1;
+    }
+#else
+    (void)now_ns;
+#endif
+    return 0;
+}
+
+/* ---------------------------------------------------------------- names */
+
+/* A name that C looks up, and where it is kept. CPython remembers the names of look-ups by their address, so a string
+ * that is made for one look-up would stay in its cache. */
+typedef struct {
+    PyObject **place;
+    const char *text;
+} Name;
+
+/* Make the names. 0, or -1 with an error. */
+static inline int make_names(const Name *names, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        if ((*names[i].place = PyUnicode_InternFromString(names[i].text)) == NULL)
+            return -1;
+    return 0;
+}
+
+/* ---------------------------------------------------------------- arguments */
+
+/* The arguments of a METH_FASTCALL | METH_KEYWORDS method, by position or by name, as borrowed references in `found`.
+ * `wanted` names them and ends with NULL. The first `required` must be given. Of the others, those that are not given
+ * are NULL. `call` is the signature, for the error. 0, or -1 with an error. */
+static inline int each_argument(PyObject *const *args, Py_ssize_t number, PyObject *names, const char *call,
+                                const char *const *wanted, Py_ssize_t required, PyObject **found)
+{
+    Py_ssize_t named = names == NULL ? 0 : PyTuple_GET_SIZE(names), used = 0, most = 0;
+    for (; wanted[most] != NULL; most++)
+        found[most] = most < number ? args[most] : NULL;
+    if (named == 0 && required <= number && number <= most) /* nearly always */
+        return 0;
+    int is_complete = 1;
+    for (Py_ssize_t place = 0; place < most; place++) {
+        for (Py_ssize_t i = 0; i < named && found[place] == NULL; i++)
+            if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, i), wanted[place]) == 0)
+                found[place] = args[number + i];
+        used += found[place] != NULL;
+        is_complete &= place >= required || found[place] != NULL;
+    }
+    if (is_complete && used == number + named)
+        return 0;
+    PyErr_Format(PyExc_TypeError, "wrong arguments; call it as %s", call);
+    return -1;
+}
+
+/* ---------------------------------------------------------------- docstrings */
+
+/* Append the docstring of a Python attribute to the signature of a native one. A signature ends with "--\n\n". The text
+ * is kept as long as the process lives, as the types are. 0, or -1 with an error. */
+static inline int take_doc(const char **doc, PyObject *kind, const char *name)
+{
+    PyObject *attribute = PyObject_GetAttrString(kind, name);
+    PyObject *text = attribute == NULL ? NULL : PyObject_GetAttrString(attribute, "__doc__");
+    Py_XDECREF(attribute);
+    if (text == NULL) {
+        PyErr_Clear(); /* a method that only C has */
+        return 0;
+    }
+    int failed = 0;
+    if (PyUnicode_Check(text)) {
+        const char *end = *doc == NULL ? NULL : strstr(*doc, "--\n\n"), *body = PyUnicode_AsUTF8(text);
+        int signature = end == NULL ? 0 : (int)(end - *doc) + 4;
+        size_t length = body == NULL ? 0 : (size_t)signature + strlen(body) + 1;
+        char *whole = body == NULL ? NULL : PyMem_Malloc(length);
+        failed = whole == NULL ? -1 : 0;
+        if (whole != NULL) {
+            PyOS_snprintf(whole, length, "%.*s%s", signature, signature ? *doc : "", body);
+            *doc = whole;
+        }
+    }
+    Py_DECREF(text);
+    return failed;
+}
+
+/* take_docs(native, kind): give a native type the docstrings of the Python class that it replaces. */
+static inline PyObject *take_docs(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyTypeObject *native;
+    PyObject *kind;
+    if (!PyArg_ParseTuple(args, "O!O:take_docs", &PyType_Type, &native, &kind))
+        return NULL;
+    for (PyMethodDef *method = native->tp_methods; method != NULL && method->ml_name != NULL; method++)
+        if (take_doc(&method->ml_doc, kind, method->ml_name))
+            return NULL;
+    for (PyGetSetDef *attribute = native->tp_getset; attribute != NULL && attribute->name != NULL; attribute++)
+        if (take_doc(&attribute->doc, kind, attribute->name))
+            return NULL;
+    PyObject *doc = PyObject_GetAttrString(kind, "__doc__");
+    int failed = doc == NULL || PyObject_SetAttrString((PyObject *)native, "__doc__", doc);
+    Py_XDECREF(doc);
+    if (failed)
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+#endif

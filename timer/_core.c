@@ -1,0 +1,148 @@
+/* The native implementation of the timer's hot types: timer._native.
+ *
+ * The Python code that each line names defines what its part does. The files here, in the order in which this one
+ * includes them:
+ *
+ *     _core.h          the structs, the objects that all parts share, their locks
+ *     _entry.c         TimerTaskEntry: a task's delay, deadline and place in a list
+ *     _bucket.c        TimerTaskList: a bucket, a linked list of entries through the entries themselves
+ *     _wheel.c         TimingWheel.move_slice: a slice of a coarse bucket moves to finer ones
+ *     _timer.c         SystemTimer.add and put_off for a task whose bucket is there already
+ *     _running.c       which calls of tasks and hooks run now
+ *     _dispatch.c      Tally, Batch: due tasks are claimed and run
+ *
+ * timer/_capsule.h says which struct owns what. Rare cases are left to Python: a new bucket, a delay that is not an int,
+ * times beyond 64 bits, a full or closed timer, a task that raises.
+ *
+ * Adding, cancelling, putting off and claiming do not take the timer's lock. With a global lock, each stretch of C
+ * between two calls of Python is one step. So no thread sees a task between two buckets, and `closed` is read in the
+ * step that inserts. Only the structure of the wheel needs the timer's lock, and only Python changes it.
+ *
+ * Without a global lock, two threads must not write to the same memory, or they are no faster than one. That includes
+ * reference counts. So each thread gets one of LANES lanes at its first call. A timer has a cache per lane, which
+ * remembers the buckets that these threads found last, and a bucket has a list per lane. An entry stays in its lane.
+ * The tasks of a bucket are listed lane by lane, so tasks of different threads are not in order of arrival. A batch
+ * sorts them by deadline. A clock that is advanced manually can give many tasks one deadline, so a timer with such a
+ * clock uses one lane. */
+#include "timer/_core.h"
+
+#include "timer/_entry.c"
+#include "timer/_bucket.c"
+#include "timer/_wheel.c"
+#include "timer/_timer.c"
+#include "timer/_running.c"
+#include "timer/_dispatch.c"
+
+/* ---------------------------------------------------------------- for other C */
+
+/* Whether a method of a timer is this function: neither its class nor the timer itself has another one. */
+static int is_own(PyObject *timer, PyObject *name, PyCFunction function)
+{
+    PyObject *method = PyObject_GetAttr(timer, name);
+    int same = method != NULL && PyCFunction_Check(method) && PyCFunction_GET_FUNCTION(method) == function
+               && PyCFunction_GET_SELF(method) == timer;
+    Py_XDECREF(method);
+    PyErr_Clear();
+    return same;
+}
+
+static int is_native(PyObject *timer)
+{
+    return PyObject_TypeCheck(timer, core.quick_timer)
+           && is_own(timer, core.str_add, (PyCFunction)(void (*)(void))quick_add)
+           && is_own(timer, core.str_put_off, (PyCFunction)(void (*)(void))quick_put_off);
+}
+
+static int capsule_add(PyObject *timer, TimerEntry *entry) { return add((QuickTimer *)timer, entry); }
+static int capsule_put_off(PyObject *timer, TimerEntry *entry, PyObject *delay_ms)
+{
+    return put_off((QuickTimer *)timer, entry, delay_ms);
+}
+
+static void run_by(PyTypeObject *type, PyCFunction run)
+{
+    core.run_type = type;
+    core.run = run;
+}
+
+static TimerCore for_others = {
+    .version = TIMER_CORE_VERSION, .entry_size = sizeof(TimerEntry), .init = entry_init_delay, .is_native = is_native,
+    .run_by = run_by, .add = capsule_add, .put_off = capsule_put_off, .withdraw = withdraw,
+    .set_deadline = set_deadline, .begin = begin};
+
+/* ---------------------------------------------------------------- the module */
+
+static PyTypeObject *make_type(PyType_Spec *spec)
+{
+    return (PyTypeObject *)PyType_FromSpec(spec);
+}
+
+/* Once a process: a second import of the module finds the same types. */
+static int make_core(void)
+{
+    if (core.entry != NULL)
+        return 0;
+    const Name names[] = {{&core.str_add, "add"}, {&core.str_add_slowly, "_add_slowly"}, {&core.str_begin, "begin"},
+                          {&core.str_clock, "clock"}, {&core.str_contain, "contain"}, {&core.str_end, "end"},
+                          {&core.str_next_slice, "_next_slice"}, {&core.str_put_off, "put_off"},
+                          {&core.str_put_off_slowly, "_put_off_slowly"}, {&core.str_requeue, "requeue"},
+                          {&core.str_run, "run"}, {&core.str_slot, "timer._native.slot"}, {&core.str_slots, "slots"},
+                          {&core.str_span, "span"}};
+    core.system_clock = imported("time", "monotonic_ns");
+    core.partial = core.system_clock == NULL ? NULL : imported("functools", "partial");
+    if (core.partial == NULL || make_names(names, sizeof names / sizeof *names))
+        return -1;
+    core.huge_times = PyDict_New();
+    core.bucket = make_type(&bucket_spec);
+    core.quick_timer = make_type(&quick_spec);
+    core.tally = make_type(&tally_spec);
+    core.batch = make_type(&batch_spec);
+    PyTypeObject *entry = make_type(&entry_spec);
+    if (entry == NULL || PyErr_Occurred() || PyObject_SetAttrString((PyObject *)entry, "_task_allows_readd", Py_True))
+        return -1;
+    if (free_mutexes_after_fork()) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    core.entry = entry;
+    for_others.entry_type = entry;
+    return 0;
+}
+
+static int fill(PyObject *module)
+{
+    static char is_loaded;
+    if (!may_load(&is_loaded, "timer._native"))
+        return -1;
+    if (make_core() || PyModule_AddType(module, core.entry) || PyModule_AddType(module, core.bucket)
+        || PyModule_AddType(module, core.quick_timer) || PyModule_AddType(module, core.tally)
+        || PyModule_AddType(module, core.batch))
+        return -1;
+    PyObject *capsule = PyCapsule_New(&for_others, TIMER_CORE_CAPSULE, NULL);
+    if (capsule == NULL || PyModule_AddObjectRef(module, "CAPSULE", capsule)) {
+        Py_XDECREF(capsule);
+        return -1;
+    }
+    Py_DECREF(capsule);
+    is_loaded = 1;
+    return 0;
+}
+
+static PyMethodDef functions[] = {
+    {"move_slice", move_slice, METH_VARARGS,
+     "move_slice($module, tasks, start, source, due, slots, span, origin_ns, tick_ns, hand, /)\n--\n\n"},
+    {"take_docs", take_docs, METH_VARARGS, NULL},
+    {"call", (PyCFunction)(void (*)(void))call, METH_FASTCALL, NULL},
+    {"calls", calls, METH_NOARGS, NULL},
+    {"wake_at_next_call", wake_at_next_call, METH_O, NULL},
+    {"name_threads_by", name_threads_by, METH_O, NULL},
+    {NULL}};
+
+static PyModuleDef_Slot module_slots[] = MODULE_SLOTS(fill);
+
+static PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, .m_name = "timer._native", .m_doc = "The native implementation of the timer's hot types.",
+    .m_methods = functions, .m_slots = module_slots};
+
+PyMODINIT_FUNC PyInit__native(void);
+PyMODINIT_FUNC PyInit__native(void) { return PyModuleDef_Init(&module); }

@@ -1,0 +1,340 @@
+/* SystemTimer.add and put_off (timer/_timer.py), if the task's bucket exists. On purpose, these differ:
+ *
+ *  - They do not take the timer's lock. An open bucket takes the task, under the mutexes of both. If there is none, or
+ *    if tasks are limited, the Python methods do it. So do they if the timer is closed, because its buckets are.
+ *  - bucket_for() is the first half of TimingWheel.bucket_for (timer/_wheel.py). A cache remembers what it found last. */
+
+/* Called at the end of __init__, with the objects that the Python class has made. */
+static PyObject *quick_connect(QuickTimer *self, PyObject *args)
+{
+    PyObject *clock, *origin, *tick, *levels, *max_pending;
+    if (!PyArg_ParseTuple(args, "OO!O!O!O:_connect", &clock, &PyLong_Type, &origin, &PyLong_Type, &tick, &PyList_Type,
+                          &levels, &max_pending))
+        return NULL;
+    if (self->levels != NULL) {
+        PyErr_SetString(PyExc_TypeError, "a timer can be initialized once; make another timer");
+        return NULL;
+    }
+    self->clock = Py_NewRef(clock);
+    self->levels = Py_NewRef(levels);
+    self->is_system_clock = clock == core.system_clock;
+    if (max_pending == Py_None && fits(origin, MOST_NOW_NS) && fits(tick, MOST_NOW_NS)) {
+        self->origin_ns = PyLong_AsLongLong(origin);
+        self->tick_ns = PyLong_AsLongLong(tick);
+        self->is_quick = self->tick_ns > 0;
+    }
+    PyErr_Clear();
+    Py_RETURN_NONE;
+}
+
+/* Note the levels that the wheel has made since the last call. It makes few, and removes none. */
+static void learn_levels(QuickTimer *self)
+{
+    lock_levels(self);
+    for (;;) {
+        int index = self->level_count;
+        PyObject *level = index < MOST_LEVELS ? item_of(self->levels, index) : NULL;
+        if (level == NULL)
+            break;
+        PyObject *span = PyObject_GetAttr(level, core.str_span);
+        PyObject *slots = PyObject_GetAttr(level, core.str_slots);
+        int64_t ticks;
+        Py_DECREF(level);
+        if (span == NULL || slots == NULL || !PyList_Check(slots) || saturated(span, &ticks) || ticks == INT64_MAX) {
+            PyErr_Clear();
+            Py_XDECREF(span);
+            Py_XDECREF(slots);
+            break;
+        }
+        Py_DECREF(span);
+        self->level[index].span = ticks;
+        self->level[index].slots = slots;
+        __atomic_store_n(&self->level_count, index + 1, __ATOMIC_RELEASE);
+    }
+    unlock_levels(self);
+}
+
+static inline int belongs(TimerBucket *bucket, int64_t deadline_ns)
+{
+    return peek(&bucket->after_ns) < deadline_ns && deadline_ns <= peek(&bucket->until_ns);
+}
+
+/* The bucket for a deadline, as a new reference. NULL if there is none yet. */
+static TimerBucket *bucket_for(QuickTimer *self, int64_t deadline_ns)
+{
+    int64_t tick = due_tick(deadline_ns, self->origin_ns, self->tick_ns);
+    if (__atomic_load_n(&self->level_count, __ATOMIC_ACQUIRE) < PyList_GET_SIZE(self->levels))
+        learn_levels(self);
+    int count = __atomic_load_n(&self->level_count, __ATOMIC_ACQUIRE);
+    for (int index = 0; index < count; index++) {
+        PyObject *slots = self->level[index].slots;
+        Py_ssize_t ring = PyList_GET_SIZE(slots);
+        int64_t slot = tick / self->level[index].span;
+        PyObject *found = slot < 0 || ring == 0 ? NULL : item_of(slots, (Py_ssize_t)(slot % ring));
+        if (found == NULL)
+            return NULL;
+        TimerBucket *bucket = (TimerBucket *)found;
+        if (Py_IS_TYPE(found, core.bucket) && bucket->first_tick <= tick && tick < bucket->end_tick
+            && bucket->first_tick >= 0 && bucket->end_tick < MOST_NOW_NS / self->tick_ns) {
+            poke(&bucket->after_ns, self->origin_ns + (bucket->first_tick - 1) * self->tick_ns);
+            poke(&bucket->until_ns, self->origin_ns + (bucket->end_tick - 1) * self->tick_ns);
+            return bucket;
+        }
+        Py_DECREF(found);
+    }
+    return NULL;
+}
+
+/* The same, from the cache if it has the bucket. The reference is the cache's, and valid as long as the mutex of the
+ * cache is held. That mutex is held at the start and at the end, and released in between. The bucket that the cache
+ * forgot is in `forgotten`. The caller releases it after the mutex. */
+static inline TimerBucket *find_bucket(QuickTimer *self, LaneCache *cache, int64_t deadline_ns, TimerBucket **forgotten)
+{
+    Py_ssize_t place = (Py_ssize_t)((uint64_t)deadline_ns >> STRETCH & (PLACES - 1));
+    TimerBucket *bucket = cache->known[place];
+    *forgotten = NULL;
+    if (bucket != NULL && belongs(bucket, deadline_ns) && !is_set(&bucket->closed))
+        return bucket;
+    unlock_cache(cache);
+    bucket = bucket_for(self, deadline_ns);
+    lock_cache(cache);
+    if (bucket != NULL) {
+        *forgotten = cache->known[place];
+        cache->known[place] = bucket;
+    }
+    return bucket;
+}
+
+static inline int lane_for(QuickTimer *self) { return self->is_system_clock ? my_lane() : 0; }
+
+/* Let the Python class add the task. 0, or -1 with an error. */
+static int add_slowly(QuickTimer *self, TimerEntry *task)
+{
+    return done_call(PyObject_CallMethodOneArg((PyObject *)self, core.str_add_slowly, (PyObject *)task));
+}
+
+/* A new deadline, delay_ms from now: 1, 0 if it does not fit into 64 bits or is not ahead, or -1 with an error. */
+static int deadline_of(QuickTimer *self, int64_t delay_ms, int64_t *deadline_ns)
+{
+    int64_t now_ns;
+    if (delay_ms <= 0 || delay_ms > MOST_MS || !self->is_quick)
+        return 0;
+    if (now_of(self->clock, self->is_system_clock, &now_ns))
+        return -1;
+    if (now_ns > MOST_NOW_NS || now_ns < -MOST_NOW_NS)
+        return 0;
+    *deadline_ns = now_ns + delay_ms * NS_PER_MS;
+    return 1;
+}
+
+/* For the capsule: set the deadline of a task that no timer takes. */
+static int set_deadline(TimerEntry *task)
+{
+    int64_t now_ns, delay_ms = peek(&task->delay_ms);
+    if (delay_ms < 0 || delay_ms > MOST_MS)
+        return 0;
+    if (now_of(core.system_clock, 1, &now_ns))
+        return -1;
+    if (now_ns > MOST_NOW_NS)
+        return 0;
+    poke(&task->deadline_ns, now_ns + delay_ms * NS_PER_MS);
+    return 1;
+}
+
+/* Add a task. 0, or -1 with an error. */
+static int add(QuickTimer *self, TimerEntry *task)
+{
+    int64_t deadline_ns;
+    if (self->levels == NULL) {
+        raise_uninitialized(Py_TYPE(self), "");
+        return -1;
+    }
+    if (peek_bucket(task) != NULL) /* Python moves a pending task */
+        return add_slowly(self, task);
+    int counts = deadline_of(self, peek(&task->delay_ms), &deadline_ns);
+    if (counts < 0)
+        return -1;
+    if (!counts)
+        return add_slowly(self, task);
+    int lane_index = lane_for(self), added = 0;
+    LaneCache *cache = &self->caches[lane_index];
+    TimerBucket *forgotten;
+    lock_cache(cache);
+    TimerBucket *bucket = find_bucket(self, cache, deadline_ns, &forgotten);
+    if (bucket != NULL) {
+        Lane *lane = &bucket->lanes[lane_index];
+        lock_entry(task);
+        if (task->bucket == NULL) {
+            set_lane(task, lane_index);
+            lock_lane(lane);
+            if (!is_set(&bucket->closed)) {
+                poke(&task->deadline_ns, deadline_ns);
+                poke(&task->put_off_by_ns, 0);
+                Py_INCREF(task);
+                link_entry(bucket, lane, task);
+                added = 1;
+            }
+            unlock_lane(lane);
+        }
+        unlock_entry(task);
+    }
+    unlock_cache(cache);
+    Py_XDECREF(forgotten);
+    if (added)
+        return 0;
+    return add_slowly(self, task); /* no bucket, or another thread closed it or added the task */
+}
+
+static PyObject *quick_add(QuickTimer *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    static const char *const wanted[] = {"task", NULL};
+    PyObject *object;
+    if (count == 1 && names == NULL)
+        object = args[0];
+    else if (each_argument(args, count, names, "add(task)", wanted, 1, &object))
+        return NULL;
+    TimerEntry *task = as_entry(object);
+    if (task == NULL || add(self, task))
+        return NULL;
+    Py_RETURN_NONE;
+}
+
+/* Move a pending task to an existing bucket. 1, or 0 if Python must do it. */
+static int move_quickly(QuickTimer *self, TimerEntry *task, int64_t deadline_ns)
+{
+    TimerBucket *forgotten;
+    LaneCache *cache = &self->caches[lane_for(self)];
+    lock_cache(cache);
+    TimerBucket *target = find_bucket(self, cache, deadline_ns, &forgotten);
+    int moves = target != NULL && move_entry(task, FROM_SAME_TIMER, NULL, target, 0, &deadline_ns) == 1;
+    if (moves)
+        poke_size(&cache->put_offs, cache->put_offs + 1);
+    unlock_cache(cache);
+    Py_XDECREF(forgotten);
+    return moves;
+}
+
+/* Put off a task: 1 or 0, or -1 with an error. */
+static int put_off(QuickTimer *self, TimerEntry *task, PyObject *delay_ms)
+{
+    int64_t delay, deadline_ns;
+    PyObject *whole = checked_delay_ms(delay_ms);
+    if (whole == NULL)
+        return -1;
+    int answer = saturated(whole, &delay) ? -1 : deadline_of(self, delay, &deadline_ns);
+    if (answer > 0)
+        answer = peek_bucket(task) != NULL && move_quickly(self, task, deadline_ns);
+    if (answer == 0)
+        answer = truth_of_call(
+            PyObject_CallMethodObjArgs((PyObject *)self, core.str_put_off_slowly, (PyObject *)task, whole, NULL));
+    Py_DECREF(whole);
+    return answer;
+}
+
+static PyObject *quick_put_off(QuickTimer *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    static const char *const wanted[] = {"task", "delay_ms", NULL};
+    PyObject *found[2];
+    if (each_argument(args, count, names, "put_off(task, delay_ms)", wanted, 2, found))
+        return NULL;
+    TimerEntry *task = as_entry(found[0]);
+    int answer = task == NULL ? -1 : put_off(self, task, found[1]);
+    return answer < 0 ? NULL : PyBool_FromLong(answer);
+}
+
+/* In a forked child: free all mutexes, because the threads that held them are not there. Nothing is half changed: a
+ * thread has all mutexes of a change before it writes. */
+static PyObject *quick_free_mutexes(QuickTimer *self, PyObject *buckets)
+{
+    if (!PyList_Check(buckets)) {
+        PyErr_SetString(PyExc_TypeError, "buckets must be a list");
+        return NULL;
+    }
+#ifdef Py_GIL_DISABLED
+    self->mutex = (PyMutex){0};
+    for (int index = 0; index < LANES; index++)
+        self->caches[index].mutex = (PyMutex){0};
+    for (Py_ssize_t place = 0; place < PyList_GET_SIZE(buckets); place++) {
+        TimerBucket *bucket = as_bucket(PyList_GET_ITEM(buckets, place));
+        if (bucket == NULL)
+            return NULL;
+        for (int index = 0; index < LANES; index++) {
+            bucket->lanes[index].mutex = (PyMutex){0};
+            for (TimerEntry *entry = bucket->lanes[index].first; entry != NULL; entry = entry->after)
+                entry->mutex = (PyMutex){0};
+        }
+    }
+#else
+    (void)self;
+#endif
+    Py_RETURN_NONE;
+}
+
+/* The sum over all lanes. */
+static PyObject *quick_get_put_offs(QuickTimer *self, void *closure)
+{
+    (void)closure;
+    Py_ssize_t sum = 0;
+    for (int index = 0; index < LANES; index++)
+        sum += __atomic_load_n(&self->caches[index].put_offs, __ATOMIC_RELAXED);
+    return PyLong_FromSsize_t(sum);
+}
+
+static int quick_traverse(QuickTimer *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->clock);
+    Py_VISIT(self->levels);
+    for (int index = 0; index < LANES; index++)
+        for (int place = 0; place < PLACES; place++)
+            Py_VISIT(self->caches[index].known[place]);
+    for (int index = 0; index < self->level_count; index++)
+        Py_VISIT(self->level[index].slots);
+    return 0;
+}
+
+/* Forget the buckets. The clock and the levels stay until the end, because code that runs while other objects are
+ * cleared may still call add(). */
+static int quick_clear(QuickTimer *self)
+{
+    for (int index = 0; index < LANES; index++) {
+        LaneCache *cache = &self->caches[index];
+        for (int place = 0; place < PLACES; place++) {
+            lock_cache(cache);
+            TimerBucket *forgotten = cache->known[place];
+            cache->known[place] = NULL;
+            unlock_cache(cache);
+            Py_XDECREF(forgotten);
+        }
+    }
+    return 0;
+}
+
+static void quick_dealloc(QuickTimer *self)
+{
+    PyObject_GC_UnTrack(self);
+    quick_clear(self);
+    Py_XDECREF(self->clock);
+    Py_XDECREF(self->levels);
+    for (int index = 0; index < self->level_count; index++)
+        Py_DECREF(self->level[index].slots);
+    free_object(self);
+}
+
+static PyMethodDef quick_methods[] = {
+    {"add", (PyCFunction)(void (*)(void))quick_add, METH_FASTCALL | METH_KEYWORDS, "add($self, task)\n--\n\n"},
+    {"put_off", (PyCFunction)(void (*)(void))quick_put_off, METH_FASTCALL | METH_KEYWORDS,
+     "put_off($self, task, delay_ms)\n--\n\n"},
+    {"_connect", (PyCFunction)quick_connect, METH_VARARGS, NULL},
+    {"_free_mutexes", (PyCFunction)quick_free_mutexes, METH_O, NULL},
+    {NULL}};
+
+static PyGetSetDef quick_getset[] = {{"_quick_put_offs", (getter)quick_get_put_offs, NULL, NULL, NULL}, {NULL}};
+
+static PyType_Slot quick_slots[] = {
+    {Py_tp_traverse, quick_traverse}, {Py_tp_clear, quick_clear}, {Py_tp_dealloc, quick_dealloc},
+    {Py_tp_methods, quick_methods}, {Py_tp_getset, quick_getset}, {0, NULL}};
+
+static PyType_Spec quick_spec = {
+    .name = "timer._native.QuickTimer", .basicsize = sizeof(QuickTimer),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, .slots = quick_slots};
