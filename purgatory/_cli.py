@@ -26,7 +26,7 @@ class _Part:
 
 
 _PARTS: Final = {
-    "journal": _Part("purgatory.journal.cli", "summarize, verify, seal and serve a journal", "parquet"),
+    "journal": _Part("purgatory.journal._cli", "summarize, verify, seal and serve a journal", "parquet"),
     "pipeline": _Part("purgatory.pipeline._cli", "report on journals, replay and stream traces", "spark"),
     "top": _Part("purgatory.console.cli", "watch the purgatories of a running service", "console"),
 }

@@ -30,8 +30,8 @@ from examples.fromkafka.source import TopicSource
 from purgatory.journal.records import FLUSH, TRACE
 from purgatory.journal.records.instants import seconds
 from purgatory.pipeline import stream
+from purgatory.pipeline._rows.load import spark_schema
 from purgatory.pipeline._spark.session import session
-from purgatory.pipeline.rows.load import spark_schema
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
+from purgatory.journal._segments import FILE_MODE
 from purgatory.journal.records.errors import JournalSetting
-from purgatory.journal.segments import FILE_MODE
 
 Sync: TypeAlias = Literal["never", "segment", "flush", "always"]
 WhenFull: TypeAlias = Literal["drop", "wait"]

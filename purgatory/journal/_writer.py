@@ -33,12 +33,12 @@ from typing import TYPE_CHECKING, Any, Final
 from purgatory._core.closing import Closing
 from purgatory._core.log import Log
 from purgatory.journal._options import JournalStats, folder_of, options_of
+from purgatory.journal._segments import FOLDER_MODE, FolderLock, recover, sync_folder
+from purgatory.journal._segments.open_segment import OpenSegment
+from purgatory.journal._segments.sealer import Sealer
 from purgatory.journal.records.errors import JournalClosed, JournalMissing
 from purgatory.journal.records.folder import check_kind, end, open_name
 from purgatory.journal.records.frames import Batch, encode
-from purgatory.journal.segments import FOLDER_MODE, FolderLock, recover, sync_folder
-from purgatory.journal.segments.open_segment import OpenSegment
-from purgatory.journal.segments.sealer import Sealer
 from timer._fork import call_after_fork, new_condition, new_event, new_lock
 
 if TYPE_CHECKING:

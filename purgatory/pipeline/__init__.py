@@ -11,10 +11,10 @@
 module here. Their parts are in folders, which import only from those above them:
 
     _spark      the session, and folders wherever Spark reads and writes
-    rows        which rows are there, and which of them can be true
-    tables      each table as SQL, and the two engines that run it: DuckDB in this process, and Spark
-    summaries   small tables and choices, from what the SQL gives
-    pages       findings, plots, and the page
+    _rows       which rows are there, and which of them can be true
+    _tables     each table as SQL, and the two engines that run it: DuckDB in this process, and Spark
+    _summaries  small tables and choices, from what the SQL gives
+    _pages      findings, plots, and the page
     _state      the stream's two state machines, and how their state is packed
 
 The package depends on the journal's record format, not on the live purgatory.

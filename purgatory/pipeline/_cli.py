@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from purgatory.journal.records import Schema
-    from purgatory.pipeline.tables.engine import Engine
+    from purgatory.pipeline._tables.engine import Engine
 
 #: The extra that brings a missing package. `report` brings all others, and needs neither Spark nor Java.
 _EXTRAS = {"deltalake": "delta", "google": "spark", "pandas": "spark", "py4j": "spark", "pyspark": "spark"}
@@ -88,8 +88,8 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _engine(options: argparse.Namespace, folders: Sequence[str], schema: Schema) -> Engine:
-    from purgatory.pipeline.rows.between import Between
-    from purgatory.pipeline.tables.engine import engine_for
+    from purgatory.pipeline._rows.between import Between
+    from purgatory.pipeline._tables.engine import engine_for
 
     between = Between(options.since, options.until)
     return engine_for(folders, options.engine, between, schema=schema, command=options.command)
@@ -103,9 +103,9 @@ def _stream(options: argparse.Namespace) -> int:
     from attrs import fields_dict
 
     from purgatory.pipeline import stream
+    from purgatory.pipeline._rows.completeness import check_streamable
     from purgatory.pipeline._spark import places
     from purgatory.pipeline._spark.session import session
-    from purgatory.pipeline.rows.completeness import check_streamable
 
     settings = stream.StreamSettings(**{name: getattr(options, name) for name in fields_dict(stream.StreamSettings)})
     if "://" not in options.source:
@@ -174,7 +174,7 @@ def _replay(options: argparse.Namespace) -> int:
 
 def _whatif(options: argparse.Namespace) -> int:
     from purgatory.pipeline._spark.outputs import placed
-    from purgatory.pipeline.summaries.choices import Grid
+    from purgatory.pipeline._summaries.choices import Grid
     from purgatory.pipeline.whatif import whatif
 
     grid = Grid() if options.grid is None else Grid.read(options.grid)

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from purgatory.journal.records import OUTCOMES
 from purgatory.journal.records.normal import CANCELLED, EXPIRED
+from purgatory.pipeline._rows.validity import ANSWERED, JOURNAL_PROBLEM
 from purgatory.pipeline._spark import places
-from purgatory.pipeline.rows.validity import JOURNAL_PROBLEM
 from purgatory.pipeline.source import PurgatoryDataSource
-from purgatory.pipeline.tables.relations import ANSWERED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

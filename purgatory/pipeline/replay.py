@@ -1,4 +1,4 @@
-"""`purgatory pipeline replay`: the outcome of every operation of a whole trace at once (`tables.answers`).
+"""`purgatory pipeline replay`: the outcome of every operation of a whole trace at once (`_tables.answers`).
 
 It has no state, no clock and no loop. It is the yardstick for the stream, and the start of an exact what-if.
 """
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from purgatory.pipeline.tables import answers
-from purgatory.pipeline.tables.table import Table
+from purgatory.pipeline._tables import answers
+from purgatory.pipeline._tables.table import Table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from purgatory.pipeline.tables.engine import Engine
+    from purgatory.pipeline._tables.engine import Engine
 
 
 @attrs.frozen

@@ -1,6 +1,6 @@
 """`purgatory pipeline report`: from journals to Parquet tables and a page, with progress on standard error.
 
-Each table is defined once, in SQL (`tables.queries`). An engine runs it: DuckDB in this process, or Spark. The results
+Each table is defined once, in SQL (`_tables.queries`). An engine runs it: DuckDB in this process, or Spark. The results
 are small. Each is written as Parquet, and its rows go to the page.
 """
 
@@ -20,19 +20,19 @@ import attrs
 import pyarrow.parquet as pq
 
 from purgatory.journal.records.normal import CANCELLED, EXPIRED, UNSAID, Normal
-from purgatory.pipeline.pages.page import page
-from purgatory.pipeline.pages.sections import MOST
-from purgatory.pipeline.pages.tables import Tables
-from purgatory.pipeline.summaries import advice, table_files
-from purgatory.pipeline.tables import levels, queries, relations
+from purgatory.pipeline._pages.page import page
+from purgatory.pipeline._pages.sections import MOST
+from purgatory.pipeline._pages.tables import Tables
+from purgatory.pipeline._summaries import advice, table_files
+from purgatory.pipeline._tables import levels, queries, relations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     import pyarrow as pa
 
-    from purgatory.pipeline.summaries.groups import Row
-    from purgatory.pipeline.tables.engine import Engine
+    from purgatory.pipeline._summaries.groups import Row
+    from purgatory.pipeline._tables.engine import Engine
 
 _WIDTHS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 86_400)
 _SLOTS_US: Final = (10_000, 50_000, 100_000, 500_000, *(s * 1_000_000 for s in _WIDTHS_S))

@@ -51,9 +51,9 @@ try:
 
     from purgatory.journal.records.parquet import to_arrow
     from purgatory.journal.records.ranges import read_range
-    from purgatory.pipeline.rows import completeness
-    from purgatory.pipeline.rows.completeness import IncompleteJournal, Run
-    from purgatory.pipeline.rows.load import spark_schema
+    from purgatory.pipeline._rows import completeness
+    from purgatory.pipeline._rows.completeness import IncompleteJournal, Run
+    from purgatory.pipeline._rows.load import spark_schema
 except ModuleNotFoundError as error:
     raise missing(error, "spark") from error
 

@@ -37,14 +37,14 @@ import attrs
 from pyspark.sql import functions as F
 
 from purgatory.journal.records import KEEP_KEYS_MS, TRACE
+from purgatory.pipeline._rows.load import spark_schema
+from purgatory.pipeline._rows.validity import TRACE_PROBLEM
 from purgatory.pipeline._spark import places
 from purgatory.pipeline._spark.session import ROCKSDB, STREAMING, STRICT, importable
 from purgatory.pipeline._state.checkpoint_state import standing
 from purgatory.pipeline._state.processors import ANSWER, BETWEEN, PARKED, KeyStage, OperationStage
 from purgatory.pipeline._state.state_machines import SEMANTICS
 from purgatory.pipeline._state.wire import PACKED, packing
-from purgatory.pipeline.rows.load import spark_schema
-from purgatory.pipeline.rows.validity import TRACE_PROBLEM
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -24,17 +24,17 @@ import pyarrow as pa
 
 from purgatory.journal.records import TRACE
 from purgatory.journal.records.normal import UNSAID, Normal
-from purgatory.pipeline.pages.plan import NORMAL, UNEXPLAINED, plan
-from purgatory.pipeline.summaries import advice, table_files
-from purgatory.pipeline.summaries.choices import Grid, choose
-from purgatory.pipeline.summaries.groups import grouped, groups, numbers
-from purgatory.pipeline.summaries.idle import PURGES, SPELLS, purging
-from purgatory.pipeline.summaries.wheels import COUNTED, WAITS, counting, summed
-from purgatory.pipeline.tables import answers, queries, relations
-from purgatory.pipeline.tables.table import Mapped, Table, schema
+from purgatory.pipeline._pages.plan import NORMAL, UNEXPLAINED, plan
+from purgatory.pipeline._summaries import advice, table_files
+from purgatory.pipeline._summaries.choices import Grid, choose
+from purgatory.pipeline._summaries.groups import grouped, groups, numbers
+from purgatory.pipeline._summaries.idle import PURGES, SPELLS, purging
+from purgatory.pipeline._summaries.wheels import COUNTED, WAITS, counting, summed
+from purgatory.pipeline._tables import answers, queries, relations
+from purgatory.pipeline._tables.table import Mapped, Table, schema
 
 if TYPE_CHECKING:
-    from purgatory.pipeline.tables.engine import Engine
+    from purgatory.pipeline._tables.engine import Engine
 
 _WAITS = """select purgatory, type, created_us as arrival_us, delay_ms,
         case when outcome in ('immediate', 'satisfied') then wait_us end as wait_us

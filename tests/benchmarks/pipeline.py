@@ -35,15 +35,15 @@ import structlog
 from purgatory.journal.records import JOURNAL, KEEP_KEYS_MS, TRACE
 from purgatory.pipeline import stream
 from purgatory.pipeline._spark.session import session
+from purgatory.pipeline._summaries.choices import Grid
+from purgatory.pipeline._summaries.idle import PURGES, SPELLS, purging
+from purgatory.pipeline._summaries.wheels import COUNTED, WAITS, counting
+from purgatory.pipeline._tables import answers
+from purgatory.pipeline._tables.cluster import Cluster
+from purgatory.pipeline._tables.local import Local
+from purgatory.pipeline._tables.table import Mapped
 from purgatory.pipeline.replay import replay
 from purgatory.pipeline.report import report
-from purgatory.pipeline.summaries.choices import Grid
-from purgatory.pipeline.summaries.idle import PURGES, SPELLS, purging
-from purgatory.pipeline.summaries.wheels import COUNTED, WAITS, counting
-from purgatory.pipeline.tables import answers
-from purgatory.pipeline.tables.cluster import Cluster
-from purgatory.pipeline.tables.local import Local
-from purgatory.pipeline.tables.table import Mapped
 from tests.benchmarks.harness import Row, Table, say, show, write_json
 from tests.benchmarks.pipeline_state import latency, state
 from tests.benchmarks.processor import processor

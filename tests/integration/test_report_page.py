@@ -10,8 +10,8 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 from purgatory.journal.records import JOURNAL
+from purgatory.pipeline._tables.local import Local
 from purgatory.pipeline.report import Wishes, report
-from purgatory.pipeline.tables.local import Local
 from tests.support import workloads
 
 PROGRAMS = {name: shutil.which(name) for name in ("chromium", "chromedriver")}

@@ -19,8 +19,8 @@ from pyspark.sql import functions as F
 
 from purgatory.journal.records import TRACE
 from purgatory.pipeline import stream
+from purgatory.pipeline._rows.load import spark_schema
 from purgatory.pipeline._spark.session import session
-from purgatory.pipeline.rows.load import spark_schema
 from tests.integration.broker.conftest import Cluster
 from tests.support.topics import END, as_json, done, make
 

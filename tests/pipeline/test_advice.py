@@ -6,10 +6,10 @@ import pytest
 
 from purgatory.journal.records import JOURNAL, SHUTDOWN
 from purgatory.journal.records.parquet import arrow_schema
-from purgatory.pipeline.summaries import advice
-from purgatory.pipeline.summaries.choices import Grid
-from purgatory.pipeline.tables import queries, relations
-from purgatory.pipeline.tables.local import Local
+from purgatory.pipeline._summaries import advice
+from purgatory.pipeline._summaries.choices import Grid
+from purgatory.pipeline._tables import queries, relations
+from purgatory.pipeline._tables.local import Local
 from purgatory.pipeline.whatif import estimated
 from tests.support import workloads
 

@@ -7,17 +7,17 @@ import pyarrow as pa
 import pytest
 
 from purgatory.journal import Journal, read
+from purgatory.journal._segments import seal
 from purgatory.journal.records import JOURNAL
 from purgatory.journal.records.errors import JournalFormat
 from purgatory.journal.records.folder import Segment, list_segments, open_name
 from purgatory.journal.records.instants import instant_us
-from purgatory.journal.segments import seal
 from purgatory.pipeline._cli import main
+from purgatory.pipeline._rows.between import Between
+from purgatory.pipeline._rows.completeness import IncompleteJournal
+from purgatory.pipeline._tables import queries, relations
+from purgatory.pipeline._tables.local import Local
 from purgatory.pipeline.report import EmptyJournal, Wishes, report
-from purgatory.pipeline.rows.between import Between
-from purgatory.pipeline.rows.completeness import IncompleteJournal
-from purgatory.pipeline.tables import queries, relations
-from purgatory.pipeline.tables.local import Local
 from tests.support import workloads
 
 
@@ -86,7 +86,7 @@ def test_a_segment_that_is_sealed_as_it_is_read_is_taken_once(tmp_path, seen):
         return list_segments(folder)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("purgatory.pipeline.rows.between.list_segments", listed)
+        patched.setattr("purgatory.pipeline._rows.between.list_segments", listed)
         assert 3 == operations(tmp_path, Between())
 
 

@@ -6,16 +6,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from purgatory.journal import Journal, Trace
-from purgatory.journal.cli import main as journal_command
+from purgatory.journal._cli import main as journal_command
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.journal.records.errors import JournalDamaged, JournalFormat
 from purgatory.journal.records.folder import open_name
 from purgatory.journal.records.parquet import write_groups
 from purgatory.pipeline._cli import main
-from purgatory.pipeline.rows.completeness import IncompleteJournal, check_streamable
-from purgatory.pipeline.rows.load import load
+from purgatory.pipeline._rows.completeness import IncompleteJournal, check_streamable
+from purgatory.pipeline._rows.load import load
+from purgatory.pipeline._tables.cluster import Cluster
 from purgatory.pipeline.source import PurgatoryDataSource
-from purgatory.pipeline.tables.cluster import Cluster
 from tests.support import workloads
 from tests.support.replays import over, replayed
 

@@ -11,10 +11,10 @@ import pytest
 from purgatory.journal.records import JOURNAL, OUTCOMES
 from purgatory.journal.records.normal import Normal
 from purgatory.journal.records.parquet import arrow_schema
+from purgatory.pipeline._tables import levels, queries, relations
+from purgatory.pipeline._tables.cluster import Cluster
+from purgatory.pipeline._tables.local import Local
 from purgatory.pipeline.report import _made
-from purgatory.pipeline.tables import levels, queries, relations
-from purgatory.pipeline.tables.cluster import Cluster
-from purgatory.pipeline.tables.local import Local
 from tests.pipeline.test_figures import BASE, NORMAL, made
 from tests.support import workloads
 

@@ -16,9 +16,9 @@ import pytest
 from purgatory.journal.records import JOURNAL, OUTCOMES
 from purgatory.journal.records.normal import Normal
 from purgatory.journal.records.parquet import arrow_schema
-from purgatory.pipeline.pages.texts import clock_text, count_text, duration_text, share_text
+from purgatory.pipeline._pages.texts import clock_text, count_text, duration_text, share_text
+from purgatory.pipeline._tables.local import Local
 from purgatory.pipeline.report import Wishes, report
-from purgatory.pipeline.tables.local import Local
 from tests.support import workloads
 
 BASE = 1_767_261_607_250_000  # in the middle of a window

@@ -9,14 +9,14 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from purgatory.journal.records.normal import Normal
-from purgatory.pipeline.pages import plots
-from purgatory.pipeline.pages.axes import Series, Times, clock_ticks, ticks
-from purgatory.pipeline.pages.findings import find
-from purgatory.pipeline.pages.page import cards, page
-from purgatory.pipeline.pages.plan import plan
-from purgatory.pipeline.pages.tables import Tables
-from purgatory.pipeline.pages.texts import clock_text
-from purgatory.pipeline.summaries.choices import Choice
+from purgatory.pipeline._pages import plots
+from purgatory.pipeline._pages.axes import Series, Times, clock_ticks, ticks
+from purgatory.pipeline._pages.findings import find
+from purgatory.pipeline._pages.page import cards, page
+from purgatory.pipeline._pages.plan import plan
+from purgatory.pipeline._pages.tables import Tables
+from purgatory.pipeline._pages.texts import clock_text
+from purgatory.pipeline._summaries.choices import Choice
 
 MINUTE = 60_000_000
 START = 1_767_261_600_000_000

@@ -6,8 +6,8 @@ import pytest
 from purgatory import DelayedOperation, DelayedOperationPurgatory
 from purgatory.journal import Journal, Trace
 from purgatory.journal.records import JOURNAL, TRACE
-from purgatory.pipeline.rows.load import load
-from purgatory.pipeline.rows.validity import IN_USE
+from purgatory.pipeline._rows.load import load
+from purgatory.pipeline._rows.validity import IN_USE
 from tests.support import workloads
 from tests.support.comparison import rehearsed, verify
 from tests.support.replays import over, replayed

@@ -7,9 +7,9 @@ import pytest
 
 from purgatory.journal.records import TRACE
 from purgatory.journal.records.parquet import arrow_schema
-from purgatory.pipeline.rows.load import spark_schema
-from purgatory.pipeline.rows.validity import TRACE_PROBLEM
-from purgatory.pipeline.tables.table import Table, schema
+from purgatory.pipeline._rows.load import spark_schema
+from purgatory.pipeline._rows.validity import TRACE_PROBLEM
+from purgatory.pipeline._tables.table import Table, schema
 from tests.support import workloads
 from tests.support.replays import over
 

@@ -10,16 +10,16 @@ import pytest
 
 from purgatory import DelayedOperationPurgatory, Outcome
 from purgatory.journal import Journal, Trace, read
-from purgatory.journal.cli import main as journal_main
+from purgatory.journal._cli import main as journal_main
 from purgatory.journal.records import FLUSH, JOURNAL, TRACE
 from purgatory.journal.records.normal import Normal
 from purgatory.pipeline import monitor, stream
 from purgatory.pipeline._cli import main
+from purgatory.pipeline._summaries.choices import Grid
+from purgatory.pipeline._tables.cluster import Cluster
+from purgatory.pipeline._tables.local import Local
 from purgatory.pipeline.replay import replay
 from purgatory.pipeline.report import Wishes, report
-from purgatory.pipeline.summaries.choices import Grid
-from purgatory.pipeline.tables.cluster import Cluster
-from purgatory.pipeline.tables.local import Local
 from purgatory.pipeline.whatif import whatif
 from tests.support import Waiting, workloads
 from timer import MockTimer

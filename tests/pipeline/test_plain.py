@@ -14,10 +14,10 @@ from purgatory.journal.records.instants import seconds
 from purgatory.pipeline._arguments import parser
 from purgatory.pipeline._cli import main, spark_says
 from purgatory.pipeline._spark.session import WrongSetting, say
+from purgatory.pipeline._summaries.choices import Grid, WrongGrid, choose
+from purgatory.pipeline._summaries.idle import NEVER, forgetting
+from purgatory.pipeline._tables.local import Local
 from purgatory.pipeline.stream import StreamSettings
-from purgatory.pipeline.summaries.choices import Grid, WrongGrid, choose
-from purgatory.pipeline.summaries.idle import NEVER, forgetting
-from purgatory.pipeline.tables.local import Local
 from tests.support import Waiting, workloads
 from timer import MockTimer
 

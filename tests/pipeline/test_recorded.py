@@ -13,9 +13,9 @@ import pytest
 from purgatory.journal.records import JOURNAL, SHUTDOWN
 from purgatory.journal.records.normal import Normal
 from purgatory.pipeline._cli import main
-from purgatory.pipeline.summaries.choices import Grid
-from purgatory.pipeline.summaries.wheels import levels_and_reinsertions
-from purgatory.pipeline.tables.local import Local
+from purgatory.pipeline._summaries.choices import Grid
+from purgatory.pipeline._summaries.wheels import levels_and_reinsertions
+from purgatory.pipeline._tables.local import Local
 from purgatory.pipeline.whatif import whatif
 from tests.support import workloads
 

@@ -12,10 +12,10 @@ import pytest
 from purgatory.journal.records import TRACE
 from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline._cli import main
+from purgatory.pipeline._rows.between import Between
+from purgatory.pipeline._rows.validity import IN_USE
+from purgatory.pipeline._tables.local import Local
 from purgatory.pipeline.replay import replay
-from purgatory.pipeline.rows.between import Between
-from purgatory.pipeline.rows.validity import IN_USE
-from purgatory.pipeline.tables.local import Local
 from tests.support import workloads
 from tests.support.replays import over, replayed
 

@@ -20,15 +20,15 @@ from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.journal.records.errors import JournalError, JournalFormat, JournalMissing
 from purgatory.journal.records.folder import open_name
 from purgatory.journal.records.normal import Normal
+from purgatory.pipeline._rows import completeness
+from purgatory.pipeline._rows.completeness import IncompleteJournal, Run
+from purgatory.pipeline._rows.load import load
+from purgatory.pipeline._rows.validity import JOURNAL_PROBLEM
+from purgatory.pipeline._tables import engine as engine_module
+from purgatory.pipeline._tables import levels, percentiles, queries, relations
+from purgatory.pipeline._tables.cluster import Cluster
+from purgatory.pipeline._tables.local import Local
 from purgatory.pipeline.report import EmptyJournal, NoReport, Wishes, report
-from purgatory.pipeline.rows import completeness
-from purgatory.pipeline.rows.completeness import IncompleteJournal, Run
-from purgatory.pipeline.rows.load import load
-from purgatory.pipeline.rows.validity import JOURNAL_PROBLEM
-from purgatory.pipeline.tables import engine as engine_module
-from purgatory.pipeline.tables import levels, percentiles, queries, relations
-from purgatory.pipeline.tables.cluster import Cluster
-from purgatory.pipeline.tables.local import Local
 from tests.support import workloads
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]

@@ -6,12 +6,12 @@ import pytest
 from purgatory.journal import Journal, serve
 from purgatory.journal.records import JOURNAL
 from purgatory.pipeline import monitor
+from purgatory.pipeline._rows.completeness import IncompleteJournal
 from purgatory.pipeline._spark.errors import OutputTaken
-from purgatory.pipeline.rows.completeness import IncompleteJournal
+from purgatory.pipeline._summaries.wheels import COUNTED, WAITS, counting, levels_and_reinsertions, summed
+from purgatory.pipeline._tables.cluster import Cluster
+from purgatory.pipeline._tables.table import Mapped
 from purgatory.pipeline.source import PurgatoryDataSource, _Range
-from purgatory.pipeline.summaries.wheels import COUNTED, WAITS, counting, levels_and_reinsertions, summed
-from purgatory.pipeline.tables.cluster import Cluster
-from purgatory.pipeline.tables.table import Mapped
 from tests.support import workloads
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]

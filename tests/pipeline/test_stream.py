@@ -21,8 +21,8 @@ from purgatory.journal import Trace
 from purgatory.journal.records import TRACE
 from purgatory.pipeline import stream
 from purgatory.pipeline._cli import main
+from purgatory.pipeline._rows.load import spark_schema
 from purgatory.pipeline._spark.errors import NoConnect, OutputTaken, PlaceMissing, PlaceUnusable
-from purgatory.pipeline.rows.load import spark_schema
 from purgatory.pipeline.source import PurgatoryDataSource
 from tests.pipeline.test_replay import plainly, worlds, written
 from tests.support import workloads

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from purgatory.pipeline.summaries import advice, table_files
-from purgatory.pipeline.summaries.choices import Grid, choose
+from purgatory.pipeline._summaries import advice, table_files
+from purgatory.pipeline._summaries.choices import Grid, choose
 from purgatory.pipeline.whatif import estimated
 
 

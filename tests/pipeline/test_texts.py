@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import pytest
 
-from purgatory.pipeline.pages.texts import count_text, digits, duration_text, share_text
+from purgatory.pipeline._pages.texts import count_text, digits, duration_text, share_text
 
 
 @pytest.mark.parametrize(

@@ -14,11 +14,11 @@ from purgatory import DelayedOperation, DelayedOperationPurgatory
 from purgatory.journal import Journal, Trace
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.pipeline._cli import main
-from purgatory.pipeline.rows.between import Between
-from purgatory.pipeline.summaries.choices import Grid
-from purgatory.pipeline.summaries.groups import grouped
-from purgatory.pipeline.tables.cluster import Cluster
-from purgatory.pipeline.tables.local import Local
+from purgatory.pipeline._rows.between import Between
+from purgatory.pipeline._summaries.choices import Grid
+from purgatory.pipeline._summaries.groups import grouped
+from purgatory.pipeline._tables.cluster import Cluster
+from purgatory.pipeline._tables.local import Local
 from purgatory.pipeline.whatif import whatif
 from tests.pipeline.test_replay import plainly, worlds, written
 from tests.support import workloads

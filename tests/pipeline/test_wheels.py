@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 
-from purgatory.pipeline.summaries.wheels import levels_and_reinsertions
+from purgatory.pipeline._summaries.wheels import levels_and_reinsertions
 from timer import MockTimer, TimerTask
 
 

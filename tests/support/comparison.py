@@ -19,11 +19,11 @@ from pyspark.sql import functions as F
 
 from purgatory.journal.records import EVENT, JOURNAL, KEEP_KEYS_MS, OPERATION, TRACE
 from purgatory.pipeline import stream
+from purgatory.pipeline._rows.load import load
+from purgatory.pipeline._rows.validity import TRACE_PROBLEM
 from purgatory.pipeline._spark.session import session
+from purgatory.pipeline._tables.local import Local
 from purgatory.pipeline.replay import replay
-from purgatory.pipeline.rows.load import load
-from purgatory.pipeline.rows.validity import TRACE_PROBLEM
-from purgatory.pipeline.tables.local import Local
 from tests.support import workloads
 from tests.support.rehearsal import rehearse
 

@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import Any
 
 from purgatory.journal.records import TRACE
-from purgatory.pipeline.rows.between import ALL, Between
-from purgatory.pipeline.tables import answers
-from purgatory.pipeline.tables.cluster import Cluster
-from purgatory.pipeline.tables.local import Local
-from purgatory.pipeline.tables.table import Table, schema
+from purgatory.pipeline._rows.between import ALL, Between
+from purgatory.pipeline._tables import answers
+from purgatory.pipeline._tables.cluster import Cluster
+from purgatory.pipeline._tables.local import Local
+from purgatory.pipeline._tables.table import Table, schema
 
 
 def over(folder: str | Path, spark: Any = None, between: Between = ALL) -> Local | Cluster:

@@ -38,7 +38,7 @@ FOLDERS = {
         *("coordination", "protocol", "storage", "replication", "groups", "controller", "service"),
         "broker",
     ),
-    "purgatory.pipeline": ("_spark", "rows", "tables", "summaries", "pages", "_state"),
+    "purgatory.pipeline": ("_spark", "_rows", "_tables", "_summaries", "_pages", "_state"),
     # Modules in place of folders: the order in which to read the core, as its ``__init__`` lists it.
     "purgatory._core": tuple(re.findall(r"^    (\w+)\*? {2,}\S", purgatory._core.__doc__, re.MULTILINE)),
 }
@@ -228,10 +228,10 @@ def test_every_folder_has_a_place(package):
         ("examples.broker.service.server", "from examples.broker.protocol.wire import encode", 0),
         ("examples.broker.broker", "from examples.broker.service.server import Server", 0),
         ("examples.broker.__main__", "from examples.broker.broker import Broker", 0),
-        ("purgatory.pipeline.tables.queries", "from purgatory.pipeline.pages.findings import Row", 1),
-        ("purgatory.pipeline.tables.queries", "from purgatory.pipeline import report", 1),
-        ("purgatory.pipeline.report", "from purgatory.pipeline.tables.engine import Engine", 0),
-        ("purgatory.pipeline.rows.load", "from purgatory.journal.records import JOURNAL", 0),
+        ("purgatory.pipeline._tables.queries", "from purgatory.pipeline._pages.findings import Row", 1),
+        ("purgatory.pipeline._tables.queries", "from purgatory.pipeline import report", 1),
+        ("purgatory.pipeline.report", "from purgatory.pipeline._tables.engine import Engine", 0),
+        ("purgatory.pipeline._rows.load", "from purgatory.journal.records import JOURNAL", 0),
         ("purgatory._core.shard", "from purgatory._core.operation import DelayedOperation", 1),
         ("purgatory._core.operation", "from purgatory._core.shard import Shard", 0),
     ],

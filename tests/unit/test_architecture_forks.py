@@ -36,7 +36,7 @@ LEFT = {
     "purgatory._wsgi.WsgiServer._thread": "likewise",
     "purgatory._wsgi.WsgiServer._workers": "likewise",
     "purgatory.console.cli._get.thread": "a request of one command, which does not fork",
-    "purgatory.journal.segments.sealer.Sealer._thread": "the copy of a journal is closed, and submits nothing",
+    "purgatory.journal._segments.sealer.Sealer._thread": "the copy of a journal is closed, and submits nothing",
     "purgatory.journal._writer.FolderWriter._thread": "likewise: no thread of the child joins it",
 }
 

@@ -37,9 +37,9 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from purgatory.journal.records import OPERATION
 from purgatory.journal.records.errors import reduced
 from purgatory.journal.records.normal import EXPIRED
+from purgatory.pipeline._rows.validity import IN_USE
 from purgatory.pipeline._state.state_machines import KeyCore, OperationCore
 from purgatory.pipeline._state.wire import NORMAL, hand, handed, parted, unpack
-from purgatory.pipeline.rows.validity import IN_USE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

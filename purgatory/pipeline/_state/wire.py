@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 
 from purgatory.journal.records import EVENT, OPERATION
 from purgatory.journal.records.normal import EXPIRED
-from purgatory.pipeline.rows.validity import LONGEST_MS
+from purgatory.pipeline._rows.validity import LONGEST_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

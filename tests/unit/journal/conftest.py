@@ -5,7 +5,7 @@ import pytest
 
 from purgatory import DelayedOperationPurgatory, Outcome
 from purgatory.journal import Journal
-from purgatory.journal.cli import main
+from purgatory.journal._cli import main
 from purgatory.journal.records.folder import open_name
 
 

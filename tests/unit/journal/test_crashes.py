@@ -14,10 +14,10 @@ from unittest.mock import Mock
 
 import pytest
 
-from purgatory.journal import Journal, JournalLocked, read, segments, verify
+from purgatory.journal import Journal, JournalLocked, _segments, read, verify
+from purgatory.journal._segments import recover, seal
 from purgatory.journal.records import parquet
 from purgatory.journal.records.folder import END, End, dropped, end, list_segments, open_name
-from purgatory.journal.segments import recover, seal
 from tests.support import PATIENCE_S, beside, eventually
 
 ROOT = Path(__file__).parents[3]
@@ -260,7 +260,7 @@ def test_room_that_a_failed_seal_took_is_given_back(tmp_path, write, no_room, re
 def test_where_the_end_cannot_be_left_the_one_of_before_stands(tmp_path, write, monkeypatch):
     """A full disk at that moment loses no row, and the start succeeds: the earlier count is still true."""
     write(tmp_path, 50)
-    monkeypatch.setattr("purgatory.journal.segments.sealer.leave_end", no_space)
+    monkeypatch.setattr("purgatory.journal._segments.sealer.leave_end", no_space)
     write(tmp_path, 1)
     assert is_whole(tmp_path, 51)
     assert 50 == end(tmp_path).next
@@ -300,7 +300,7 @@ def test_a_half_written_end_is_taken_away(tmp_path, write, monkeypatch):
     write(tmp_path, 1)
     monkeypatch.setattr(Path, "replace", no_space)
     with pytest.raises(OSError, match="No space"):
-        segments.leave_end(tmp_path, 7)
+        _segments.leave_end(tmp_path, 7)
     assert [".end", ".lock"] == sorted(path.name for path in tmp_path.glob(".*"))
 
 
@@ -403,7 +403,7 @@ def test_journal_starts_beside_a_segment_that_cannot_be_sealed(tmp_path, write, 
     reopen(tmp_path)
     (tmp_path / END).unlink()
     too_large = ValueError("array cannot contain more than 2147483646 bytes")
-    monkeypatch.setattr(segments, "seal", Mock(side_effect=too_large))
+    monkeypatch.setattr(_segments, "seal", Mock(side_effect=too_large))
     write(tmp_path, 1)
     assert is_whole(tmp_path, 11)
 

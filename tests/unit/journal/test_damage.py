@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from purgatory.journal import Journal, JournalDamaged, JournalFormat, _reader, read, serve, verify
-from purgatory.journal.cli import main
+from purgatory.journal._cli import main
+from purgatory.journal._segments import seal
 from purgatory.journal.records import VERSION
 from purgatory.journal.records.folder import END, End, dropped, end, open_name, tip
 from purgatory.journal.records.parquet import write_groups
-from purgatory.journal.segments import seal
 from purgatory.journal.summary import records_of
 
 

@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from purgatory.journal import verify
+from purgatory.journal._segments import seal
 from purgatory.journal._serve import from_rows
 from purgatory.journal.records import JOURNAL
 from purgatory.journal.records.errors import JournalFormat
 from purgatory.journal.records.folder import open_name
 from purgatory.journal.records.frames import HEAD_BYTES, Batch, decode, encode, frame_at, packed, scan
 from purgatory.journal.records.ranges import read_range
-from purgatory.journal.segments import seal
 
 
 def batch(first=0, rows=3, checks=None):

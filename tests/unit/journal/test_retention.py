@@ -6,11 +6,11 @@ import time
 import pytest
 
 from purgatory.journal import Journal, read, verify
-from purgatory.journal.cli import main
+from purgatory.journal._cli import main
+from purgatory.journal._segments.retention import retain
 from purgatory.journal.records import JOURNAL
 from purgatory.journal.records.folder import list_segments, tip
 from purgatory.journal.records.ranges import read_range
-from purgatory.journal.segments.retention import retain
 
 WEEK = 7 * 86_400
 

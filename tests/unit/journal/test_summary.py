@@ -12,7 +12,7 @@ import pytest
 
 from purgatory import DelayedOperationPurgatory
 from purgatory.journal import Journal, Trace
-from purgatory.journal.cli import main
+from purgatory.journal._cli import main
 from purgatory.journal.records import Record
 from purgatory.journal.records.folder import open_name
 from purgatory.journal.summary import Normal, as_text, records_of, summarize, summarize_source

@@ -1,0 +1,60 @@
+"""Writing a table as Parquet, and giving its rows to the page."""
+
+from __future__ import annotations
+
+import shutil
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from pathlib import Path
+
+    from purgatory.pipeline._summaries.groups import Row
+
+_ORDER: Final = ("purgatory", "type", "window_us", "slot_us", "wait_ms", "upto_us", "target", "rank", "instance", "seq")
+LONGEST: Final = 160
+"""Characters of a name on the page at most. The label of a key has 120."""
+
+
+def highest(peaks: pa.Table, most: int) -> list[str]:
+    """The purgatories with the highest peaks."""
+    ranked = peaks.sort_by([("peak", "descending"), ("purgatory", "ascending")])
+    return [str(name) for name in ranked["purgatory"].slice(0, most).to_pylist()]
+
+
+def written(folder: Path, table: pa.Table, drawn: Collection[str] | None = None) -> list[Row]:
+    """The table as Parquet, and its rows for the page: all of them, or those of the purgatories that are drawn."""
+    order = [(name, "ascending") for name in _ORDER if name in table.column_names]
+    table = table.sort_by(order) if order else table
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    pq.write_table(table, folder / "part-0.parquet", compression="zstd")
+    if drawn is not None:
+        table = table.filter(pc.is_in(table["purgatory"], value_set=pa.array(drawn, pa.string())))
+    return rows_of(table)
+
+
+def rows_of(table: pa.Table) -> list[Row]:
+    """A table's rows for the page, with no text longer than `LONGEST`."""
+    rows: list[Row] = table.to_pylist()
+    for field in table.schema:
+        if pa.types.is_string(field.type):
+            for row in rows:
+                row[field.name] = row[field.name] and shortened(row[field.name])
+        elif pa.types.is_list(field.type):
+            for row in rows:
+                row[field.name] = row[field.name] and [text and shortened(text) for text in row[field.name]]
+    return rows
+
+
+def shortened(text: str) -> str:
+    """A text that is too long for a page cut, with a hash of the whole: texts that differ stay so."""
+    if len(text) <= LONGEST:
+        return text
+    whole = blake2b(text.encode(), digest_size=8).hexdigest()
+    return f"{text[: LONGEST - 1 - len(whole)]}…{whole}"

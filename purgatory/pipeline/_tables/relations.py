@@ -1,0 +1,108 @@
+"""The relations that the report's tables read.
+
+An engine provides the relation ``source``: one row per record. `prepare` adds the others:
+
+- ``judged``: every record, with the reason why it cannot be true, or null
+- ``records``: the records that can be true, without keys
+- ``watches``: one row per record and key (a record without keys has one row, whose key is null)
+- ``expiry_normal``: one row per type whose operations end by their deadline as a rule (``of``: the purgatory, or null).
+
+The dialects of DuckDB and Spark agree on all that is used: ``group by all``, window functions, ``count_if``, ``is not
+distinct from``. Division is of floating-point numbers in both, and ``x - x % y`` rounds down in both.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import attrs
+import pyarrow as pa
+
+from purgatory.journal.records import JOURNAL, SHUTDOWN
+from purgatory.journal.records.normal import EXPIRED, UNSAID, Normal
+from purgatory.pipeline._rows.validity import ANSWERED, JOURNAL_PROBLEM, LONGEST_MS
+from purgatory.pipeline._tables.table import Table, schema
+
+if TYPE_CHECKING:
+    from purgatory.pipeline._tables.engine import Engine
+
+_WASTED: Final = "greatest(checks - case when outcome = 'satisfied' then 3 else 2 end, 0)"
+"""Checks beyond the two of parking and the one that finds the operation satisfied."""
+_OUTCOME: Final = f"case when ended_by = '{SHUTDOWN}' then '{SHUTDOWN}' else outcome end as outcome"
+"""How an operation that a shutdown completed would have ended is unknown: it is in no figure of outcomes."""
+LIMIT_US: Final = f"least(greatest(delay_ms, 0), {LONGEST_MS}) * 1000"
+_WAIT_US: Final = "(finished_us - created_us)"
+MEASURED_US: Final = f"case when outcome = 'expired' then greatest({_WAIT_US} - {LIMIT_US}, 0) else {_WAIT_US} end"
+"""What percentiles are of: the wait, or how long after its deadline an expired operation left."""
+#: Its bin: the bounds of a bin are one percent apart. Operations that neither were answered nor expired have -1.
+_BIN: Final = f"""cast(case when outcome = 'expired' or {ANSWERED} then floor(ln({MEASURED_US} + 1) * 100)
+    else -1 end as smallint)"""
+
+_INSTANTS: Final = "created, finished, unix_micros(created) as created_us, unix_micros(finished) as finished_us"
+_NAMES: Final = ", ".join(
+    f"coalesce({name}, '') as {name}" if name in ("type", "instance") else name
+    for name in ("seq", *(field.name for field in JOURNAL.fields if field.kind != "instant"))
+)
+
+
+def prepare(engine: Engine, normal: Normal = UNSAID) -> Normal:
+    """Provide the relations that the tables read, of an engine that was opened.
+
+    Returns:
+        ``normal`` with what the records say of their normal ends.
+    """
+    engine.view("timed", f"select {_NAMES}, {_INSTANTS} from source")
+    engine.view("judged", f"select *, {_WAIT_US} as wait_us, {JOURNAL_PROBLEM} as reason from timed")
+    normal = said(engine, normal)
+    pairs = normal.pairs(EXPIRED)
+    columns = {"of": [purgatory for purgatory, _ in pairs], "normal": [kind for _, kind in pairs]}
+    engine.given("expiry_normal", pa.table(columns, schema("of:text normal:text")))
+    # What most tables read: few and narrow columns, so that an engine may keep them.
+    engine.keep(
+        "facts",
+        f"""select *, {_BIN} as bin from (
+            select purgatory, type, {_OUTCOME}, instance, created_us, finished_us, delay_ms, checks,
+                error is not null as has_error
+            from judged where reason is null) as facts""",
+        words=("purgatory", "type", "outcome", "instance"),
+    )
+    engine.view(
+        "records",
+        f"""select *, {_WAIT_US} as wait_us, {LIMIT_US} as limit_us, {_WASTED} as wasted_checks from facts""",
+    )
+    engine.view(
+        "watches",
+        f"""select purgatory, type, {_OUTCOME}, created_us, finished_us, {_WASTED} as wasted_checks,
+            {engine.each_key} as key
+        from judged where reason is null""",
+    )
+    return normal
+
+
+def said(engine: Engine, normal: Normal) -> Normal:
+    """``normal`` with what the good rows of the relation ``judged`` say of their normal ends."""
+    rows = engine.query(_SAID).to_pylist()
+    return normal.saying((row["purgatory"], row["type"], row["normal_ends"]) for row in rows)
+
+
+@attrs.frozen(kw_only=True)
+class Widths:
+    """The lengths of a window, of a slot, and of the parts of a slot that the peak is searched in, in microseconds."""
+
+    window_us: int
+    slot_us: int
+    fine_us: int
+    slots: int
+    """How many slots the journal's span has."""
+
+
+_SAID: Final = Table(
+    """select distinct purgatory, coalesce(type, ''), normal_ends from judged
+    where reason is null and normal_ends is not null""",
+    "purgatory:text type:text normal_ends:text",
+)
+
+
+def window_of(widths: Widths) -> str:
+    """When the window began in which an operation left."""
+    return f"finished_us - finished_us % {widths.window_us}"
