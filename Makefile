@@ -12,22 +12,22 @@ EXTRAS = $(shell sed -n '/^\[project.optional-dep/,/^\[[^p]/ s/^\([a-z]*\) = \[.
 
 PY    := $(VENV)/bin/python
 READY := $(VENV)/.ready
+BROKER := examples/broker
 PLOTS := $(VENV)/.ready-plots
 CORE  := $(VENV)/.ready-core
 REHEARSE := $(VENV)/.ready-rehearse
 
 .DEFAULT_GOAL := help
-.PHONY: help run quickstart test test-core rehearse native wheel check format cov bench bench-plots bench-spark bench-spark-plots docs soak races explore mutants sanitize kafka-jar suites lowest programs others clean broker bench-broker chaos feed-faults
+.PHONY: help run test test-broker test-core rehearse native wheel check format cov bench bench-plots bench-spark bench-spark-plots docs soak races explore mutants sanitize kafka-jar lowest programs others clean feed-faults ready ready-tour
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-run: $(READY) native ## Watch it work: a broker with three replicas, real clients, a leader that is killed, a report (KEEP=1 stays up)
-	@.ci/setup.sh java
-	$(PY) -m examples.tour $(if $(KEEP),--keep) $(ARGS)
+run: ## Watch it work: a broker with three replicas, real clients, a leader that is killed, a report (KEEP=1 stays up)
+	@$(MAKE) --no-print-directory -C $(BROKER) tour
 
-quickstart: $(READY) ## The same idea in one process, about 20 seconds (KEEP=1 stays up; ARGS="--seconds 5")
-	$(PY) -m examples.quickstart $(if $(KEEP),--keep) $(ARGS)
+test-broker: programs ## Run the types and every test of the broker example
+	@$(MAKE) --no-print-directory -C $(BROKER) test
 
 # The tests of the code that has two implementations. They run twice: on the native one, if there is a compiler, and on the pure one.
 CORE_TESTS := tests/unit/timer tests/unit/purgatory tests/unit/aio tests/unit/faults tests/unit/journal/test_ledger.py tests/property tests/concurrency
@@ -91,14 +91,6 @@ cov: $(READY) ## Run the quicker tests under coverage and report the lines and b
 bench: $(READY) native ## Measure timer and purgatory beside their peers, on an idle machine, with JSON in var/ (ONLY="timer load" ARGS=--quick)
 	$(PY) -m tests.benchmarks $(ONLY) $(ARGS)
 
-broker: $(READY) ## Start the broker example on 127.0.0.1:9092 (ARGS="--replicas 3")
-	$(PY) -m examples.broker $(ARGS)
-
-bench-broker: $(READY) ## Measure the broker example with a real client, beside its prototype's figures, and how long it takes to fail over
-	$(PY) -m tests.benchmarks.broker $(ARGS)
-	$(PY) -m tests.benchmarks.broker_failover
-	$(PY) -m tests.benchmarks.broker_stalls
-
 bench-plots: $(PLOTS) ## Draw the figures of the last `make bench` into docs/pictures
 	$(PY) -m tests.benchmarks.plots $(ARGS)
 
@@ -127,9 +119,6 @@ RUNS ?= 20
 races: $(READY) ## Run the race tests RUNS=20 times and count failures, with the output of a failing run in var/races
 	$(PY) -m tests.concurrency --runs $(RUNS) $(ARGS)
 
-chaos: $(READY) ## Kill, stop and resume the nodes of a cluster under load for SECONDS=120, and check what was promised (ARGS="--seed 7")
-	$(PY) -m tests.chaos --seconds $(SECONDS) $(ARGS)
-
 feed-faults: $(READY) ## Break the server, the network and the workers of feeds for SECONDS=120 per engine, and check what was promised (ARGS="--engine redis")
 	$(PY) -m tests.chaos.feeds --seconds $(SECONDS) $(ARGS)
 
@@ -143,9 +132,6 @@ mutants: $(READY) ## Remove each line that upholds a guarantee, and see a test f
 
 sanitize: $(READY) ## Look for errors of C: static analysers, and the core's tests under the address and undefined-behaviour sanitizers
 	@.ci/sanitize.sh "$(PY)" var/sanitize $(ARGS)
-
-suites: $(READY) ## Run librdkafka's own tests against the broker example, about 15 minutes, built from Debian's sources in var/suites
-	$(PY) -m tests.suites.librdkafka $(ARGS)
 
 lowest: $(READY) native ## Run the unit tests with the lowest versions of all dependencies that pyproject.toml allows
 	PYTHON="$(PY)" .ci/lowest.sh var/lowest "$(EXTRAS)"
@@ -164,8 +150,10 @@ clean: ## Remove the environment and everything generated
 	rm -rf $(VENV) build dist var docs/_build htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
+ready ready-tour: $(READY)
+
 # Made again when pyproject.toml changes. pip >= 25.1 is the first to read dependency groups.
-$(READY): pyproject.toml
+$(READY): pyproject.toml $(BROKER)/pyproject.toml
 	@.ci/venv.sh "$(VENV)" "$(PYTHON)"
 	@echo "installing into $(VENV) ..."
 	@$(PY) -m pip install --quiet --upgrade "pip>=25.1"
@@ -173,7 +161,7 @@ $(READY): pyproject.toml
 	  echo "free-threaded: what the core's tests need, and no more (docs/free-threaded.md)"; \
 	  $(PY) -m pip install --quiet --prefer-binary --group anywhere --editable .; \
 	else \
-	  $(PY) -m pip install --quiet --group dev --editable ".[$(EXTRAS)]"; \
+	  $(PY) -m pip install --quiet --group dev --group $(BROKER)/pyproject.toml:test --editable ".[$(EXTRAS)]"; \
 	fi
 	@touch $@
 

@@ -21,7 +21,7 @@ from purgatory.journal.records import TRACE
 from purgatory.pipeline import stream
 from purgatory.pipeline._rows.load import spark_schema
 from purgatory.pipeline._spark.session import session
-from tests.integration.broker.conftest import Cluster
+from tests.support.kafka import Cluster
 from tests.support.topics import END, as_json, done, make
 
 pytestmark = pytest.mark.timeout(300)

@@ -6,16 +6,14 @@ Every import of every module is read from its syntax tree, also those inside fun
 of the project which layers it may import, and what from outside. Anything else is a violation.
 """
 
-import ast
-import itertools
 import re
 import sys
-from collections.abc import Iterable, Iterator
 
 import attrs
 import pytest
 
 import purgatory._core
+from tests.support.imports import circles, imports, package_of, wrong_ways
 from tests.unit._tree import ROOT, module_of, sources
 
 SATELLITES = ("metrics", "journal", "aio", "console", "otel")
@@ -34,14 +32,13 @@ RECORD_FORMAT = ("purgatory.journal.records", "purgatory._distribution")
 
 # The folders of large packages: a module imports from its own folder and from those named before it.
 FOLDERS = {
-    "examples.broker": (
-        *("coordination", "protocol", "storage", "replication", "groups", "controller", "service"),
-        "broker",
-    ),
     "purgatory.pipeline": ("_spark", "_rows", "_tables", "_summaries", "_pages", "_state"),
     # Modules in place of folders: the order in which to read the core, as its ``__init__`` lists it.
     "purgatory._core": tuple(re.findall(r"^    (\w+)\*? {2,}\S", purgatory._core.__doc__, re.MULTILINE)),
 }
+
+#: The packages in which an import for types may come from any folder.
+TYPED_FREELY = frozenset({"purgatory._core"})
 
 
 @attrs.frozen
@@ -53,6 +50,9 @@ class Layer:
     barred: frozenset[str] = frozenset()  # standard library modules
 
 
+#: What a program may use.
+EVERYTHING = ("timer", "core", *SATELLITES, "web", "feeds", "pipeline", "cli")
+
 LAYERS = {
     "timer": Layer((), frozenset({"attr", "attrs"}), NO_IO | {"logging"}),
     "core": Layer(("timer",), frozenset({"attr", "attrs", "structlog", "typing_extensions"}), NO_IO),
@@ -63,8 +63,8 @@ LAYERS = {
     "web": Layer(("timer", "core", "aio")),  # the one part that stands on a satellite: HTTP requests that are awaited
     "feeds": Layer(("timer", "core", "aio")),
     "cli": Layer(("timer", "core", *SATELLITES, "pipeline")),
-    "examples": Layer(("timer", "core", *SATELLITES, "web", "feeds", "pipeline", "cli")),
-    "tests": Layer(()),
+    "examples": Layer(EVERYTHING),
+    "tests": Layer((*EVERYTHING, "testing", "serving")),
 }
 
 
@@ -79,55 +79,6 @@ def layer_of(module: str) -> str:
     if second in (*SATELLITES, "pipeline", "testing", "web", "feeds"):
         return second
     return {"_cli": "cli", "_serving": "serving", "_wsgi": "serving"}.get(second, "core")
-
-
-def imports(source: str, module: str, *, is_package: bool) -> list[str]:
-    """All that a source imports, as absolute dotted names. ``from a import b`` counts as ``a.b``."""
-    return imports_of(ast.walk(ast.parse(source)), module, is_package=is_package)
-
-
-def imports_of(nodes: Iterable[ast.AST], module: str, *, is_package: bool) -> list[str]:
-    """The imports among some nodes."""
-    found = []
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = [node.module] if node.module else []
-            if node.level:
-                parents = module.split(".")
-                base = [*parents[: len(parents) + is_package - node.level], *base]
-            found += [".".join([*base, alias.name]) for alias in node.names]
-    return found
-
-
-def outside_functions(tree: ast.AST) -> Iterator[ast.AST]:
-    """The nodes of a module that run when it is imported, and those under ``TYPE_CHECKING``."""
-    for node in ast.iter_child_nodes(tree):
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.expr)):
-            yield node
-            yield from outside_functions(node)
-
-
-def circles(read: dict[str, tuple[str, bool]]) -> set[frozenset[str]]:
-    """The groups of modules that import each other, by way of others as well.
-
-    A package is not in a circle with its own modules, because its ``__init__`` is imported first in any case.
-    """
-
-    def known(name: str) -> str:
-        while name and name not in read:
-            name = name.rpartition(".")[0]
-        return name
-
-    reach: dict[str, set[str]] = {}
-    for module, (source, is_package) in read.items():
-        found = map(known, imports_of(outside_functions(ast.parse(source)), module, is_package=is_package))
-        reach[module] = {end for end in found if end and not f"{module}.".startswith(f"{end}.")}
-    for middle, start in itertools.product(reach, repeat=2):
-        if middle in reach[start]:
-            reach[start] |= reach[middle]
-    return {frozenset(end for end in reach[module] if module in reach[end]) for module in reach} - {frozenset()}
 
 
 def violations(source: str, module: str, *, is_package: bool = False) -> list[str]:
@@ -148,42 +99,10 @@ def violations(source: str, module: str, *, is_package: bool = False) -> list[st
     return [f"{module} imports {name}" for name in imports(source, module, is_package=is_package) if not allowed(name)]
 
 
-def package_of(module: str) -> str | None:
-    """The package with ordered folders that a module is in, or None."""
-    return next((package for package in FOLDERS if f"{module}.".startswith(f"{package}.")), None)
+BROKER = ROOT / "examples" / "broker"
 
-
-def place_of(module: str, package: str) -> int:
-    """The place of a module in the order of its package's folders. A module outside these folders is last."""
-    folder = module.removeprefix(package).lstrip(".").partition(".")[0]
-    return FOLDERS[package].index(folder) if folder in FOLDERS[package] else len(FOLDERS[package])
-
-
-class AtRunTime(ast.NodeTransformer):
-    """Removes what runs for types only."""
-
-    def visit_If(self, node: ast.If) -> ast.AST | None:
-        """Drop a block under ``TYPE_CHECKING``."""
-        return None if ast.unparse(node.test) == "TYPE_CHECKING" else self.generic_visit(node)
-
-
-def wrong_ways(source: str, module: str, *, is_package: bool = False) -> list[str]:
-    """A module's imports from a folder that comes after its own."""
-    package = package_of(module)
-    tree = ast.parse(source)
-    if package == "purgatory._core":
-        tree = AtRunTime().visit(tree)
-    return [
-        f"{module} imports {name}"
-        for name in imports_of(ast.walk(tree), module, is_package=is_package)
-        if package is not None
-        and name != package  # the package itself, whose __init__ imports nothing
-        and package_of(name) == package
-        and place_of(name, package) > place_of(module, package)
-    ]
-
-
-SOURCES = sources("timer", "purgatory", "examples")
+#: The broker example has a test of its own that is like this one.
+SOURCES = [path for path in sources("timer", "purgatory", "examples") if not path.is_relative_to(BROKER)]
 
 
 def each(paths):
@@ -199,12 +118,24 @@ def test_arrows(path):
     assert [] == violations(path.read_text(encoding="utf-8"), module, is_package=is_package)
 
 
-@each([path for path in SOURCES if package_of(module_of(path)[0])])
+def test_no_test_imports_an_example():
+    """The tests of the library start an example as a program, or not at all."""
+    read = {module_of(path): path.read_text(encoding="utf-8") for path in sources("tests")}
+
+    assert len(read) > 200
+    assert [] == [
+        each for (module, package), source in read.items() for each in violations(source, module, is_package=package)
+    ]
+
+
+@each([path for path in SOURCES if package_of(module_of(path)[0], FOLDERS)])
 def test_folders(path):
     """A module imports only from its own folder and from those before it. Types in the core may come from any."""
     module, is_package = module_of(path)
 
-    assert [] == wrong_ways(path.read_text(encoding="utf-8"), module, is_package=is_package)
+    assert [] == wrong_ways(
+        path.read_text(encoding="utf-8"), module, FOLDERS, is_package=is_package, typed_freely=TYPED_FREELY
+    )
 
 
 @pytest.mark.parametrize("package", FOLDERS)
@@ -222,12 +153,6 @@ def test_every_folder_has_a_place(package):
 @pytest.mark.parametrize(
     ("module", "source", "count"),
     [
-        ("examples.broker.protocol.wire", "from examples.broker.storage.log import Log", 1),
-        ("examples.broker.groups.coordinator", "if TYPE_CHECKING:\n    from ..service.config import Config", 1),
-        ("examples.broker.service.server", "from examples.broker.broker import Broker", 1),
-        ("examples.broker.service.server", "from examples.broker.protocol.wire import encode", 0),
-        ("examples.broker.broker", "from examples.broker.service.server import Server", 0),
-        ("examples.broker.__main__", "from examples.broker.broker import Broker", 0),
         ("purgatory.pipeline._tables.queries", "from purgatory.pipeline._pages.findings import Row", 1),
         ("purgatory.pipeline._tables.queries", "from purgatory.pipeline import report", 1),
         ("purgatory.pipeline.report", "from purgatory.pipeline._tables.engine import Engine", 0),
@@ -238,7 +163,7 @@ def test_every_folder_has_a_place(package):
 )
 def test_way_between_folders(module, source, count):
     """An import from a later folder is reported, one from an earlier folder is not."""
-    assert count == len(wrong_ways(source, module))
+    assert count == len(wrong_ways(source, module, FOLDERS, typed_freely=TYPED_FREELY))
 
 
 def test_whole_project_is_read():
@@ -269,9 +194,11 @@ def test_whole_project_is_read():
         ("purgatory.pipeline.report", "from purgatory import DelayedOperation", 1),
         ("purgatory.pipeline.report", "from purgatory.journal.recordsmith import forge", 1),
         ("purgatory.pipeline.report", f"import pyspark\nfrom {RECORD_FORMAT[0]} import Record", 0),
-        ("purgatory.journal", "import examples.quickstart", 1),
-        ("examples.quickstart.load", "from purgatory.metrics import serve\nfrom timer import SystemTimer", 0),
+        ("purgatory.journal", "import examples.fleet", 1),
+        ("examples.fleet.app", "from purgatory.metrics import serve\nfrom timer import SystemTimer", 0),
         ("timer", "from tests import conftest", 1),
+        ("tests.unit.test_cli", "from examples.broker.broker import Broker", 1),
+        ("tests.unit.test_cli", "from purgatory.testing import Purgatories\nimport tests.support", 0),
     ],
 )
 def test_violation_is_caught(module, source, count):
@@ -302,18 +229,6 @@ CIRCLES = {
     "a feed has followings, a following knows its feed, and both of its kinds know each other": (
         "purgatory.feeds",
         ("_feed", "_following.block", "_following.threads"),
-    ),
-    "a group has heartbeats, and a heartbeat knows its group": (
-        "examples.broker.groups",
-        ("delayed_heartbeat", "state.group"),
-    ),
-    "a server has connections, a connection has replies, and each knows its owner": (
-        "examples.broker.service",
-        ("connection", "reply", "server"),
-    ),
-    "parts of the duties of a controller take the duties": (
-        "examples.broker.controller",
-        ("deletion", "duties", "nodes", "reassignment"),
     ),
 }
 

@@ -45,7 +45,7 @@ def open_store(address: str, folder: Path, *, session_ms: int, durable: bool, po
 
             return ZooKeeperStore(address.removeprefix(_ZOOKEEPER), session_ms=session_ms)
         except ImportError as error:
-            raise UnusableAddress(f"{address} needs kazoo: install the extra [zookeeper]") from error
+            raise UnusableAddress(f"{address} needs kazoo: pip install kazoo") from error
         except ValueError as error:
             raise UnusableAddress(f"the coordination address {address!r} is invalid: {error}") from error
     folder.mkdir(parents=True, exist_ok=True)

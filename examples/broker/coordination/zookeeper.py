@@ -1,4 +1,4 @@
-"""The store of a cluster on several machines: Apache ZooKeeper, through kazoo (the extra `[zookeeper]`).
+"""The store of a cluster on several machines: Apache ZooKeeper, through kazoo.
 
 The interface is a subset of ZooKeeper's, so most calls are one call there. This module adds:
 

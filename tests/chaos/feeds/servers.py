@@ -9,7 +9,7 @@ import psycopg
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from tests.integration.broker.conftest import Cluster
+from tests.support.kafka import Cluster
 from tests.support.postgres import PostgresServer
 from tests.support.redis_server import RedisServer
 

@@ -19,7 +19,7 @@ from purgatory.feeds.engine import Disconnected, Gap, Reader
 from purgatory.feeds.engines.kafka import KafkaPosition, _ids
 from purgatory.testing.feeds import Faults, FeedContract
 from purgatory.testing.feeds._tools import until
-from tests.integration.broker.conftest import Cluster
+from tests.support.kafka import Cluster
 
 PATIENCE_MS = 30_000
 

@@ -1,0 +1,1 @@
+pytest_plugins = ["purgatory.testing", "tests.support.fixtures", "tests.support.loops", "tests.support.traces"]
