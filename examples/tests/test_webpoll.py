@@ -3,9 +3,12 @@
 import asyncio
 import contextlib
 import json
+import os
 import signal
+import socket
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import aiohttp
 import httpx
@@ -54,6 +57,53 @@ async def stamp(request, call_next):
     answer = await call_next(request)
     answer.headers["stamp"] = "yes"
     return answer
+"""
+
+TAKING = """
+import pathlib
+import time
+
+from fastapi import FastAPI, Request
+
+from purgatory.aio import AsyncPurgatory
+from purgatory.web import LongPolls
+
+items = []
+purgatory = AsyncPurgatory("items")
+polls = LongPolls(purgatory)
+app = FastAPI(lifespan=polls.lifespan)
+busy = pathlib.Path(__file__).with_name("busy")
+
+
+@app.get("/take")
+async def take(request: Request):
+    find = lambda: items.pop() if items else None
+    return await polls.wait_for_result(request, find, keys=["items"], timeout_ms=60_000, give_back=items.append)
+
+
+@app.get("/put")
+async def put():
+    busy.touch()
+    while busy.exists():
+        time.sleep(0.01)
+    items.append("item")
+    purgatory.check_and_complete("items")
+
+
+@app.get("/parked")
+async def parked():
+    return purgatory.parked
+
+
+@app.get("/items")
+async def left():
+    return items
+
+
+for _ in range(2):
+    @app.middleware("http")
+    async def pass_on(request, call_next):
+        return await call_next(request)
 """
 
 
@@ -217,6 +267,40 @@ def test_middleware_between_is_no_hindrance(tmp_path):
 
     with page(tmp_path, STAMPED) as server:
         asyncio.run(main(server))
+
+
+@pytest.mark.parametrize(
+    "parser",
+    [
+        "h11",
+        # Its connection reports the loss to the request that came last, which has not begun.
+        pytest.param("httptools", marks=pytest.mark.xfail(strict=True, reason="uvicorn does not report it")),
+    ],
+)
+def test_hang_up_after_a_second_request_on_the_connection(parser):
+    """A client that has sent another request before it hangs up is noticed, except with httptools, as the docs say."""
+    if parser == "httptools" and os.environ.get("CI") != "true":
+        pytest.importorskip("httptools")
+    with served("uvicorn", APP, "--port", "{port}", "--http", parser, ready="/metrics") as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.send(f"GET /inbox/ann?timeout_ms={LONG_MS} HTTP/1.1\r\nHost: x\r\n\r\n".encode() * 2)
+            assert eventually(lambda: parked(server) == 1)
+        assert eventually(lambda: parked(server) == 0, 2.0)
+
+
+def test_hang_up_behind_middlewares_wins_over_an_item(tmp_path):
+    """An item that comes at the moment of a hang-up is given back, though two middlewares are between."""
+    with page(tmp_path, TAKING, ready="/parked") as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.send(b"GET /take HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert eventually(lambda: server.get("/parked") == "1")
+            with ThreadPoolExecutor(1) as pool:
+                putting = pool.submit(server.get, "/put")
+                assert eventually((tmp_path / "busy").exists)  # the loop sleeps, and the client goes
+                client.close()
+                (tmp_path / "busy").unlink()
+                putting.result()
+        assert ["item"] == json.loads(server.get("/items"))
 
 
 def test_metrics_are_found_without_a_redirect(uvicorn):

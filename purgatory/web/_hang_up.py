@@ -47,9 +47,11 @@ _CLIENT_CLOSED_REQUEST = 499  # no standard defines it, but proxies log it
 _MOST_BYTES = 1 << 20
 _LEAST_BYTES = 1 << 10
 
-#: How many turns of the loop it takes from a closed socket to a listener that has ended. The transport reads the end
-#: of the stream, it reports the lost connection, the listener wakes, and the listener's callback runs.
-_TURNS_TO_NOTICE = 4
+#: How many turns of the loop it takes at most from a closed socket to a listener that wakes, and between two wakes. The
+#: transport reads the end of the stream, it reports the lost connection, and the listener wakes.
+_TURNS_TO_WAKE = 4
+#: How many turns all of that may take. One middleware of ``@app.middleware("http")`` takes two.
+_MOST_TURNS = 256
 
 
 class HungUp(HTTPException):
@@ -84,12 +86,25 @@ def is_gone(listener: asyncio.Task[bool]) -> bool:
 
 
 async def is_gone_by_now(listener: asyncio.Task[bool]) -> bool:
-    """Whether the client has gone as far as this process can know: the loop reads its sockets first."""
-    for _ in range(_TURNS_TO_NOTICE):
-        if is_gone(listener):
+    """Whether the client has gone as far as this process can know: the loop reads its sockets first.
+
+    The report of a hang-up passes each middleware between the server and the endpoint, and wakes the listener there.
+    So this waits until the listener has waited for the same future for some turns.
+    """
+    turns = 0  # since the listener was woken
+    for _ in range(_MOST_TURNS):
+        if listener.done() or turns == _TURNS_TO_WAKE:
             break
+        waits_for = _waits_for(listener)
         await asyncio.sleep(0)
+        turns = turns + 1 if waits_for is not None and waits_for is _waits_for(listener) else 0
     return is_gone(listener)
+
+
+def _waits_for(task: asyncio.Task[bool]) -> object:
+    """The future that a task waits for. None if it is about to run."""
+    future: asyncio.Future[object] | None = getattr(task, "_fut_waiter", None)  # asyncio has no public way to read it
+    return None if future is None or future.done() else future
 
 
 async def unless_hung_up(request: Request, waiting: Awaitable[ResultT]) -> ResultT:

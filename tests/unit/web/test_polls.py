@@ -5,7 +5,10 @@ import asyncio
 import pytest
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 from starlette.websockets import WebSocket
 
 from purgatory import InvalidSetting, NoKeys, Outcome, WaitCancelled
@@ -35,13 +38,22 @@ def poll(polls, client=None, holds=lambda: False, timeout_ms=60_000, **options):
 
 
 def take(polls, client=None, find=lambda: None, timeout_ms=60_000, **options):
-    """A task that waits under "k" for what is found, for the client."""
-    request = (client or Client()).request
+    """A task that waits under "k" for what is found, for a client or a request."""
+    request = client if isinstance(client, Request) else (client or Client()).request
     return asyncio.ensure_future(polls.wait_for_result(request, find, keys=["k"], timeout_ms=timeout_ms, **options))
 
 
 def body(text, more=False):
     return {"type": "http.request", "body": text, "more_body": more}
+
+
+def after(call):
+    """A coroutine function that calls."""
+
+    async def called(*args):
+        call(*args)
+
+    return called
 
 
 GONE = {"type": "http.disconnect"}
@@ -133,6 +145,49 @@ async def test_client_that_has_gone_gets_no_item(item_first, purgatory, polls):
     with pytest.raises(HungUp):
         await waiting
     assert ["item"] == [*back, *items]
+
+
+@pytest.mark.parametrize("at_once", [True, False], ids=["at once", "later"])
+@pytest.mark.parametrize("middlewares", range(5))
+async def test_hang_up_is_noticed_behind_middlewares(middlewares, at_once, purgatory, polls):
+    """Each middleware of Starlette delays the report of a hang-up, and the item is given back all the same."""
+    items, back = ["item"] * at_once, []
+
+    async def endpoint(request):
+        taken = take(polls, request, lambda: items.pop() if items else None, give_back=back.append)
+        return PlainTextResponse(await taken)
+
+    app = Starlette(routes=[Route("/", endpoint)])
+    for _ in range(middlewares):
+        app.add_middleware(BaseHTTPMiddleware, dispatch=lambda request, call_next: call_next(request))
+    client, sent = Client(), []
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
+    serving = asyncio.ensure_future(app(scope, client.messages.get, after(sent.append)))
+    if at_once:
+        client.hang_up()
+    else:
+        await until(lambda: purgatory.parked)
+        items.append("item")
+        purgatory.check_and_complete("k")
+        for _ in range(2):  # the transport reads the end of the stream, and reports it
+            await asyncio.sleep(0)
+        client.hang_up()
+    await serving
+    assert ([499], ["item"]) == ([message["status"] for message in sent if "status" in message], back)
+
+
+async def test_client_that_sends_a_body_for_ever_gets_its_item(purgatory, polls):
+    """A body that arrives meanwhile wakes the listener again and again. The item is handed out after some turns."""
+    client = Client(body(b"begins", more=True))
+
+    async def send_on():
+        while True:
+            client.messages.put_nowait(body(b"", more=True))
+            await asyncio.sleep(0)
+
+    sending = asyncio.ensure_future(send_on())
+    assert "item" == await take(polls, client, lambda: "item", give_back=[].append)
+    sending.cancel()
 
 
 async def test_item_that_is_there_at_once_is_not_given_to_a_client_that_has_gone(purgatory, polls):
