@@ -110,6 +110,9 @@ class HookRunner:
             self.task = self._loop.create_task(self._run(outcome), context=self._context)
 
     async def _run(self, outcome: Outcome) -> None:
+        if self.task is None:  # an eager task, which runs before it is returned, inside the check that completed it
+            self.task = asyncio.current_task()
+            await asyncio.sleep(0)
         try:
             await self._await("on_complete")
             if outcome is Outcome.EXPIRED:

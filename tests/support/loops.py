@@ -6,6 +6,7 @@ import functools
 import importlib.util
 import inspect
 import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeVar
@@ -48,14 +49,25 @@ class Async(AsyncOperation):
 
 
 def loop_factory(name: str) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """What makes an event loop of that kind. Skips the test where uvloop can't be had."""
+    """What makes an event loop of that kind. Skips the test where uvloop or eager tasks can't be had."""
     if name == "asyncio":
         return None
+    if name == "eager":
+        if sys.version_info < (3, 12):
+            pytest.skip("eager tasks need Python 3.12")
+        return _eager_loop
     if importlib.util.find_spec("uvloop") is None and os.environ.get("CI") != "true":
         pytest.skip("uvloop is not installed")
     import uvloop  # noqa: PLC0415  # it need not be there
 
     return uvloop.new_event_loop
+
+
+def _eager_loop() -> asyncio.AbstractEventLoop:
+    """A loop whose tasks begin to run when they are made, inside the code that makes them."""
+    loop = asyncio.new_event_loop()
+    loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009  # mypy looks at 3.11
+    return loop
 
 
 def run_on(name: str, function: Callable[..., Awaitable[Answer]], *args: Any) -> Answer:
@@ -69,7 +81,7 @@ def run_on(name: str, function: Callable[..., Awaitable[Answer]], *args: Any) ->
         return runner.run(bounded())
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
+@pytest.fixture(params=["asyncio", "uvloop", "eager"])
 def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """Run an async function, on each kind of loop."""
     loop_factory(request.param)

@@ -308,6 +308,39 @@ async def test_coroutine_hook_that_awaits_a_shutdown_is_not_waited_for(opened, a
         assert "expire" == other.history[-1]
 
 
+class Immediate(Async):
+    """A coroutine hook that runs to its end without an await of its own first."""
+
+    async def on_complete(self):
+        await self.doing()
+
+
+async def test_first_await_of_a_coroutine_hook_may_be_a_shutdown(opened):
+    """The shutdown knows the hook's task, also if that is an eager task, which runs before it is returned."""
+    async with opened() as purgatory, asyncio.timeout(20):
+        operation = Immediate(complete=functools.partial(purgatory.shutdown, timeout_ms=50_000))
+        purgatory.start(operation, ["k"])
+        operation.ready = True
+        purgatory.check_and_complete("k")
+        await until(lambda: not purgatory.waiting)
+        assert purgatory.is_closed
+
+
+async def test_coroutine_hook_never_runs_inside_the_check(purgatory):
+    """It runs after the check that completed the operation has returned, with no lock held, also in an eager task."""
+    ran = []
+
+    async def complete():
+        ran.append(1)
+
+    operation = Immediate(complete=complete)
+    purgatory.start(operation, ["k"])
+    operation.ready = True
+    purgatory.check_and_complete("k")
+    assert [] == ran
+    await until(lambda: ran)
+
+
 async def test_coroutine_hook_behind_a_decorator_is_awaited(purgatory):
     """A coroutine hook that a plain function wraps is found, and runs."""
 
