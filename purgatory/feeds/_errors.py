@@ -35,6 +35,21 @@ class FeedGap(FeedError, LookupError):
         self.position = position
 
 
+class Gone(FeedGap):
+    """This worker cannot say that its state includes ``position`` of the feed ``name``, or what came after it.
+
+    The event was lost, and another one may be in its place. Or it is of an earlier epoch, or older than what this
+    worker remembers. A client that has the position has to begin again. For a web service that is status 410.
+    """
+
+    def __init__(self, name: str, position: Position, why: str) -> None:
+        super(FeedGap, self).__init__(
+            f"position {position} of feed {name!r} is gone: {why}; begin again without a position"
+        )
+        self.name = name
+        self.position = position
+
+
 class FollowingEnded(FeedError, RuntimeError):
     """The ``follow`` block of the feed ``name`` is not open, so nothing is applied here."""
 

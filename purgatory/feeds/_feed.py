@@ -107,6 +107,7 @@ class Feed(FeedBase):
         apply: Apply,
         *,
         reload: Reload | None = None,
+        history: int = 0,
         on_error: Literal["skip", "stop"] = "skip",
         start_timeout_ms: int = 10_000,
         slice_size: int = 512,
@@ -127,6 +128,9 @@ class Feed(FeedBase):
                 an event that the state already includes. Without ``reload``, a worker begins with the next event, also
                 after a restart: it does not apply what was published before. A gap then ends the following with
                 :class:`~purgatory.feeds.FeedGap`.
+            history: begin with the last so many events, or with all if the feed has fewer. In a Kafka topic, this is
+                the number per partition. ``reload`` is then called with the position before these events, at the start
+                and after each gap. So it has to reset what ``apply`` has changed. It may return a later position.
             on_error: what happens if ``apply`` raises. ``"skip"`` logs and counts it and goes on with the next event.
                 ``"stop"`` ends the following with that exception.
             start_timeout_ms: how long to wait for the server at the start. After this time no further attempt begins.
@@ -136,7 +140,7 @@ class Feed(FeedBase):
         Raises:
             InvalidSetting: an argument that cannot work.
         """
-        settings = Settings(apply, reload, on_error, start_timeout_ms, slice_size)
+        settings = Settings(apply, reload, on_error, start_timeout_ms, slice_size, history)
         if not isinstance(purgatory, (AsyncPurgatory, DelayedOperationPurgatory)):
             raise InvalidSetting("purgatory", purgatory, "an AsyncPurgatory or a DelayedOperationPurgatory")
         return Following(self, purgatory, settings)

@@ -8,14 +8,17 @@ lost its last events and accepted others:
     before the failover    7-1-aa  7-2-bb  7-3-cc        a worker has applied 7-3-cc
     after it               7-1-aa  7-2-bb  7-3-dd  ...   the worker asks for 7-3-cc, finds 7-3-dd, and reports a gap
 
-Positions are ordered by epoch and offset. Everything here is immutable, and any thread may use it.
+Two positions are equal if their marks are, too. Positions are ordered by epoch and offset, and two events with one
+offset have no order. An order says nothing about an event that a server has lost. So a worker compares a client's
+position with the marks of what it has applied (``_marks``). Everything here is immutable, and any thread may use it.
 """
 
 from __future__ import annotations
 
 import abc
 import re
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import attrs
 
@@ -30,8 +33,9 @@ class Position(abc.ABC):
 
     ``str(position)`` is its text, and ``feed.position(text)`` reads it.
 
-    ``one >= other`` means that a worker that has applied everything up to ``one`` has applied ``other`` too. The order
-    may be partial: of two positions of a Kafka topic with several partitions, neither may be greater.
+    ``one >= other`` means that a worker that has applied everything up to ``one`` has applied ``other`` too, if the
+    server has lost neither. The order is partial: of two events with one offset neither is greater, and of two
+    positions of a Kafka topic with several partitions neither may be.
     """
 
     __slots__ = ()
@@ -56,14 +60,38 @@ class Position(abc.ABC):
     def event_count(self) -> int:
         """How many events this position includes, within its epoch. For graphs: it grows with each event."""
 
+    @abc.abstractmethod
+    def places(self) -> Sequence[Place]:
+        """Up to where this position includes each ordered log of the feed: a place per log that it names."""
+
+    def after(self, events: Sequence[Event]) -> Position:
+        """The position of a worker that was here and has applied these events."""
+        return events[-1].position
+
     def __le__(self, other: object) -> bool:
         return other.__ge__(self) if isinstance(other, Position) else NotImplemented
 
     def __gt__(self, other: object) -> bool:
-        return self >= other and self != other if isinstance(other, Position) else NotImplemented
+        return self >= other and not other >= self if isinstance(other, Position) else NotImplemented
 
     def __lt__(self, other: object) -> bool:
-        return self <= other and self != other if isinstance(other, Position) else NotImplemented
+        return self <= other and not other <= self if isinstance(other, Position) else NotImplemented
+
+
+class Place(NamedTuple):
+    """A place in one ordered log: an event, and all before it.
+
+    Attributes:
+        log: the number of the log. A feed with one order has log 0. A Kafka topic has one per partition.
+        epoch: which incarnation of the log. A later one is greater.
+        offset: the number of the event, from 1. 0 is before the first.
+        mark: tells the event from another at this offset. 0 if it is not known.
+    """
+
+    log: int
+    epoch: int
+    offset: int
+    mark: int
 
 
 @attrs.frozen(order=False)
@@ -83,12 +111,14 @@ class LogPosition(Position):
 
     epoch: int
     offset: int
-    mark: int = attrs.field(default=0, eq=False)
+    mark: int = 0
 
     def __ge__(self, other: object) -> bool:
         if not isinstance(other, LogPosition):
             return NotImplemented
-        return self.epoch > other.epoch or (self.epoch == other.epoch and self.offset >= other.offset)
+        if self.epoch != other.epoch or self.offset != other.offset:
+            return (self.epoch, self.offset) > (other.epoch, other.offset)
+        return is_same(self.mark, other.mark)
 
     def __str__(self) -> str:
         return f"{self.epoch}-{self.offset}-{self.mark:x}"
@@ -104,16 +134,25 @@ class LogPosition(Position):
         """How many events this position includes, within its epoch."""
         return self.offset
 
+    def places(self) -> Sequence[Place]:
+        """Its place in the one log."""
+        return (Place(0, self.epoch, self.offset, self.mark),)
+
     @classmethod
     def parse(cls, text: str) -> Self | None:
         """The position with this text, or None if it is not the text of one."""
-        found = _TEXT.fullmatch(text)
-        return None if found is None else cls(int(found[1]), int(found[2]), int(found[3], 16))
+        match = _TEXT.fullmatch(text)
+        return None if match is None else cls(int(match[1]), int(match[2]), int(match[3], 16))
 
 
 def mark_of(published_ns: int) -> int:
     """The mark of an event that was published at this time. Never 0."""
     return published_ns & 0xFFFF_FFFF or 1
+
+
+def is_same(mark: int, other: int) -> bool:
+    """Whether two marks can be of one event: they are equal, or one is not known."""
+    return mark == other or not mark or not other
 
 
 @attrs.frozen
@@ -145,7 +184,7 @@ class Event:
     Attributes:
         key: what the event is about.
         value: its content.
-        position: where in the feed it is.
+        position: where in the feed it is, as its ``publish`` returned it. It names one ordered log.
         id: the id that it was published with, or None.
         published_ns: the publisher's time in nanoseconds since 1970.
         context: what a tracer of the publisher wanted carried here, or None.

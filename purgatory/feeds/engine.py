@@ -31,7 +31,7 @@ from purgatory.feeds._errors import (
     PublishUncertain,
     UnsupportedServer,
 )
-from purgatory.feeds._values import Event, LogPosition, NewEvent, Position, mark_of
+from purgatory.feeds._values import Event, LogPosition, NewEvent, Place, Position, is_same, mark_of
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -45,6 +45,7 @@ __all__ = [
     "Gap",
     "LogPosition",
     "NewEvent",
+    "Place",
     "Position",
     "PublishRejected",
     "PublishUncertain",
@@ -52,6 +53,7 @@ __all__ = [
     "Reader",
     "UnsupportedServer",
     "check_contiguous",
+    "is_same",
     "mark_of",
 ]
 
@@ -106,8 +108,21 @@ class Reader(Connection):
         """
 
     @abc.abstractmethod
+    async def before_last(self, count: int) -> Position:
+        """The position before the last ``count`` events, or before the first of those that the server has.
+
+        Its mark is 0 if the server does not have that event any more.
+
+        Raises:
+            Disconnected: the connection was lost.
+        """
+
+    @abc.abstractmethod
     async def resume(self, after: Position) -> Position | None:
-        """Read on after a position. The server must have that event, unless it is the end of an empty stream.
+        """Read on after a position.
+
+        The server must have that event. Otherwise nothing may be missing: the event is directly before the first one
+        that the server has, or the end of a stream without events.
 
         Returns:
             The whole position, if ``after`` is only a part of it. None if it is ``after``.

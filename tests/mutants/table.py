@@ -48,8 +48,10 @@ OUTBOX = "purgatory/feeds/_outbox.py"
 FOLLOWING = "purgatory/feeds/_following/block.py"
 FEED_THREADS = "purgatory/feeds/_following/threads.py"
 ENGINE = "purgatory/feeds/engine.py"
+MARKS = "purgatory/feeds/_marks.py"
 
 T_FEEDS = "tests/unit/feeds/test_feeds.py::"
+T_MARKS = "tests/unit/feeds/test_marks.py::"
 T_FOLLOWING = "tests/unit/feeds/test_following.py::"
 T_PROMISES = "tests/unit/feeds/test_promises.py::"
 T_READING = "tests/unit/feeds/test_reading.py::"
@@ -777,6 +779,48 @@ MUTANTS = (
     ),
     # -- feeds
     Mutant(
+        "applied tells a lost event from the one that has its offset",
+        MARKS,
+        "        if mark != place.mark:\n",
+        "        if False:\n",
+        T_MARKS + "test_event_that_has_the_offset_of_a_lost_one_is_not_taken_for_it",
+    ),
+    Mutant(
+        "a position of an earlier epoch is gone",
+        MARKS,
+        "        if place.epoch < log.epoch:\n",
+        "        if False:\n",
+        T_MARKS + "test_event_that_is_not_proven_is_gone",
+    ),
+    Mutant(
+        "a position that is older than the marks is gone",
+        MARKS,
+        "        if mark is None:\n",
+        "        if mark is None:\n            return True\n        if False:\n",
+        T_MARKS + "test_event_that_is_not_proven_is_gone",
+    ),
+    Mutant(
+        "a wait for a lost event ends when another one takes its place",
+        FOLLOWING,
+        "                future.set_exception(gone)\n",
+        "                del gone\n",
+        T_MARKS + "test_wait_for_a_lost_event_ends_when_another_one_takes_its_place",
+    ),
+    Mutant(
+        "marks are part of equality",
+        "purgatory/feeds/_values.py",
+        "    mark: int = 0\n\n    def __ge__",
+        "    mark: int = attrs.field(default=0, eq=False)\n\n    def __ge__",
+        T_FEEDS + "test_positions_are_ordered_by_epoch_and_offset",
+    ),
+    Mutant(
+        "history begins with the last events",
+        READING,
+        "_within_s(_ANSWER_S, give_up_s)) if history else noted",
+        "_within_s(_ANSWER_S, give_up_s)) if False else noted",
+        "tests/unit/feeds/test_memory.py::TestMemoryFeed::test_worker_begins_with_the_last_events",
+    ),
+    Mutant(
         "a worker reads on from its position after a lost connection",
         READING,
         "        if self._has_state and self.position is not None:\n",
@@ -835,7 +879,7 @@ MUTANTS = (
     Mutant(
         "the end is noted before the state is read",
         READING,
-        "position = noted if included is None else included",
+        "position = begin if included is None else included",
         "position = await _in_time(reader.end()) if included is None else included",
         T_FOLLOWING + "test_event_during_the_reload_is_not_missed",
     ),

@@ -20,6 +20,7 @@ from tests.support import PATIENCE_S, Waiting
 ARGUMENTS = {
     "AddressUnusable": ("127.0.0.1", 80, OSError(13, "Permission denied")),
     "FeedGap": ("inbox", LogPosition(7, 3, 1), "it was emptied", "pass reload="),
+    "Gone": ("inbox", LogPosition(7, 3, 1), "another event is in its place"),
     "HookRaised": ({("p", "on_complete"): 1}, ValueError("x")),
     "IncompleteJournal": ([], ["a.parquet"]),
     "InvalidOperation": (3, "it is no DelayedOperation"),

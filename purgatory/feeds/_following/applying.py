@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from purgatory.aio import AsyncPurgatory
     from purgatory.feeds._counters import Counters
     from purgatory.feeds._following.settings import Settings
-    from purgatory.feeds._values import Event, Position
+    from purgatory.feeds._values import Event
 
     #: Keys that are checked together, and the trace that their events carried.
     Chunk: TypeAlias = tuple[str | None, list[Hashable]]
@@ -62,8 +62,8 @@ class Applying:
         purgatory: where keys are checked.
         settings: ``apply``, what happens if it raises, and the size of a slice.
         counters: the feed's.
-        set_position: is called with the position that was applied, and the number of events left of the batch.
-        keys_checked: is called when the keys of a slice have been checked.
+        applied: is called with the events of a slice that were applied, and the number of those left of the batch.
+        keys_checked: is called with them when their keys have been checked.
     """
 
     def __init__(
@@ -73,15 +73,15 @@ class Applying:
         settings: Settings,
         counters: Counters,
         *,
-        set_position: Callable[[Position, int], None],
-        keys_checked: Callable[[], None],
+        applied: Callable[[Sequence[Event], int], None],
+        keys_checked: Callable[[Sequence[Event]], None],
     ) -> None:
         self._name = name
         self._core = purgatory if isinstance(purgatory, DelayedOperationPurgatory) else purgatory.purgatory
         self._check_all = purgatory.check_and_complete_all
         self._settings = settings
         self._counters = counters
-        self._set_position = set_position
+        self._applied = applied
         self._keys_checked = keys_checked
 
     async def apply(self, events: Sequence[Event]) -> None:
@@ -120,11 +120,11 @@ class Applying:
             if done > start:
                 self._counters.add("applied", done - start - skipped)
                 self._counters.add("skipped", skipped)
-                self._set_position(events[done - 1].position, len(events) - done)
-            await self._check(_chunks(keys))
+                self._applied(events[start:done], len(events) - done)
+            await self._check(_chunks(keys), events[start:done])
         return done
 
-    async def _check(self, chunks: deque[Chunk]) -> None:
+    async def _check(self, chunks: deque[Chunk], events: Sequence[Event]) -> None:
         """Check keys, some at a time. If this is cancelled, the rest is checked at once."""
         give_up_s = time.perf_counter() + SLICE_S
         try:
@@ -137,7 +137,7 @@ class Applying:
         finally:
             for context, chunk in chunks:
                 _traced(context, self._check_all, chunk)
-            self._keys_checked()
+            self._keys_checked(events)
 
     async def check_everything(self) -> None:
         """Check every parked operation, once each: the whole state may have changed. If cancelled, the rest at once."""

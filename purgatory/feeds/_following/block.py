@@ -21,7 +21,7 @@ from purgatory import DelayedOperationPurgatory, WrongLoop
 from purgatory._core.errors import checked_int
 from purgatory._core.log import log
 from purgatory.feeds._connections import is_cancelled
-from purgatory.feeds._errors import FollowingEnded, InvalidPosition, NotApplied
+from purgatory.feeds._errors import FollowingEnded, Gone, InvalidPosition, NotApplied
 from purgatory.feeds._following.applying import Stopped
 from purgatory.feeds._following.reading import Progress, Reading
 
@@ -95,6 +95,8 @@ class Following(Progress):
     async def applied(self, position: Position, *, timeout_ms: int = 5_000) -> None:
         """Wait until this worker has applied everything up to a position, and has checked the keys.
 
+        It returns only if the event of the position itself is in the state, and not another one in its place.
+
         On a loop, a key with very many waits is checked in slices, of which the last ones may come a moment later.
 
         Args:
@@ -103,6 +105,8 @@ class Following(Progress):
 
         Raises:
             NotApplied: the time was up first. It is a ``TimeoutError``.
+            Gone: the feed has lost the event, or this worker cannot know whether its state includes it, because the
+                position is older than the last 65,536 events that it has applied.
             FollowingEnded: the block is not open, or was left meanwhile.
             FeedGap: the following has ended by a gap. Any other error that ended it is raised here, too.
             InvalidPosition: it is not a position of this kind of feed.
@@ -254,8 +258,13 @@ class Following(Progress):
     def _wake(self) -> None:
         """The position has moved."""
         for future, position in self._waiting.items():
-            if not future.done() and self._reading.has_applied(position):
-                future.set_result(None)
+            if future.done():
+                continue
+            try:
+                if self._reading.has_applied(position):
+                    future.set_result(None)
+            except Gone as gone:
+                future.set_exception(gone)
 
     def _check_open(self) -> asyncio.AbstractEventLoop:
         self._raise_error()

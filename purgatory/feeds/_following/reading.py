@@ -1,6 +1,6 @@
 """Reading a feed for one worker: from its position, through lost connections, and over gaps.
 
-    open a reader ---- no state yet:  note the end, reload, resume, check every parked operation
+    open a reader ---- no state yet:  note where to begin, reload, resume, check every parked operation
          |        `--- otherwise:     resume at the position
          v
     read a batch, apply it, read the next, ...
@@ -29,6 +29,7 @@ from purgatory._core.log import log, throttle
 from purgatory.feeds._connections import OPEN_S, Backoff, close_in_time, is_cancelled
 from purgatory.feeds._errors import Disconnected, FeedGap, FeedUnavailable, Gap, InvalidPosition
 from purgatory.feeds._following.applying import Applying
+from purgatory.feeds._marks import Marks
 
 if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory
@@ -83,10 +84,10 @@ class Reading:
             purgatory,
             settings,
             feed._counters,
-            set_position=self._set_position,
+            applied=self._applied,
             keys_checked=self._keys_checked,
         )
-        self._checked: Position | None = None  # up to which event the keys were checked
+        self._marks = Marks(feed.name)  # of the events whose keys were checked
         self._reader: Reader | None = None
         self._backoff = Backoff()
         self._batch = _FIRST_BATCH
@@ -193,26 +194,28 @@ class Reading:
 
     async def _get_state(self, reader: Reader, give_up_s: float) -> None:
         """Get the state and its position, and check every operation against it."""
-        noted = await _in_time(reader.end(), _within_s(_ANSWER_S, give_up_s))
-        included = None if self._settings.reload is None else await self._reload(self._settings.reload)
-        position = noted if included is None else included
+        noted, history = await _in_time(reader.end(), _within_s(_ANSWER_S, give_up_s)), self._settings.history
+        begin = await _in_time(reader.before_last(history), _within_s(_ANSWER_S, give_up_s)) if history else noted
+        included = None if self._settings.reload is None else await self._reload(self._settings.reload, begin)
+        position = begin if included is None else included
         self._check_left()
         whole = await _in_time(reader.resume(position), reader.resume_s)
         self._check_left()
         position = position if whole is None else whole
         self._has_state = True
         self._left_on_server = position.events_until(noted) or 0
-        self._set_position(position, 0)
+        self.position, self.lag_events = position, self._left_on_server
         if position >= noted:
             self.behind_since_s = None
         await self._applying.check_everything()
-        self._keys_checked()
+        self._marks.begin(position)
+        self._on_keys_checked()
 
-    async def _reload(self, reload: Callable[[], Any]) -> Position | None:
+    async def _reload(self, reload: Callable[..., Any], begin: Position) -> Position | None:
         """Call ``reload``. After the start, an error of it is like a lost connection: wait and try again."""
         feed = self._feed
         try:
-            found = reload()
+            found = reload(begin) if self._settings.history else reload()
             if inspect.isawaitable(found):
                 found = await found
         except (Exception, asyncio.CancelledError) as error:
@@ -259,19 +262,25 @@ class Reading:
             self.behind_since_s = None
 
     def has_applied(self, position: Position) -> bool:
-        """Whether everything up to a position is in the state, and its keys were checked. Never during a gap."""
-        return self._has_state and self._checked is not None and self._checked >= position
+        """Whether everything up to a position is in the state, and its keys were checked. Never during a gap.
+
+        Raises:
+            Gone: it is not, and will not be, or this worker cannot know that.
+        """
+        return self._has_state and self._marks.includes(position)
 
     # -- its parts
 
-    def _set_position(self, position: Position, left: int) -> None:
-        """The worker has applied everything up to a position. ``left`` events of the batch are still to be applied."""
-        self.position = position
+    def _applied(self, events: Sequence[Event], left: int) -> None:
+        """The worker has applied these events. ``left`` events of the batch are still to be applied."""
+        assert self.position is not None
+        self.position = self.position.after(events)
         self.lag_events = self._left_on_server + left
 
-    def _keys_checked(self) -> None:
-        """The keys of everything up to the position were checked."""
-        self._checked = self.position
+    def _keys_checked(self, events: Sequence[Event]) -> None:
+        """The keys of these events were checked."""
+        for event in events:
+            self._marks.add(event.position)
         self._on_keys_checked()
 
     def _size_next_batch(self, events: Sequence[Event], most: int, *, is_full: bool) -> None:
@@ -307,7 +316,7 @@ class Reading:
         if self._gaps >= _MOST_GAPS:
             hint = "have reload return a position that the feed still has, or None"
             raise FeedGap(feed.name, position, str(gap), hint) from gap
-        self._has_state, self._checked = False, None
+        self._has_state = False
         return self._backoff.next_delay_s() if self._gaps > 1 else 0.0
 
     async def _drop_reader(self) -> None:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from purgatory.feeds._values import Event, Position
 
     Apply: TypeAlias = Callable[[Event], Iterable[Hashable]]
-    Reload: TypeAlias = Callable[[], Position | Awaitable[Position | None] | None]
+    #: With ``history=`` it takes the position where the worker begins.
+    Reload: TypeAlias = Callable[..., Position | Awaitable[Position | None] | None]
 
 
 @attrs.frozen
@@ -29,13 +30,15 @@ class Settings:
     on_error: Literal["skip", "stop"]
     start_timeout_ms: int
     slice_size: int
+    history: int = 0
 
     def __attrs_post_init__(self) -> None:
         if not callable(self.apply) or inspect.iscoroutinefunction(self.apply):
             raise InvalidSetting("apply", self.apply, "a plain function that takes an event")
         if self.reload is not None and not callable(self.reload):
-            raise InvalidSetting("reload", self.reload, "a function without arguments, or None")
+            raise InvalidSetting("reload", self.reload, "a function, or None")
         if self.on_error not in {"skip", "stop"}:
             raise InvalidSetting("on_error", self.on_error, "'skip' or 'stop'")
         checked_int("start_timeout_ms", self.start_timeout_ms, 0)
         checked_int("slice_size", self.slice_size, 1)
+        checked_int("history", self.history, 0)

@@ -112,8 +112,9 @@ return answers
 """
 )
 
-#: Answers the last id, and the last entry. A stream that does not exist is made, without an entry.
-END: Final = Script(
+#: ARGV: the greatest epoch that was seen, and a count. Answers the id before the last so many entries, and the entry
+#: with this id. The entries after the id have no hole. A stream that does not exist is made, without an entry.
+BEFORE_LAST: Final = Script(
     _FIND_END
     + """
 local last = epoch .. '-' .. string.format('%.0f', offset)
@@ -121,6 +122,19 @@ if redis.call('EXISTS', stream) == 0 then
     redis.call('XADD', stream, last, 'event', '')
     redis.call('XDEL', stream, last)
 end
-return {last, redis.call('XREVRANGE', stream, '+', '-', 'COUNT', 1)}
+local info, first, begin = redis.call('XINFO', 'STREAM', stream), offset + 1, offset - tonumber(ARGV[2])
+for i = 1, #info, 2 do
+    if info[i] == 'first-entry' and info[i + 1] then first = tonumber(string.match(info[i + 1][1], '-(%d+)')) end
+end
+if redis.call('XLEN', stream) ~= offset - first + 1 then -- somebody has removed entries: begin after the last hole
+    local entries, next = redis.call('XREVRANGE', stream, '+', '-', 'COUNT', ARGV[2]), offset
+    for i = 1, #entries do
+        if string.match(entries[i][1], '-(%d+)') ~= string.format('%.0f', next) then break end
+        next = next - 1
+    end
+    begin = math.max(begin, next)
+end
+local place = epoch .. '-' .. string.format('%.0f', math.max(begin, first - 1))
+return {place, redis.call('XRANGE', stream, place, place)}
 """
 )

@@ -24,7 +24,18 @@ from typing import TYPE_CHECKING
 
 from purgatory._core.errors import checked_int
 from purgatory.feeds._feed import Feed
-from purgatory.feeds.engine import Disconnected, Event, Gap, LogPosition, NewEvent, Position, Publisher, Reader, mark_of
+from purgatory.feeds.engine import (
+    Disconnected,
+    Event,
+    Gap,
+    LogPosition,
+    NewEvent,
+    Position,
+    Publisher,
+    Reader,
+    is_same,
+    mark_of,
+)
 from timer._fork import new_lock
 
 if TYPE_CHECKING:
@@ -95,7 +106,9 @@ class MemoryFeed(Feed):
         """Lose the last ``count`` events and every connection. The next events get their offsets."""
         with self._lock:
             for _ in range(count):
-                self._events.pop()
+                lost = self._events.pop()
+                if lost.id is not None:
+                    self._ids.pop(lost.id, None)
             last = self._events[-1].position if self._events else LogPosition(self._end.epoch, self._end.offset - count)
             assert isinstance(last, LogPosition)
             self._end = last
@@ -135,16 +148,28 @@ class MemoryFeed(Feed):
         return here
 
     def _verify(self, position: LogPosition) -> None:
-        """See that the last event up to a position is there.
+        """See that the event at a position is there, or that nothing is missing without it.
 
         Raises:
-            Gap: it is not.
+            Gap: it is not so.
         """
-        if position.offset > 0 and (position.mark or position != self._end):
-            found = self._after(LogPosition(position.epoch, position.offset - 1), 1)
-            if [str(event.position) for event in found] != [str(position)]:
-                raise Gap(f"it has another event at offset {position.offset}, or none")
-        self._after(position, 1)
+        self._after(position, 1)  # the next event is there, or none has been published
+        with self._lock:
+            is_there = self._end.offset - position.offset < len(self._events)
+            place = len(self._events) - 1 - (self._end.offset - position.offset)
+            mark = self._events[place].position.places()[0].mark if is_there else 0
+        if not is_same(mark, position.mark) or (position.mark and not mark):
+            raise Gap(f"it has another event at offset {position.offset}, or none")
+
+    def _before_last(self, count: int) -> LogPosition:
+        """The position before the last events."""
+        with self._lock:
+            end, kept = self._end, len(self._events)
+            if count < kept:
+                position = self._events[kept - 1 - count].position
+                assert isinstance(position, LogPosition)
+                return position
+            return LogPosition(end.epoch, end.offset - kept)
 
     def _after(self, position: LogPosition, most: int) -> list[Event]:
         """The next events.
@@ -219,6 +244,11 @@ class MemoryReader(_Connection, Reader):
         """The position of the last event."""
         self.check()
         return self._feed._end
+
+    async def before_last(self, count: int) -> Position:
+        """The position before the last events."""
+        self.check()
+        return self._feed._before_last(count)
 
     async def resume(self, after: Position) -> None:
         """Read on after a position."""

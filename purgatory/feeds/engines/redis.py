@@ -46,7 +46,7 @@ from purgatory.feeds.engine import (
     UnsupportedServer,
     mark_of,
 )
-from purgatory.feeds.engines._redis_entries import END, PUBLISH, is_event, mark_in, packed, unpacked
+from purgatory.feeds.engines._redis_entries import BEFORE_LAST, PUBLISH, is_event, mark_in, packed, unpacked
 
 if TYPE_CHECKING:
     from purgatory.feeds.engine import Answer
@@ -245,11 +245,15 @@ class RedisReader(_Connection, Reader):
 
     async def end(self) -> Position:
         """The position of the last event. The stream is made if there is none."""
-        last, entries = self._checked(await self._run(END, [self._stream], [self._feed._seen_epoch]))
-        epoch, offset = _numbers(last)
+        return await self.before_last(0)
+
+    async def before_last(self, count: int) -> Position:
+        """The position before the last events. The stream is made if there is none."""
+        arguments = [self._feed._seen_epoch, count]
+        place, entries = self._checked(await self._run(BEFORE_LAST, [self._stream], arguments))
+        epoch, offset = _numbers(place)
         self._feed._seen_epoch = max(self._feed._seen_epoch, epoch)
-        is_there = bool(entries) and entries[0][0] == last
-        return LogPosition(epoch, offset, mark_in(self._data(entries[0])) if is_there else 0)
+        return LogPosition(epoch, offset, mark_in(self._data(entries[0])) if entries else 0)
 
     async def resume(self, after: Position) -> None:
         """Read on after a position."""
@@ -279,13 +283,13 @@ class RedisReader(_Connection, Reader):
         return events
 
     async def _verify(self, position: LogPosition) -> None:
-        """See that the event at a position is there, and that the stream goes on from it.
+        """See that the event at a position is there, or that nothing is missing without it. Likewise the last event.
 
         Raises:
             Gap: it is not so.
         """
         place = b"%d-%d" % (position.epoch, position.offset)
-        info, found = await self._ask((b"XINFO", b"STREAM", self._stream), (b"XRANGE", self._stream, place, place))
+        info, entries = await self._ask((b"XINFO", b"STREAM", self._stream), (b"XRANGE", self._stream, place, place))
         if isinstance(info, ResponseError) and "no such key" in str(info):
             raise Gap("the stream was deleted")
         about = dict(zip(*[iter(self._checked(info))] * 2, strict=True))
@@ -294,10 +298,15 @@ class RedisReader(_Connection, Reader):
             raise Gap(f"the epoch is {epoch} now")
         if offset < position.offset:
             raise Gap(f"the stream ends at offset {offset}")
-        is_start = position.offset == 0 or (position.mark == 0 and offset == position.offset)
-        if not self._checked(found) and not is_start:
-            raise Gap("the event was removed from the stream")
-        self._check_mark(position, found)
+        last = about[b"last-entry"]
+        if offset > position.offset and (last is None or _numbers(last[0])[1] != offset):
+            raise Gap(f"the last event, at offset {offset}, was removed from the stream")
+        if not self._checked(entries):
+            first = about[b"first-entry"]
+            begin = offset if first is None else _numbers(first[0])[1] - 1
+            if position.offset != begin or position.mark:
+                raise Gap("the event was removed from the stream")
+        self._check_mark(position, entries)
 
     def _check_mark(self, position: LogPosition, found: Sequence[Any]) -> None:
         """See that what was found at a position, if anything, is the event of that position."""

@@ -17,13 +17,19 @@ from tests.support.feeds import Scripted, Worker
 
 
 def test_positions_are_ordered_by_epoch_and_offset():
-    """The mark tells two histories apart, and is not part of the order."""
+    """The mark tells two events at one offset apart. They have no order. A mark of 0 is not known."""
     one, other, next_epoch = LogPosition(7, 3, 1), LogPosition(7, 4, 0), LogPosition(8, 0)
 
     assert one < other < next_epoch
     assert next_epoch > other >= LogPosition(7, 4, 9) >= other
     assert one != other
-    assert {one} == {one, LogPosition(7, 3, 2)}
+    another = LogPosition(7, 3, 2)
+    assert 2 == len({one, another})
+    assert not any((one == another, one >= another, one > another, one < another, one <= another))
+    unknown = LogPosition(7, 3)
+    assert one >= unknown >= one
+    assert not one > unknown
+    assert not one < unknown
     assert (1, 0, None) == (one.events_until(other), other.events_until(one), one.events_until(next_epoch))
     with pytest.raises(TypeError):
         assert one < "7-4-0"

@@ -11,7 +11,7 @@ import pytest
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, PurgatoryClosed, WrongLoop
 from purgatory.aio import AsyncPurgatory
-from purgatory.feeds import FeedGap, FollowingEnded, InvalidKeys, MemoryFeed, NotApplied
+from purgatory.feeds import FeedGap, FollowingEnded, Gone, InvalidKeys, MemoryFeed, NotApplied
 from purgatory.feeds._following import applying
 from purgatory.feeds.engines.memory import MemoryReader
 from tests.support import PATIENCE_S, eventually
@@ -362,14 +362,15 @@ async def test_waits_end_with_the_block(feed):
 
 
 async def test_wait_for_a_position_has_a_timeout(worker):
-    """The error has the position and the time, and is a TimeoutError. Positions of an earlier history are applied."""
+    """The error has the position and the time, and is a TimeoutError. An earlier epoch is gone at once."""
     position = await worker.feed.publish("key", b"1")
     with pytest.raises(NotApplied, match="10 ms") as raised:
         await worker.following.applied(later(position), timeout_ms=10)
     assert isinstance(raised.value, TimeoutError)
     with pytest.raises(InvalidSetting):
         await worker.following.applied(later(position), timeout_ms=-1)
-    await worker.following.applied(type(position)(position.epoch - 1, 99))
+    with pytest.raises(Gone, match="the epoch is"):
+        await worker.following.applied(type(position)(position.epoch - 1, 99))
 
 
 async def test_cancelled_start_leaves_nothing(feed):

@@ -5,20 +5,25 @@ A topic has one order per partition. So a position is a vector, and the order of
     3-beef.7-cafe     three events of partition 0, the last with the mark beef, and seven of partition 1
     _.8-f00d          eight events of partition 1, as a publish answers, which knows of no other partition
 
-The first contains neither the second nor is contained in it. ``4-aaaa.8-f00d`` contains both.
+The first contains neither the second nor is contained in it. ``4-aaaa.8-f00d`` contains both. An event has the position
+that its publish was answered with, so it is the same at every worker. A worker's own position names all partitions.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Final
 
 import attrs
 
-from purgatory.feeds.engine import Position
+from purgatory.feeds.engine import Place, Position, is_same
 
 if TYPE_CHECKING:
     from typing import Self
+
+    from purgatory.feeds.engine import Event
 
 _PART: Final = r"(?:_|[0-9]{1,18}-[0-9a-f]{1,8})"
 _TEXT: Final = re.compile(rf"{_PART}(?:\.{_PART})*")
@@ -38,7 +43,7 @@ class KafkaPosition(Position):
     """
 
     offsets: tuple[int | None, ...]
-    marks: tuple[int, ...] = attrs.field(eq=False)
+    marks: tuple[int, ...]
 
     @classmethod
     def start(cls, count: int) -> Self:
@@ -65,15 +70,15 @@ class KafkaPosition(Position):
     def __ge__(self, other: object) -> bool:
         if not isinstance(other, KafkaPosition):
             return NotImplemented
-        mine = self.offsets + (None,) * (len(other.offsets) - len(self.offsets))
+        pairs = zip_longest(self._parts(), other._parts(), fillvalue=(None, 0))
         return all(
-            theirs is None or (ours is not None and ours >= theirs)
-            for ours, theirs in zip(mine, other.offsets, strict=False)
+            theirs is None
+            or (ours is not None and (ours > theirs or (ours == theirs and is_same(our_mark, their_mark))))
+            for (ours, our_mark), (theirs, their_mark) in pairs
         )
 
     def __str__(self) -> str:
-        parts = zip(self.offsets, self.marks, strict=True)
-        return ".".join(_UNKNOWN if offset is None else f"{offset}-{mark:x}" for offset, mark in parts)
+        return ".".join(_UNKNOWN if offset is None else f"{offset}-{mark:x}" for offset, mark in self._parts())
 
     def events_until(self, end: Position) -> int | None:
         """How many events come after this position, up to ``end``. None if a partition is not known."""
@@ -86,6 +91,24 @@ class KafkaPosition(Position):
         """How many events this position includes: the sum over the partitions that are known."""
         return sum(offset or 0 for offset in self.offsets)
 
+    def places(self) -> Sequence[Place]:
+        """Its place in each partition that it names. The number of a partition's events is the offset of the last."""
+        return [
+            Place(partition, 0, offset, mark)
+            for partition, (offset, mark) in enumerate(self._parts())
+            if offset is not None
+        ]
+
+    def after(self, events: Sequence[Event]) -> KafkaPosition:
+        """The position of a worker that was here and has applied these events."""
+        parts: dict[int, tuple[int | None, int]] = dict(enumerate(self._parts()))
+        for event in events:
+            for partition, _, offset, mark in event.position.places():
+                parts[partition] = offset, mark
+        count = max(parts) + 1  # the topic may have got more partitions
+        offsets, marks = zip(*(parts.get(partition, (None, 0)) for partition in range(count)), strict=True)
+        return KafkaPosition(offsets, marks)
+
     def completed(self, other: KafkaPosition) -> tuple[list[int], list[int]]:
         """Offsets and marks: those of this position, and those of ``other`` for partitions that are not known here."""
         offsets, marks = [offset or 0 for offset in other.offsets], list(other.marks)
@@ -93,3 +116,6 @@ class KafkaPosition(Position):
             if offset is not None:
                 offsets[partition], marks[partition] = offset, self.marks[partition]
         return offsets, marks
+
+    def _parts(self) -> zip[tuple[int | None, int]]:
+        return zip(self.offsets, self.marks, strict=True)

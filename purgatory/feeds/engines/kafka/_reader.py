@@ -86,11 +86,16 @@ class KafkaReader(Reader):
     async def end(self) -> Position:
         """The position of the last event."""
         with kafka_errors():
-            found = await self._checker.end_offsets(self._parts)
-        offsets = [found[part] for part in self._parts]
-        last = await self._records_before(offsets)
-        marks = [_mark(record) if (record := last.get(number)) else 0 for number in range(len(offsets))]
-        self._noted = KafkaPosition(tuple(offsets), tuple(marks))
+            ends = await self._checker.end_offsets(self._parts)
+        self._noted = await self._position_at([ends[part] for part in self._parts])
+        return self._noted
+
+    async def before_last(self, count: int) -> Position:
+        """The position before the last ``count`` events of each partition."""
+        with kafka_errors():
+            ends = await self._checker.end_offsets(self._parts)
+            starts = await self._checker.beginning_offsets(self._parts)
+        self._noted = await self._position_at([max(starts[part], ends[part] - count) for part in self._parts])
         return self._noted
 
     async def resume(self, after: Position) -> Position:
@@ -111,7 +116,7 @@ class KafkaReader(Reader):
                 await history.read(dict(zip(self._parts, self._offsets, strict=True)), self._feed.keep_ids)
         for part, offset in zip(self._parts, self._offsets, strict=True):
             self._consumer.seek(part, offset)
-        return self._position()
+        return KafkaPosition(tuple(self._offsets), tuple(self._marks))
 
     async def read(self, most: int, wait_s: float) -> Sequence[Event]:
         """The next events."""
@@ -122,21 +127,24 @@ class KafkaReader(Reader):
 
     # -- its parts
 
-    def _position(self) -> KafkaPosition:
-        return KafkaPosition(tuple(self._offsets), tuple(self._marks))
+    async def _position_at(self, offsets: Sequence[int]) -> KafkaPosition:
+        """The position with these offsets, with the marks of the events before them that the servers have."""
+        last = await self._records_before(offsets)
+        marks = [_mark(record) if (record := last.get(number)) else 0 for number in range(len(offsets))]
+        return KafkaPosition(tuple(offsets), tuple(marks))
 
     def _event(self, record: Any) -> Event:
-        """A record as an event. This worker's position moves on to it."""
+        """A record as an event. This worker reads on after it."""
         number = record.partition
         headers = dict(record.headers)
         name = headers.get(ID)
         context = headers.get(CONTEXT)
         self._offsets[number] = record.offset + 1
-        self._marks[number] = _mark(record)
+        self._marks[number] = mark = _mark(record)
         return Event(
             _text(record.key),
             record.value or b"",
-            self._position(),
+            KafkaPosition.of_event(number, len(self._parts), record.offset, mark),
             None if name is None else _text(name),
             _published_ns(record),
             None if context is None else _text(context),

@@ -80,6 +80,15 @@ class PostgresReader(Reader):
         epoch, last, published_ns, _ = row
         return LogPosition(epoch, last, 0 if published_ns is None else mark_of(published_ns))
 
+    async def before_last(self, count: int) -> Position:
+        """The position before the last events."""
+        await self.end()  # which makes the head if there is none
+        row = await self._answer(self._link.row(self._tables.before_last, {"count": count}))
+        if row is None:
+            raise Disconnected("the head of the feed disappeared")
+        epoch, offset, published_ns = row
+        return LogPosition(epoch, offset, 0 if published_ns is None else mark_of(published_ns))
+
     async def resume(self, after: Position) -> None:
         """Read on after a position."""
         assert isinstance(after, LogPosition)
@@ -88,10 +97,9 @@ class PostgresReader(Reader):
             raise Gap("the feed was emptied")
         await self._answer(self._link.execute(_listen(row[3])))
         _, last, rows = await self._read_after(after, 0)
-        # The end of an empty feed has no event. Nor has one whose events were removed with DELETE, and then its mark
-        # is not known.
-        is_there = bool(rows) and rows[0][0] == after.offset
-        if not is_there and after.offset and (after.mark or after.offset != last):
+        # Without an event at the position nothing may be missing: it is the end, or the first event comes next.
+        first = rows[0][0] if rows else last + 1
+        if first != after.offset and (after.mark or first != after.offset + 1):
             raise Gap(f"the event at offset {after.offset} is gone")
         self._position = after
         self._has_all = False

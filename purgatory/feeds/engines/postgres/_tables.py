@@ -99,6 +99,11 @@ _END: Final = """
 SELECT h.epoch, h.last, e.published_ns, 'purgatory_' || h.tableoid
 FROM {head} AS h LEFT JOIN {events} AS e ON e.position = h.last WHERE h.one"""
 
+# The position before the last events, and whether there is an event at it. If not, the first one that is there counts.
+_BEFORE_LAST: Final = """
+SELECT h.epoch, coalesce(e.position, (SELECT min(position) - 1 FROM {events}), h.last), e.published_ns
+FROM {head} AS h LEFT JOIN {events} AS e ON e.position = h.last - %(count)s::bigint WHERE h.one"""
+
 # The last event stays, so that a reader which has applied everything can compare its mark.
 _TRIM: Final = """
 WITH oldest AS MATERIALIZED (SELECT position, published_ns FROM {events} ORDER BY position LIMIT %(step)s)
@@ -143,6 +148,7 @@ class Tables:
         self.name = str(table)
         self.publish = self._with_parameters(_PUBLISH)
         self.read = self._with_parameters(_READ)
+        self.before_last = self._with_parameters(_BEFORE_LAST)
         self.trim = self._with_parameters(_TRIM)
         self.end = self._plain(_END)
         self.look = self._look()
