@@ -818,7 +818,7 @@ MUTANTS = (
         READING,
         "_within_s(_ANSWER_S, give_up_s)) if history else noted",
         "_within_s(_ANSWER_S, give_up_s)) if False else noted",
-        "tests/unit/feeds/test_memory.py::TestMemoryFeed::test_worker_begins_with_the_last_events",
+        T_READING + "test_worker_begins_with_the_last_events_instead_of_the_end",
     ),
     Mutant(
         "a worker reads on from its position after a lost connection",
@@ -900,7 +900,7 @@ MUTANTS = (
     Mutant(
         "an applied event has its keys checked",
         APPLYING,
-        "            await self._check(_chunks(keys))",
+        "            await self._check(_chunks(keys), events[start:done])",
         "            pass",
         T_PROMISES + "test_poll_is_answered_by_its_event",
     ),

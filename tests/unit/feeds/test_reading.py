@@ -165,3 +165,12 @@ async def test_position_is_awaited_on_the_loop_of_the_block(worker):
 
     with pytest.raises(WrongLoop):
         await asyncio.to_thread(elsewhere)
+
+
+@pytest.mark.guarantee("the start is exact")
+async def test_worker_begins_with_the_last_events_instead_of_the_end(feed):
+    """Without a ``reload``, too. An event that is published meanwhile is applied once."""
+    append(feed, b"1", b"2", b"3")
+    async with Worker(feed, history=2) as worker:
+        await worker.publish(b"4")
+        assert [b"2", b"3", b"4"] == worker.state
