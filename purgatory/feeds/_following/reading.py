@@ -202,13 +202,13 @@ class Reading:
         whole = await _in_time(reader.resume(position), reader.resume_s)
         self._check_left()
         position = position if whole is None else whole
-        self._has_state = True
         self._left_on_server = position.events_until(noted) or 0
         self.position, self.lag_events = position, self._left_on_server
         if position >= noted:
             self.behind_since_s = None
         await self._applying.check_everything()
         self._marks.begin(position)
+        self._has_state = True
         self._on_keys_checked()
 
     async def _reload(self, reload: Callable[..., Any], begin: Position) -> Position | None:

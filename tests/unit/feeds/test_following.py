@@ -207,10 +207,9 @@ async def test_poll_whose_event_fell_into_a_gap_is_answered(feed):
         polls = worker.waits(b"lost", *range(30), kind=Slow)
         database.append(b"lost")
         feed.restart()
-        await until(lambda: all(poll.is_completed for poll in polls))
+        await until(lambda: all(poll.is_completed for poll in polls) and worker.following.is_following)
         assert [b"lost"] == worker.state
         assert 1 == feed.statistics().gaps
-        assert worker.following.is_following
 
 
 async def test_every_operation_is_checked_although_the_block_is_left_meanwhile(feed):
