@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Collection, Hashable
 from concurrent.futures import Future, InvalidStateError
 from functools import partial
@@ -52,6 +53,13 @@ def error_of(waiter: ThresholdWait) -> BaseException | None:
     elif error is None and waiter.value is None and waiter.is_completed:
         error = RuntimeError("the waiter was completed by force_complete(), which gives it no value")
     return error
+
+
+def _cancel(reference: weakref.ref[ThresholdWaiter], _: Future[int]) -> None:
+    """Cancel the waiter of a future that is done. A future keeps its callbacks, so a strong one would be a cycle."""
+    waiter = reference()
+    if waiter is not None:
+        waiter.cancel()
 
 
 class ThresholdPurgatory(Numbers, ShutsDown):
@@ -119,7 +127,7 @@ class ThresholdPurgatory(Numbers, ShutsDown):
         future: Future[int] = Future()
         waiter.future = future
         number.park(threshold, partial(self._purgatory.try_complete_else_watch, waiter))
-        future.add_done_callback(lambda _: waiter.cancel())
+        future.add_done_callback(partial(_cancel, weakref.ref(waiter)))
         return future
 
     @property

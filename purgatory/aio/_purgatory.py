@@ -35,7 +35,7 @@ from purgatory.aio._checks import Checks
 from purgatory.aio._shutdown import AsyncShutdown
 from purgatory.aio._timer import LoopTimer
 from purgatory.aio._waiters import Waiters
-from purgatory.aio._waits import NO_ENDS, result_of, taking, until
+from purgatory.aio._waits import NO_ENDS, raise_error_of, result_of, taking, until
 from timer import Timer
 from timer._base import OnError
 
@@ -209,7 +209,7 @@ class AsyncPurgatory(Generic[OperationT]):
             finally:
                 waiters.end_wait(wait)
         if wait.error is not None:
-            raise wait.error
+            raise_error_of(wait)
         outcome = wait.outcome
         assert outcome is not None
         return outcome

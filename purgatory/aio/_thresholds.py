@@ -108,7 +108,10 @@ class AsyncThresholdPurgatory(Numbers):
                 self._waiters.end_wait(wait)
         error = error_of(wait)
         if error is not None:
-            raise error.with_traceback(_origin(error))
+            try:
+                raise error.with_traceback(_origin(error))
+            finally:
+                del error, wait  # the error's traceback holds this frame
         if wait.outcome is Outcome.CANCELLED:
             name = self._purgatory.name
             raise PurgatoryClosed(name) if self._purgatory.is_closed else WaitCancelled(name)

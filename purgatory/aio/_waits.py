@@ -191,10 +191,23 @@ class PurgatoryLike(Protocol):
         """Whether it rejects operations."""
 
 
+def raise_error_of(wait: Wait) -> None:
+    """Raise what the user's function raised, if it did.
+
+    The traceback of the error holds the frame of ``try_complete``, and that frame the wait. So the wait forgets it.
+    """
+    error, wait.error = wait.error, None
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error  # this frame is in the traceback, too
+
+
 def result_of(wait: Taking[ResultT], purgatory: PurgatoryLike, keys: Sequence[Hashable]) -> ResultT:
     """The result of a wait that has ended. Raises the error that explains why there is none."""
     if wait.error is not None:
-        raise wait.error
+        raise_error_of(wait)
     cancelled = wait.outcome is Outcome.CANCELLED
     result = None if cancelled else wait.take()  # the thread that found it gives it back if the wait was cancelled
     if result is not None:
