@@ -34,7 +34,8 @@ class PurgatoryClosed(PurgatoryError, RuntimeError):
 class PurgatoryFull(PurgatoryError, RuntimeError):
     """The purgatory ``name`` has no place for an operation, which is unchanged.
 
-    ``limit`` is its ``max_parked``. ``tenant`` is the operation's tenant, or None if there are no limits by tenant.
+    ``limit`` is the limit that was reached: ``max_parked``, or the places that the tenant may hold now. ``tenant`` is
+    the operation's tenant, or None if there are no limits by tenant.
     """
 
     def __init__(self, name: str, limit: int, tenant: Hashable = None, reason: str | None = None) -> None:

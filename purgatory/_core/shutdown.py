@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Drain = Literal["expire", "cancel", "wait"]
 
+#: The longest timeout, 31 years, as for delays. The time that ends it must fit into a float.
+LONGEST_MS: Final = 10**12
 #: The longest sleep between two tests whether the shutdown is over.
 LONGEST_SLEEP_S: Final = 0.02
 #: How long a shutdown waits for each of its threads at the end.
@@ -66,7 +68,7 @@ class Shutdown:
     def __attrs_post_init__(self) -> None:
         if self._drain not in ("expire", "cancel", "wait"):
             raise InvalidSetting("drain", self._drain, "'expire', 'cancel' or 'wait'")
-        checked_int("timeout_ms", self._timeout_ms, 0)
+        checked_int("timeout_ms", self._timeout_ms, 0, LONGEST_MS)
 
     def run(self) -> Iterator[float]:
         """Settle, and set the report. Yields how many seconds the caller should sleep."""

@@ -83,8 +83,8 @@ class TenantCapacity(Capacity):
         with self._lock:
             self._repair_counts()
             tenant = self._find(name)
-            reason = self._reason(tenant)
-            if reason is None:
+            reached = self._reached_limit(tenant)
+            if reached is None:
                 self.taken[operation] = tenant
                 tenant.parked += 1
                 self.taken.counted += 1
@@ -93,6 +93,7 @@ class TenantCapacity(Capacity):
             self.rejected += 1
             tenant.rejected += 1
             parked = tenant.parked
+        limit, reason = reached
         text = label(name)
         suppressed = throttle.admit("tenant_full", self._name, text)
         if suppressed is not None:
@@ -101,11 +102,11 @@ class TenantCapacity(Capacity):
                 purgatory=self._name,
                 tenant=text,
                 parked=parked,
-                limit=self.limit,
+                limit=limit,
                 reason=reason,
                 suppressed=suppressed,
             )
-        raise PurgatoryFull(self._name, self.limit, name, reason)
+        raise PurgatoryFull(self._name, limit, name, reason)
 
     def tenants(self) -> list[Tenant]:
         """The tenants, the largest first."""
@@ -127,18 +128,24 @@ class TenantCapacity(Capacity):
             ) from error
         return name
 
-    def _reason(self, tenant: Tenant) -> str | None:
-        """Why there is no place for the tenant. None if there is one."""
+    def _reached_limit(self, tenant: Tenant) -> tuple[int, str] | None:
+        """The limit that leaves no place for the tenant, and why. None if there is a place."""
         free = self.limit - len(self.taken)
         if free <= 0:
-            return f"all {self.limit} places are taken; answer 'busy', or raise max_parked"
+            return self.limit, f"all {self.limit} places are taken; answer 'busy', or raise max_parked"
         if tenant.parked >= self._most:
-            return f"it holds its share of {self._most} of {self.limit} places; answer 'busy', or raise tenant_share"
+            return (
+                self._most,
+                f"it holds its share of {self._most} of {self.limit} places; answer 'busy', or raise tenant_share",
+            )
         present = self.taken.present + (not tenant.parked)
         if free <= self._reserved and tenant.parked * present >= self.limit:
             return (
-                f"it holds {tenant.parked} of {self.limit} places, its fair part among {present} tenants, and the last "
-                f"{self._reserved} are reserved for tenants with fewer places; answer 'busy', or raise max_parked"
+                tenant.parked,
+                (
+                    f"it holds {tenant.parked} of {self.limit} places, its fair part among {present} tenants, and the last "
+                    f"{self._reserved} are reserved for tenants with fewer places; answer 'busy', or raise max_parked"
+                ),
             )
         return None
 

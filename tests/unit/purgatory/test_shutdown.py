@@ -134,7 +134,9 @@ def test_second_call_gives_the_same_report(purgatory):
     assert report == purgatory.shutdown() == purgatory.shutdown("cancel") == in_thread(purgatory.shutdown)
 
 
-@pytest.mark.parametrize(("drain", "timeout_ms"), [("now", 5), (None, 5), ("expire", -1), ("wait", 0.5)])
+@pytest.mark.parametrize(
+    ("drain", "timeout_ms"), [("now", 5), (None, 5), ("expire", -1), ("wait", 0.5), ("expire", 10**400)]
+)
 def test_policy_is_checked(purgatory, drain, timeout_ms):
     """A policy that isn't one is rejected, and the purgatory stays open."""
     with pytest.raises(InvalidSetting):

@@ -70,7 +70,7 @@ def test_tenant_holds_its_share_at_most(shared, places, share, held):
     everything = f"all {places} places are taken"
     message = everything if held == places else f"it holds its share of {held} of {places} places"
     full = rejects(purgatory, "a", f"no place for tenant 'a': {message}")
-    assert ("shared", places, "a") == (full.name, full.limit, full.tenant)
+    assert ("shared", held, "a") == (full.name, full.limit, full.tenant)
     assert (held < places) == park(purgatory, "b")
 
 
@@ -78,7 +78,8 @@ def test_last_places_are_kept_for_those_who_hold_less(shared):
     """The last tenth goes to tenants that have less than the fair part."""
     purgatory = shared(20)
     assert (9, 9, 1) == (park(purgatory, "a", 9), park(purgatory, "b", 9), park(purgatory, "c"))
-    rejects(purgatory, "a", "it holds 9 of 20 places, its fair part among 3 tenants, and the last 2")
+    full = rejects(purgatory, "a", "it holds 9 of 20 places, its fair part among 3 tenants, and the last 2")
+    assert 9 == full.limit
     assert (0, 1) == (park(purgatory, "b"), park(purgatory, "c"))
 
 
