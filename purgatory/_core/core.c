@@ -14,7 +14,6 @@
  *     user_lock.c        the user's lock of an operation
  *     operation.c        the steps of an operation
  *     operation_object.c Operation: its methods and attributes
- *     ready_made.c       FuturesWait, ThresholdWait: operations with a try_complete in C
  *     shards.c           which shard a key belongs to
  *     arguments.c        the arguments of try_complete_else_watch
  *     many_keys.c        the operations that a check takes, and check_and_complete_all
@@ -56,7 +55,6 @@
 #include "purgatory/_core/user_lock.c"
 #include "purgatory/_core/operation.c"
 #include "purgatory/_core/operation_object.c"
-#include "purgatory/_core/ready_made.c"
 #include "purgatory/_core/shards.c"
 #include "purgatory/_core/arguments.c"
 #include "purgatory/_core/many_keys.c"
@@ -103,7 +101,7 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *given)
                            {&core.checked_delay_ms, "checked_delay_ms"}, {&core.checked_int, "checked_int"},
                            {&core.checked_keys, "checked_keys"}, {&core.checked_when_closed, "checked_when_closed"},
                            {&core.closed_error, "PurgatoryClosed"}, {&core.each_once, "each_once"},
-                           {&core.find_place, "find_place"}, {&core.future, "Future"},
+                           {&core.find_place, "find_place"},
                            {&core.retry_rest, "retry_rest"}, {&core.invalid_operation, "InvalidOperation"},
                            {&core.lock_not_taken, "lock_not_taken"}, {&core.no_init, "NO_INIT"},
                            {&core.no_place, "NO_PLACE"}, {&core.reject_coroutine, "reject_coroutine"},
@@ -133,19 +131,16 @@ static int make_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base, Py
 static int make_all_names(void)
 {
     const Name names[] = {{&core.str_acquire, "acquire"}, {&core.str_add, "add"}, {&core.str_added_ns, "added_ns"},
-                          {&core.str_cancel, "cancel"}, {&core.str_cancelled, "CANCELLED"},
-                          {&core.str_cancelled_and_notified, "CANCELLED_AND_NOTIFIED"}, {&core.str_contain, "contain"},
-                          {&core.str_contain_observer, "_contain_observer"}, {&core.str_done, "done"},
-                          {&core.str_error, "error"}, {&core.str_state_finished, "FINISHED"},
-                          {&core.str_finished, "finished"}, {&core.str_leaving, "leaving"},
-                          {&core.str_parked, "parked"}, {&core.str_force_complete, "force_complete"},
-                          {&core.str_maybe_try_complete, "maybe_try_complete"}, {&core.str_normal_ends, "normal_ends"},
-                          {&core.str_notify, "notify"}, {&core.str_on_complete, "on_complete"},
-                          {&core.str_on_expiration, "on_expiration"}, {&core.str_pending, "PENDING"},
+                          {&core.str_cancel, "cancel"}, {&core.str_contain, "contain"},
+                          {&core.str_contain_observer, "_contain_observer"}, {&core.str_finished, "finished"},
+                          {&core.str_leaving, "leaving"}, {&core.str_parked, "parked"},
+                          {&core.str_force_complete, "force_complete"},
+                          {&core.str_maybe_try_complete, "maybe_try_complete"},
+                          {&core.str_normal_ends, "normal_ends"}, {&core.str_notify, "notify"},
+                          {&core.str_on_complete, "on_complete"}, {&core.str_on_expiration, "on_expiration"},
                           {&core.str_pop, "pop"}, {&core.str_put_off, "put_off"}, {&core.str_release, "release"},
-                          {&core.str_retry, "retry"}, {&core.str_running, "RUNNING"},
-                          {&core.str_shard_for, "shard_for"}, {&core.str_state, "_state"}, {&core.str_taken, "taken"},
-                          {&core.str_try_complete, "try_complete"}, {&core.str_value, "value"}};
+                          {&core.str_retry, "retry"}, {&core.str_shard_for, "shard_for"}, {&core.str_taken, "taken"},
+                          {&core.str_try_complete, "try_complete"}};
     return make_names(names, sizeof names / sizeof *names);
 }
 
@@ -168,8 +163,6 @@ static int fill(PyObject *module)
         || make_type(module, &watchers_spec, NULL, &core.watchers)
         || make_type(module, &idle_spec, NULL, &core.idle_keys) || make_type(module, &shard_spec, NULL, &core.shard)
         || make_type(module, &operation_spec, core.timer->entry_type, &core.operation)
-        || make_type(module, &futures_spec, core.operation, &core.futures_wait)
-        || make_type(module, &threshold_spec, core.operation, &core.threshold_wait)
         || make_type(module, &parking_spec, NULL, &core.parking))
         return -1;
     PyObject *method = PyDescr_NewMethod(core.operation, &reset_operation);

@@ -86,7 +86,7 @@ typedef struct {
 /* The types and the functions of purgatory._core.rare are kept as long as the process lives. */
 static struct {
     const TimerCore *timer;
-    PyTypeObject *operation, *watchers, *shard, *observer_methods, *parking, *idle_keys, *futures_wait, *threshold_wait;
+    PyTypeObject *operation, *watchers, *shard, *observer_methods, *parking, *idle_keys;
     Shard *unparked;
     PyObject *outcomes;
     PyObject *new_delays; /* a dict: the delays of extend() calls for operations that are still being parked */
@@ -96,12 +96,10 @@ static struct {
         *no_place, *reject_coroutine, *reject_own_hook, *retry_rest, *retry_sleep_s, *set_deadline, *sleep,
         *timer_closed, *unhashable, *warn;
     PyObject *own_check; /* Operation.maybe_try_complete */
-    PyObject *future; /* concurrent.futures.Future */
-    PyObject *str_acquire, *str_add, *str_added_ns, *str_cancel, *str_cancelled, *str_cancelled_and_notified,
-        *str_contain, *str_contain_observer, *str_done, *str_error, *str_finished, *str_force_complete, *str_leaving,
-        *str_maybe_try_complete, *str_normal_ends, *str_notify, *str_on_complete, *str_on_expiration, *str_parked,
-        *str_pending, *str_pop, *str_put_off, *str_release, *str_retry, *str_running, *str_shard_for, *str_state,
-        *str_state_finished, *str_taken, *str_try_complete, *str_value;
+    PyObject *str_acquire, *str_add, *str_added_ns, *str_cancel, *str_contain, *str_contain_observer, *str_finished,
+        *str_force_complete, *str_leaving, *str_maybe_try_complete, *str_normal_ends, *str_notify, *str_on_complete,
+        *str_on_expiration, *str_parked, *str_pop, *str_put_off, *str_release, *str_retry, *str_shard_for, *str_taken,
+        *str_try_complete;
 } core;
 
 /* ---------------------------------------------------------------- locks, empty where there is a global lock */

@@ -10,8 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Generic
 
 from purgatory._core.errors import InvalidSetting
-from purgatory._core.implementation import CORE, native_class
-from purgatory._core.operation import DelayedOperation, Operation
+from purgatory._core.operation import DelayedOperation
 from purgatory._core.purgatory import DelayedOperationPurgatory
 from purgatory._core.subclasses import with_normal_ends
 from timer._base import JOIN_ERRORS, ShutsDown
@@ -33,8 +32,12 @@ else:
     FutureT = TypeVar("FutureT", bound="Future[Any]")
 
 
-class FuturesWait(Operation, Generic[FutureT]):
-    """The data and the check of a :class:`DelayedFuture`. The native implementation replaces this class."""
+class DelayedFuture(DelayedOperation, Generic[FutureT]):
+    """Completes when every one of ``futures`` is done, and then calls ``callback(futures)``.
+
+    A future is done when it has a result or an exception, or when it was cancelled. If the time is up first, the
+    callback is called all the same. The purgatory never sets, fails or cancels a future.
+    """
 
     __slots__ = ("_callback", "_done", "_futures")
 
@@ -59,20 +62,6 @@ class FuturesWait(Operation, Generic[FutureT]):
                 return False
             self._done += 1
         return self.force_complete()
-
-
-if not TYPE_CHECKING and CORE is not None:
-    FuturesWait = native_class(FuturesWait)
-
-
-class DelayedFuture(FuturesWait[FutureT], DelayedOperation, Generic[FutureT]):
-    """Completes when every one of ``futures`` is done, and then calls ``callback(futures)``.
-
-    A future is done when it has a result or an exception, or when it was cancelled. If the time is up first, the
-    callback is called all the same. The purgatory never sets, fails or cancels a future.
-    """
-
-    __slots__ = ()
 
     def on_complete(self) -> None:
         """Call the callback with all futures."""

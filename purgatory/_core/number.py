@@ -18,12 +18,10 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from purgatory._core.errors import InvalidSetting, unhashable
-from purgatory._core.implementation import CORE, native_class
-from purgatory._core.operation import Operation
+from purgatory._core.operation import DelayedOperation
 from timer._fork import new_rlock
 
 if TYPE_CHECKING:
-    from purgatory._core.operation import DelayedOperation
     from purgatory._core.snapshot import PurgatorySnapshot
 
 #: The key of the number that has no key.
@@ -48,8 +46,8 @@ class AnyPurgatory(Protocol):
     def snapshot(self) -> PurgatorySnapshot: ...
 
 
-class ThresholdWait(Operation):
-    """The data and the check of an operation that waits for a number. The native implementation replaces this class.
+class ThresholdWait(DelayedOperation):
+    """An operation that waits for a number. Its subclasses say whom it answers.
 
     ``answer`` is the value and the error that :func:`_complete` gave it, or None. The operation completes with
     ``value``, or fails with ``error``. Only the thread that has the turn writes these two.
@@ -79,10 +77,6 @@ class ThresholdWait(Operation):
             return False
         self.value = value
         return self.force_complete()
-
-
-if not TYPE_CHECKING and CORE is not None:
-    ThresholdWait = native_class(ThresholdWait)
 
 
 class Number:

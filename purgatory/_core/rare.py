@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import sys
-from concurrent.futures import Future
 from time import sleep
 
 from purgatory._core.arguments import NO_INIT, admit, check_ready, each_once, reject_own_hook

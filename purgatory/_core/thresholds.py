@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from purgatory._core.errors import WaitDrained
 from purgatory._core.number import NO_KEY, Numbers, ThresholdWait, check_int
-from purgatory._core.operation import DelayedOperation
 from purgatory._core.outcome import Outcome
 from purgatory._core.purgatory import DelayedOperationPurgatory
 from purgatory._core.subclasses import with_normal_ends
@@ -19,11 +18,12 @@ from timer._fork import call_after_fork, free_future
 from timer._task import checked_delay_ms
 
 if TYPE_CHECKING:
+    from purgatory._core.operation import DelayedOperation
     from purgatory._core.snapshot import ShutdownReport
     from timer import Timer
 
 
-class ThresholdWaiter(ThresholdWait, DelayedOperation):
+class ThresholdWaiter(ThresholdWait):
     """Waits until a number has reached a threshold, and then completes a future."""
 
     __slots__ = ("future",)

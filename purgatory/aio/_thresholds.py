@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from timer import Timer
 
 
-class AwaitedThreshold(WakesTask, ThresholdWait, DelayedOperation):
+class AwaitedThreshold(WakesTask, ThresholdWait):
     """Waits until a number has reached a threshold, and wakes a task."""
 
     __slots__ = ("future", "mailbox")

@@ -22,7 +22,7 @@ from purgatory import (
 )
 from purgatory._core.implementation import CORE
 from purgatory._core.operation import Operation
-from tests.support import Waiting, in_thread, output_of, park, park_all, park_one, raising, satisfy
+from tests.support import Waiting, in_thread, park, park_all, park_one, raising, satisfy
 from tests.support.chains import chain
 from tests.support.leaks import growth
 from timer import MockTimer
@@ -327,28 +327,3 @@ def test_nothing_leaks_of_what_is_ready_made(mock_timer, logs):
         ThresholdPurgatory("watermark", timer=mock_timer) as watermark,
     ):
         assert growth(use) < 20
-
-
-def test_look_of_what_is_ready_made_is_taken_without_a_look_up():
-    """From its second check on, the try_complete of a ready-made operation is not looked up any more."""
-    program = """
-from concurrent.futures import Future
-from purgatory import DelayedFuture, DelayedOperationPurgatory
-asked = []
-class Seen(DelayedFuture):
-    __slots__ = ()
-    def __getattribute__(self, name):
-        asked.append(name)
-        return super().__getattribute__(name)
-with DelayedOperationPurgatory("seen", timer_enabled=False) as purgatory:
-    purgatory.try_complete_else_watch(Seen(5, [Future()], lambda _: None), ["k"])
-    asked.clear()
-    for _ in range(5):
-        purgatory.check_and_complete("k")
-    first = asked.count("try_complete")
-    DelayedFuture.try_complete = lambda self: asked.append("another's") or False
-    purgatory.check_and_complete("k")
-    del DelayedFuture.try_complete
-    print(first, asked.count("another's"))
-"""
-    assert "0 1" == output_of(program)[0].splitlines()[-1]
