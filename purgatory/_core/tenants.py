@@ -140,13 +140,11 @@ class TenantCapacity(Capacity):
             )
         present = self.taken.present + (not tenant.parked)
         if free <= self._reserved and tenant.parked * present >= self.limit:
-            return (
-                tenant.parked,
-                (
-                    f"it holds {tenant.parked} of {self.limit} places, its fair part among {present} tenants, and the last "
-                    f"{self._reserved} are reserved for tenants with fewer places; answer 'busy', or raise max_parked"
-                ),
+            reason = (
+                f"it holds {tenant.parked} of {self.limit} places, its fair part among {present} tenants, and the last "
+                f"{self._reserved} are reserved for tenants with fewer places; answer 'busy', or raise max_parked"
             )
+            return tenant.parked, reason
         return None
 
     def _find(self, name: Hashable) -> Tenant:
