@@ -4,14 +4,11 @@ from purgatory import _distribution
 from purgatory._core import rare  # noqa: F401  # hands its functions to the native types
 from purgatory._core.actions import ActionQueue
 from purgatory._core.errors import (
-    AddressUnusable,
     AlreadyParked,
-    InvalidAction,
     InvalidOperation,
     InvalidSetting,
     InvalidTenant,
     NoKeys,
-    NoRunningLoop,
     PurgatoryClosed,
     PurgatoryError,
     PurgatoryFull,
@@ -20,7 +17,6 @@ from purgatory._core.errors import (
     WaitCancelled,
     WaitDrained,
     WatchKeysType,
-    WrongLoop,
 )
 from purgatory._core.futures import DelayedFuture, DelayedFuturePurgatory
 from purgatory._core.implementation import CORE
@@ -30,7 +26,7 @@ from purgatory._core.operation import DelayedOperation
 from purgatory._core.outcome import Outcome
 from purgatory._core.purgatory import DelayedOperationPurgatory
 from purgatory._core.snapshot import PurgatorySnapshot, ShutdownReport, Totals
-from purgatory._core.thresholds import KeyedThresholdPurgatory, ThresholdPurgatory
+from purgatory._core.thresholds import ThresholdPurgatory
 from purgatory._core.user_lock import LockLike
 from purgatory._core.watchdog import slow_callback_ms, slow_callbacks
 
@@ -43,20 +39,16 @@ COMPILED: bool = CORE is not None
 __all__ = [
     "COMPILED",
     "ActionQueue",
-    "AddressUnusable",
     "AlreadyParked",
     "DelayedFuture",
     "DelayedFuturePurgatory",
     "DelayedOperation",
     "DelayedOperationPurgatory",
-    "InvalidAction",
     "InvalidOperation",
     "InvalidSetting",
     "InvalidTenant",
-    "KeyedThresholdPurgatory",
     "LockLike",
     "NoKeys",
-    "NoRunningLoop",
     "Observer",
     "Outcome",
     "PurgatoryClosed",
@@ -71,7 +63,6 @@ __all__ = [
     "WaitCancelled",
     "WaitDrained",
     "WatchKeysType",
-    "WrongLoop",
     "__version__",
     "live",
     "on_start",

@@ -11,6 +11,7 @@ rebinding), and its scripts could then read the answers. But its requests name t
 
 from __future__ import annotations
 
+import errno
 import hmac
 import ipaddress
 import os
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
 from purgatory._core.closing import Closing
-from purgatory._core.errors import AddressUnusable, InvalidSetting, checked_int
+from purgatory._core.errors import InvalidSetting, PurgatoryError, checked_int
 
 if TYPE_CHECKING:
     import argparse
@@ -28,6 +29,18 @@ if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 _MOST_PORT: Final = 65_535
+
+
+class AddressUnusable(PurgatoryError, OSError):
+    """A server cannot listen on the address ``addr`` and this ``port``."""
+
+    def __init__(self, addr: str, port: int, why: OSError) -> None:
+        about_port = why.errno in (errno.EADDRINUSE, errno.EACCES)
+        hint = "choose another port, or 0 for a free one" if about_port else "choose another addr"
+        super().__init__(f"cannot listen on {addr} port {port}: {why.strerror or why}; {hint}")
+        self.errno = why.errno
+        self.addr = addr
+        self.port = port
 
 
 def is_loopback(addr: str) -> bool:

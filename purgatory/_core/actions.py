@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from purgatory._core.errors import InvalidAction
+from purgatory._core.errors import InvalidSetting
 from purgatory._core.log import log, printable
 
 
@@ -35,9 +35,9 @@ class ActionQueue:
         self._actions: deque[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]] = deque()
 
     def add(self, action: Callable[..., object], /, *args: Any, **named: Any) -> None:
-        """Make the call ``action(*args, **named)`` in the next run. Raises ``InvalidAction`` if it is not callable."""
+        """Make the call ``action(*args, **named)`` in the next run. Raises ``InvalidSetting`` if it is not callable."""
         if not callable(action):
-            raise InvalidAction(action)
+            raise InvalidSetting("action", action, "callable", "give the function and then its arguments")
         self._actions.append((action, args, named))
 
     def try_complete_actions(self) -> int:

@@ -5,7 +5,6 @@ They can be pickled, so that they cross a ``multiprocessing.Pool`` with their te
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -140,30 +139,6 @@ class ReservedName(PurgatoryError, AttributeError):
         self.name = name
 
 
-class InvalidAction(PurgatoryError, TypeError):
-    """An object, ``action``, that was added to an action queue is not callable."""
-
-    def __init__(self, action: object) -> None:
-        super().__init__(f"action must be callable, got {action!r}; give the function and then its arguments")
-        self.action = action
-
-
-class WrongLoop(PurgatoryError, RuntimeError):
-    """The purgatory or timer ``name`` of one event loop was used on another loop."""
-
-    def __init__(self, name: str, what_to_do: str) -> None:
-        super().__init__(f"{name!r} belongs to another event loop; {what_to_do}")
-        self.name = name
-
-
-class NoRunningLoop(PurgatoryError, RuntimeError):
-    """An ``AsyncPurgatory`` of this ``name`` was used where no asyncio loop runs."""
-
-    def __init__(self, name: str, what_to_do: str) -> None:
-        super().__init__(f"purgatory {name!r} needs a running asyncio loop; {what_to_do}")
-        self.name = name
-
-
 class InvalidSetting(PurgatoryError, ValueError):
     """A class or function was called with an argument that cannot work: the parameter ``setting``, this ``value``."""
 
@@ -171,18 +146,6 @@ class InvalidSetting(PurgatoryError, ValueError):
         super().__init__(f"{setting} must be {wanted}, got {value!r}{'; ' if hint else ''}{hint}")
         self.setting = setting
         self.value = value
-
-
-class AddressUnusable(PurgatoryError, OSError):
-    """A server cannot listen on the address ``addr`` and this ``port``."""
-
-    def __init__(self, addr: str, port: int, why: OSError) -> None:
-        about_port = why.errno in (errno.EADDRINUSE, errno.EACCES)
-        hint = "choose another port, or 0 for a free one" if about_port else "choose another addr"
-        super().__init__(f"cannot listen on {addr} port {port}: {why.strerror or why}; {hint}")
-        self.errno = why.errno
-        self.addr = addr
-        self.port = port
 
 
 def checked_int(setting: str, value: object, least: int, most: int | None = None) -> int:

@@ -146,7 +146,3 @@ class ThresholdPurgatory(Numbers, ShutsDown):
         for waiter in self._purgatory.operations():
             free_future(waiter.future)
             waiter.number._put(waiter.threshold)  # another thread may have removed it, to check the waiter
-
-
-#: The same class: an alias for use with keys.
-KeyedThresholdPurgatory = ThresholdPurgatory

@@ -32,8 +32,8 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from purgatory import WrongLoop
 from purgatory._core.errors import checked_int
+from purgatory.aio._errors import WrongLoop
 from timer import NS_PER_MS, Clock, SystemTimer, TimerTask
 
 if TYPE_CHECKING:

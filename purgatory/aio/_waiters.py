@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any
 from purgatory import (
     AlreadyParked,
     DelayedOperation,
-    NoRunningLoop,
     Observer,
     Outcome,
     PurgatoryClosed,
-    WrongLoop,
 )
 from purgatory._core.arguments import not_an_operation
+from purgatory.aio._errors import NoRunningLoop, WrongLoop
 from purgatory.aio._hooks import HookRunner, has_async_hooks
 from purgatory.aio._mailbox import Mailbox
 from purgatory.aio._timer import LoopTimer

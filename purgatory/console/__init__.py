@@ -11,9 +11,10 @@ True
 from purgatory._distribution import missing
 
 try:
+    from purgatory._serving import AddressUnusable
     from purgatory.console._app import app
     from purgatory.console._serve import ConsoleServer, serve
 except ModuleNotFoundError as error:
     raise missing(error, "console") from error
 
-__all__ = ["ConsoleServer", "app", "serve"]
+__all__ = ["AddressUnusable", "ConsoleServer", "app", "serve"]

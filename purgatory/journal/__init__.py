@@ -5,6 +5,7 @@ On the command line: `purgatory journal summary|verify|tail|seal|retain|serve DI
 """
 
 from purgatory._core.label import label
+from purgatory._serving import AddressUnusable
 from purgatory.journal._journal import Journal
 from purgatory.journal._metrics import JournalCollector
 from purgatory.journal._options import JournalStats, Options
@@ -25,6 +26,7 @@ from purgatory.journal.records.errors import (
 )
 
 __all__ = [
+    "AddressUnusable",
     "Journal",
     "JournalClock",
     "JournalClosed",

@@ -12,11 +12,13 @@ True
 A service that already serves ``/metrics`` needs only `register`. Otherwise `serve` or `app` serves it.
 """
 
+from purgatory._serving import AddressUnusable
 from purgatory.metrics._collector import PurgatoryCollector, register, unregister
 from purgatory.metrics._histograms import CallbackTime, ParkedTime
 from purgatory.metrics._serve import MetricsServer, app, serve
 
 __all__ = [
+    "AddressUnusable",
     "CallbackTime",
     "MetricsServer",
     "ParkedTime",

@@ -45,7 +45,7 @@ def classes():
     found = {}
     for package in (timer, purgatory):
         for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-            if info.name.endswith(("__main__", "._core")):
+            if info.name.endswith(("__main__", "._native")):
                 continue
             try:
                 module = importlib.import_module(info.name)

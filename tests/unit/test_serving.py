@@ -8,7 +8,6 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from purgatory import (
-    AddressUnusable,
     DelayedOperationPurgatory,
     InvalidSetting,
     PurgatoryError,
@@ -16,7 +15,7 @@ from purgatory import (
     journal,
     metrics,
 )
-from purgatory._serving import check_token, hosts_for
+from purgatory._serving import AddressUnusable, check_token, hosts_for
 from purgatory.journal._serve import MOST_ROWS
 from tests.support import park
 from timer import SystemTimer

@@ -17,9 +17,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from purgatory import DelayedOperationPurgatory, WrongLoop
+from purgatory import DelayedOperationPurgatory
 from purgatory._core.errors import checked_int
 from purgatory._core.log import log
+from purgatory.aio._errors import WrongLoop
 from purgatory.feeds._connections import is_cancelled
 from purgatory.feeds._errors import FollowingEnded, Gone, InvalidPosition, NotApplied
 from purgatory.feeds._following.applying import Stopped

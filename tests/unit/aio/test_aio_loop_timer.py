@@ -7,8 +7,8 @@ from collections import deque
 
 import pytest
 
-from purgatory import InvalidSetting, WrongLoop
-from purgatory.aio import LoopTimer
+from purgatory import InvalidSetting
+from purgatory.aio import LoopTimer, WrongLoop
 from tests.support import Ping, add_all, added, in_thread, raising
 from tests.support.loops import until
 from timer import ManualClock, TimerClosed, TimerConfigError, TimerFull, check_invariants

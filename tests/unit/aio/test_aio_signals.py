@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from purgatory import InvalidSetting, NoRunningLoop, Outcome
-from purgatory.aio import AsyncPurgatory, drain_on_signals
+from purgatory import InvalidSetting, Outcome
+from purgatory.aio import AsyncPurgatory, NoRunningLoop, drain_on_signals
 from tests.support import Waiting, in_thread
 from tests.support.loops import parked, until
 

@@ -11,14 +11,12 @@ from purgatory import (
     DelayedOperationPurgatory,
     InvalidOperation,
     NoKeys,
-    NoRunningLoop,
     Outcome,
     PurgatoryClosed,
     PurgatoryFull,
-    WrongLoop,
 )
 from purgatory._core.settings import Settings
-from purgatory.aio import AsyncPurgatory, AsyncThresholdPurgatory
+from purgatory.aio import AsyncPurgatory, AsyncThresholdPurgatory, NoRunningLoop, WrongLoop
 from tests.support import Waiting, in_thread, satisfy
 from tests.support.loops import Async, until
 

@@ -7,14 +7,13 @@ import pytest
 
 from purgatory import (
     InvalidSetting,
-    NoRunningLoop,
     PurgatoryClosed,
     PurgatoryFull,
     UnhashableKey,
     WaitCancelled,
     WaitDrained,
 )
-from purgatory.aio import AsyncThresholdPurgatory
+from purgatory.aio import AsyncThresholdPurgatory, NoRunningLoop
 from purgatory.testing import Purgatories
 from tests.support import in_thread
 from tests.support.loops import until

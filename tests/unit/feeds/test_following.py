@@ -9,8 +9,8 @@ import traceback
 
 import pytest
 
-from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, PurgatoryClosed, WrongLoop
-from purgatory.aio import AsyncPurgatory
+from purgatory import DelayedOperationPurgatory, InvalidSetting, Outcome, PurgatoryClosed
+from purgatory.aio import AsyncPurgatory, WrongLoop
 from purgatory.feeds import FeedGap, FollowingEnded, Gone, InvalidKeys, MemoryFeed, NotApplied
 from purgatory.feeds._following import applying
 from purgatory.feeds.engines.memory import MemoryReader

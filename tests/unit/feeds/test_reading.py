@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from purgatory import WrongLoop
+from purgatory.aio import WrongLoop
 from purgatory.feeds import FeedGap, FeedUnavailable
 from purgatory.feeds._following import reading
 from purgatory.feeds.engine import Disconnected, Gap

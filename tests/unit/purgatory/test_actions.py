@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from purgatory import ActionQueue, InvalidAction
+from purgatory import ActionQueue, InvalidSetting
 from tests.support import beside, raising, run_threads
 
 
@@ -65,7 +65,7 @@ def test_interrupt_is_the_callers(queue):
 
 @pytest.mark.parametrize("action", [None, 5, "call"])
 def test_what_cannot_be_called_is_no_action(queue, action):
-    with pytest.raises(InvalidAction, match="callable"):
+    with pytest.raises(InvalidSetting, match="callable"):
         queue.add(action)
 
 

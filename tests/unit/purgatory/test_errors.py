@@ -8,6 +8,7 @@ import pytest
 
 import purgatory
 import timer
+from purgatory.aio import WrongLoop
 
 
 @pytest.mark.parametrize(
@@ -35,8 +36,7 @@ import timer
         (purgatory.WatchKeysType(None), TypeError, {"watch_keys": None}, "give at least one key"),
         (purgatory.UnhashableKey([1]), TypeError, {"key": [1]}, "use a tuple"),
         (purgatory.InvalidOperation(5, "it is no operation"), TypeError, {"operation": 5}, "it is no operation"),
-        (purgatory.InvalidAction(5), TypeError, {"action": 5}, "give the function"),
-        (purgatory.WrongLoop("p", "make one"), RuntimeError, {"name": "p"}, "another event loop; make one"),
+        (WrongLoop("p", "make one"), RuntimeError, {"name": "p"}, "another event loop; make one"),
         (
             purgatory.InvalidSetting("shards", 0, "more"),
             ValueError,
