@@ -184,7 +184,7 @@ class Timer(ShutsDown, abc.ABC):
         Raises:
             DelayTypeError, DelayValueError: the delay is not a finite number.
         """
-        whole_ms = max(0, checked_delay_ms(delay_ms))
+        whole_ms = checked_delay_ms(delay_ms)
         kept_ms, added_ns = task._task_delay_ms, task.added_ns
         if not task._task_withdraw():
             return False

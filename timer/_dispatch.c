@@ -210,8 +210,6 @@ static int64_t lateness(int64_t now_ns, int64_t deadline_ns, int64_t delay_ms)
     int64_t late_ns;
     if (delay_ms <= TIMER_HUGE || __builtin_sub_overflow(now_ns, deadline_ns, &late_ns))
         return 0;
-    if (delay_ms < 0 && __builtin_add_overflow(late_ns, delay_ms * NS_PER_MS, &late_ns))
-        return 0; /* it was due when it was added, not before */
     return late_ns < 0 ? 0 : late_ns;
 }
 

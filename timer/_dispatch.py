@@ -20,7 +20,6 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from timer._base import JOIN_ERRORS, InlineExecutor, OnError, Submits, report_error
-from timer._clock import NS_PER_MS
 from timer._fork import new_lock
 from timer._implementation import native_class
 from timer._running import begin, end, numbers
@@ -105,8 +104,6 @@ class Batch:
         for bucket, task in tasks:
             tally.reached += 1
             late_ns = dispatcher.clock() - task._task_deadline_ns
-            if task._task_delay_ms < 0 and not task._task_put_off_by_ns:
-                late_ns += task._task_delay_ms * NS_PER_MS  # a task with a negative delay is due at the time of `add`
             number = next(numbers)
             try:
                 begin(number, task, "run")  # before the claim: without memory, the task stays in its batch

@@ -50,8 +50,6 @@ static int remove_entry(TimerEntry *entry, TimerBucket *out_of, int64_t *deadlin
     if (deadline_ns != NULL) {
         *deadline_ns = entry->deadline_ns;
         *delay_ms = entry->delay_ms;
-        if (*delay_ms > TIMER_HUGE && entry->put_off_by_ns != 0)
-            *delay_ms = 0; /* it was put off: its deadline does not come from its delay */
     }
     unlock_entry(entry);
     if (was_last)
@@ -153,10 +151,11 @@ static PyObject *get_time(TimerEntry *entry, int which)
 
 /* ---------------------------------------------------------------- TimerTaskEntry */
 
-/* A delay as an int. NULL with an error if it is not a number. */
+/* A delay as an int, 0 or more. NULL with an error if it is not a number. */
 static PyObject *checked_delay_ms(PyObject *delay_ms)
 {
-    if (PyLong_CheckExact(delay_ms))
+    int overflow;
+    if (PyLong_CheckExact(delay_ms) && PyLong_AsLongLongAndOverflow(delay_ms, &overflow) >= 0 && overflow >= 0)
         return Py_NewRef(delay_ms);
     return python("timer._task", "checked_delay_ms", delay_ms);
 }
@@ -166,7 +165,7 @@ static int entry_init_delay(TimerEntry *self, PyObject *delay_ms)
 {
     int overflow = 0, is_pending = peek_bucket(self) != NULL;
     int64_t delay = PyLong_CheckExact(delay_ms) ? PyLong_AsLongLongAndOverflow(delay_ms, &overflow) : INT64_MAX;
-    if (!overflow && delay <= MOST_MS && delay >= -MOST_MS) {
+    if (!overflow && delay <= MOST_MS && delay >= 0) {
         if (is_pending)
             return 0;
         if (peek(&self->delay_ms) != TIMER_HUGE) {

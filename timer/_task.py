@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 
 def checked_delay_ms(delay_ms: object) -> int:
-    """A delay as whole milliseconds, rounded up, because nothing may run early."""
+    """A delay as whole milliseconds, rounded up, because nothing may run early. Below zero it counts as zero."""
     if isinstance(delay_ms, bool) or not isinstance(delay_ms, (int, float)):
         raise DelayTypeError(delay_ms)
     if isinstance(delay_ms, float) and not math.isfinite(delay_ms):
         raise DelayValueError(delay_ms)
-    return math.ceil(delay_ms)
+    return max(0, math.ceil(delay_ms))
 
 
 def not_a_task(task: object) -> InvalidTask:
@@ -129,7 +129,7 @@ class TimerTaskEntry:
     _task_allows_readd: ClassVar[bool] = True
 
     def __init__(self, delay_ms: int = 0) -> None:
-        whole_ms = delay_ms if type(delay_ms) is int else checked_delay_ms(delay_ms)
+        whole_ms = checked_delay_ms(delay_ms)
         if getattr(self, "_task_bucket", None) is not None:
             return  # a second __init__ of a pending task changes nothing
         self._task_bucket: TimerTaskList | None = None
@@ -174,7 +174,7 @@ class TimerTaskEntry:
 class TimerTask(TimerTaskEntry):
     """A task that runs after a delay. Subclass it and define :meth:`run`.
 
-    A task with a delay of zero or less is due at once. A task may be added again, to the same timer or to another. A
+    A delay below zero counts as zero: the task is due at once. A task may be added again, to the same timer or to another. A
     pending task is then moved. Any thread may cancel or put off a task at any time, but two threads must not add
     *the same task* at the same time. The default of :meth:`Timer.put_off` adds it, too.
 

@@ -162,17 +162,14 @@ class SystemTimer(Timer):
                     task._task_put_off_by_ns = 0
                     task._task_deadline_ns = deadline_ns
                     bucket.put(task)
-                    is_due = bucket.closed
-                    break
+                    return
             task._task_withdraw()  # from another timer, without this timer's lock
-        if is_due:
-            self._expire_due()
 
     def put_off(self, task: TimerTask, delay_ms: float) -> bool:
         """Move the deadline of a pending task to ``delay_ms`` from now, in O(1). See :meth:`Timer.put_off`."""
         if not (isinstance(task, TimerTaskEntry) and hasattr(task, "_task_bucket")):
             raise not_a_task(task)
-        whole_ms = max(0, checked_delay_ms(delay_ms))
+        whole_ms = checked_delay_ms(delay_ms)
         now_ns = self._clock()
         with self._lock:
             source = task._task_bucket
@@ -184,17 +181,14 @@ class SystemTimer(Timer):
             if not target.take(task, source, deadline_ns):
                 return False
             self._put_offs += 1
-            is_due = target.closed
-        if is_due:
-            self._expire_due()
-        return True
+            return True
 
     def _bucket_for(self, deadline_ns: int, now_ns: int) -> TimerTaskList:
         """The bucket for a deadline. If it is the earliest one, or after an interrupt, the drivers are woken."""
         with OnError(self._wake_all):
             bucket, is_earliest = self._wheel.bucket_for(deadline_ns, now_ns)
             if is_earliest:
-                self._wake_all()  # the drivers sleep until a later bucket
+                self._wake_all()  # the drivers sleep until a later bucket, and only they expire tasks
         return bucket
 
     def _wake_all(self) -> None:

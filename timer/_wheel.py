@@ -105,7 +105,7 @@ class TimingWheel:
         return (now_ns - self._start_ns) // self._tick_ns
 
     def bucket_for(self, deadline_ns: int, now_ns: int) -> tuple[TimerTaskList, bool]:
-        """The bucket for a deadline, closed if it is due already, and whether it is new and comes before all others."""
+        """The bucket for a deadline, and whether it is new and comes before all others, so that drivers must wake."""
         tick = self.due_tick(deadline_ns)
         ahead = tick - self.hand
         if deadline_ns > now_ns and ahead > 0:
@@ -116,7 +116,7 @@ class TimingWheel:
                         return bucket, False
         self.catch_up(self.tick_at(now_ns))
         if deadline_ns <= now_ns or tick <= self.hand:
-            return self.make_due(tick), False
+            return (self.due[-1], False) if self.due else (self.make_due(self.hand), True)
         return self.place(tick)
 
     def place(self, tick: int) -> tuple[TimerTaskList, bool]:

@@ -361,10 +361,24 @@ MUTANTS = (
         T_TIMER + "test_early_wakeup_runs_nothing",
     ),
     Mutant(
+        "a driver wakes for a task that is due at once",
+        WHEEL,
+        "(self.make_due(self.hand), True)",
+        "(self.make_due(self.hand), False)",
+        T_TIMER + "test_waiting_driver_wakes_for_a_task_that_is_due",
+    ),
+    Mutant(
+        "a delay below zero counts as zero",
+        TASK,
+        "return max(0, math.ceil(delay_ms))",
+        "return math.ceil(delay_ms)",
+        T_TASK + "test_fraction_is_rounded_up",
+    ),
+    Mutant(
         "a fraction of a millisecond is rounded up",
         TASK,
-        "    return math.ceil(delay_ms)",
-        "    return int(delay_ms)",
+        "math.ceil(delay_ms))",
+        "int(delay_ms))",
         T_TASK + "test_fraction_is_rounded_up",
     ),
     Mutant(

@@ -48,22 +48,20 @@ class TimerModel(RuleBasedStateMachine):
         self.model = {}  # task -> deadline
         self.tasks = []
 
-    def due_ns(self, deadline):
-        """When a task may run at the earliest: its deadline, rounded up to a tick."""
+    def due_ns(self, task):
+        """When a task may run at the earliest: at once, or at its deadline, rounded up to a tick."""
+        deadline = self.model[task]
+        if task.delay_ms <= 0:
+            return deadline
         return self.origin - (self.origin - deadline) // self.tick_ns * self.tick_ns
 
     def note_add(self, task):
         self.model.pop(task, None)
-        deadline = self.clock() + task.delay_ms * 1_000_000
-        if task.delay_ms <= 0:
-            self.expected.append(task)
-        else:
-            self.model[task] = deadline
+        self.model[task] = self.clock() + max(0, task.delay_ms) * 1_000_000
 
     @rule(delay_ms=NEAR | FAR)
     def add(self, delay_ms):
-        # A mock timer runs nothing in add: a task that is due already waits for the next look.
-        task = Noting(max(delay_ms, 1) if self.mock else delay_ms, self.ran)
+        task = Noting(delay_ms, self.ran)
         self.tasks.append(task)
         self.note_add(task)
         self.timer.add(task)
@@ -99,7 +97,7 @@ class TimerModel(RuleBasedStateMachine):
     def pass_time_until_the_next_deadline(self, ns):
         """To within a nanosecond of it."""
         if self.model:
-            until = self.due_ns(min(self.model.values())) + ns - self.clock()
+            until = min(map(self.due_ns, self.model)) + ns - self.clock()
             if until > 0:
                 self.clock._now_ns += until
                 self.look()
@@ -107,9 +105,7 @@ class TimerModel(RuleBasedStateMachine):
     def look(self):
         expired = self.timer.advance_clock(0)
         now = self.clock()
-        due = sorted(
-            [task for task, deadline in self.model.items() if self.due_ns(deadline) <= now], key=self.model.get
-        )
+        due = sorted([task for task in self.model if self.due_ns(task) <= now], key=self.model.get)
         assert not due or expired
         assert sorted(map(id, due)) == sorted(map(id, self.ran[len(self.expected) :]))
         # A system timer keeps to the order of deadlines within a batch. A mock timer altogether.
@@ -132,7 +128,7 @@ class TimerModel(RuleBasedStateMachine):
         assert len(self.expected) == len(self.ran)
         following = self.timer.next_deadline_ms()
         if self.model:
-            assert following <= (self.due_ns(min(self.model.values())) - self.clock()) / 1e6
+            assert following <= (min(map(self.due_ns, self.model)) - self.clock()) / 1e6
         else:
             assert following is None
 

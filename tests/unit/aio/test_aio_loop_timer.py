@@ -242,6 +242,7 @@ async def test_a_task_that_comes_as_the_loop_finds_nothing_to_do_is_run(run, loo
     timer._loop_executor._jobs = _Between(look, lambda: timer.add(late))
     timer.add(first)
     if look == "in a turn":
+        timer.advance_clock(0)
         timer._loop_executor._jobs.popleft()(1)  # as by a shutdown: the turn that is planned finds nothing
     await until(lambda: late.ran_ns)
     assert first.ran_ns

@@ -3,6 +3,7 @@
 import queue
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import SimpleNamespace
@@ -16,6 +17,7 @@ from timer import (
     InlineExecutor,
     ManualClock,
     SystemTimer,
+    SystemTimerReaper,
     TimerClosed,
     TimerConfigError,
     TimerFull,
@@ -260,6 +262,7 @@ def test_unhandled_error_goes_to_the_threads_hook(timer, monkeypatch):
     reported = []
     monkeypatch.setattr(threading, "excepthook", reported.append)
     timer.add(Ping(0, do=fail))
+    timer.advance_clock(0)
     assert [(OSError, "no disk")] == [(args.exc_type, str(args.exc_value)) for args in reported]
 
 
@@ -273,7 +276,7 @@ def test_no_task_runs_with_the_timers_lock_held(timer, look):
 
     add_all(timer, [Ping(5, do=use), Ping(0, do=use)])
     look(5)
-    assert [2, 2] == answers
+    assert [1, 2] == answers
 
 
 @pytest.mark.parametrize(("setting", "value"), [("executor", object()), ("clock", 5)])
@@ -383,6 +386,7 @@ def test_lateness_is_measured(epoch_ns):
     """Each run is counted by how late it was, in powers of two of nanoseconds. A negative delay is not late."""
     timer = by_hand(clock=ManualClock(epoch_ns))
     add_all(timer, [Ping(2), Ping(10), Ping(-1_000)])
+    timer.advance_clock(0)
     let_pass(timer, 10)
     statistics = timer.statistics()
     assert 8_000_000 == statistics.late_sum_ns == statistics.late_max_ns
@@ -424,18 +428,65 @@ def test_batch_goes_on_after_one_that_its_task_runs(timer, look):
 
 
 def test_batch_after_the_shutdown_starts_no_thread(clock):
-    """A due bucket that ``add`` took before a shutdown, and hands over after it, runs on the thread of ``add``."""
+    """Due tasks that the driver took before a shutdown, and hands over after it, run on the driver's thread."""
     timer = SystemTimer(clock=clock)
-    hand_over, task = timer._dispatcher.hand_over, Ping(0)
+    hand_over, task = timer._dispatcher.hand_over, added(timer, Ping(0))
 
     def after_the_shutdown(buckets):
         timer.shutdown()
         hand_over(buckets)
 
     timer._dispatcher.hand_over = after_the_shutdown
-    timer.add(task)
+    timer.advance_clock(0)
     assert task.ran.is_set()
     assert [] == [thread.name for thread in threading.enumerate() if thread.name.startswith("timer-executor")]
+
+
+def test_only_the_driver_runs_due_tasks(timer):
+    """``add`` and ``put_off`` run no task, not even one that is due: the next ``advance_clock`` does."""
+    at_once, moved = Ping(0), added(timer, Ping(50))
+    timer.add(at_once)
+    assert timer.put_off(moved, 0)
+    assert ([], []) == (at_once.log, moved.log)
+    assert timer.advance_clock(0)
+    assert ([at_once], [moved]) == (at_once.log, moved.log)
+
+
+def test_task_that_adds_itself_without_delay_does_not_nest(timer):
+    """A task that retries at once, 5,000 times, runs each time after the call before has returned."""
+    task, running, nested = Ping(0), [], []
+
+    def again():
+        nested.extend(running)
+        running.append(task)
+        if len(task.log) < 5_000:
+            timer.add(task)
+        running.clear()
+
+    task.do = again
+    timer.add(task)
+    timer.advance_clock(0)
+    assert (5_000, []) == (len(task.log), nested)
+
+
+def test_negative_delay_does_not_overtake(timer):
+    """A task with a negative delay runs after one that was added before it without delay."""
+    log = []
+    tasks = add_all(timer, [Ping(0, log), Ping(-5, log), Ping(0, log)])
+    timer.advance_clock(0)
+    assert tasks == log
+
+
+def test_waiting_driver_wakes_for_a_task_that_is_due():
+    """A driver that waits for a far deadline, or rests, expires a task that is added without delay."""
+    with SystemTimerReaper("reaper", SystemTimer()) as timer:
+        time.sleep(0.02)  # it rests
+        assert added(timer, Ping(0)).ran.wait(PATIENCE_S)
+        far = added(timer, Ping(3_600_000))
+        time.sleep(0.02)  # it waits
+        assert added(timer, Ping(0)).ran.wait(PATIENCE_S)
+        assert timer.put_off(far, 0)
+        assert far.ran.wait(PATIENCE_S)
 
 
 def test_statistics_wait_for_the_counts_of_a_batch(timer):
