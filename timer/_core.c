@@ -98,7 +98,7 @@ static int make_core(void)
     core.tally = make_type(&tally_spec);
     core.batch = make_type(&batch_spec);
     PyTypeObject *entry = make_type(&entry_spec);
-    if (entry == NULL || PyErr_Occurred() || PyObject_SetAttrString((PyObject *)entry, "_task_allows_readd", Py_True))
+    if (entry == NULL || PyErr_Occurred() || PyObject_SetAttrString((PyObject *)entry, "_task_is_owned", Py_False))
         return -1;
     if (free_mutexes_after_fork()) {
         PyErr_NoMemory();

@@ -68,13 +68,14 @@ class Tally:
 class Batch:
     """Due buckets, to be run together in order of deadline. One thread at a time."""
 
-    __slots__ = ("_buckets", "_dispatcher", "_left", "_tasks")
+    __slots__ = ("_buckets", "_claimed", "_dispatcher", "_left", "_tasks")
 
     def __init__(self, dispatcher: Dispatcher, buckets: list[TimerTaskList]) -> None:
         self._dispatcher = dispatcher
         self._buckets = buckets
         self._left = sum(map(len, buckets))
         self._tasks: Iterator[tuple[TimerTaskList, TimerTask]] | None = None
+        self._claimed: TimerTask | None = None  # in no bucket, and must be put back after an interrupt
 
     def __len__(self) -> int:
         return self._left
@@ -100,25 +101,50 @@ class Batch:
         return more
 
     def _run(self, tasks: Iterator[tuple[TimerTaskList, TimerTask]], tally: Tally) -> None:
-        dispatcher = self._dispatcher
         for bucket, task in tasks:
             tally.reached += 1
-            late_ns = dispatcher.clock() - task._task_deadline_ns
+            now_ns = self._dispatcher.clock()
             number = next(numbers)
             try:
                 begin(number, task, "run")  # before the claim: without memory, the task stays in its batch
-                with bucket.lock:
-                    is_ours = bucket.remove(task)  # False if it was cancelled or put off meanwhile
-                if is_ours:
-                    try:
-                        task.run()
-                    except BaseException as error:  # noqa: BLE001  # contain() raises an interrupt again
-                        tally.failed += 1
-                        dispatcher.contain(task, error)
-                    finally:
-                        tally.note(late_ns)
+                self._claim(bucket, task)
+                if self._claimed is task:
+                    self._run_task(task, tally, now_ns)
+            except BaseException:
+                self._put_back(bucket, task)
+                raise
             finally:
                 end(number, None)
+
+    def _claim(self, bucket: TimerTaskList, task: TimerTask) -> None:
+        """Remove a task from its bucket, unless it was cancelled or put off meanwhile.
+
+        A signal handler runs only where a function is called or a loop jumps back. So none runs between the lines that
+        remove the task and the line that notes it.
+        """
+        with bucket.lock:
+            if task._task_bucket is bucket:
+                del bucket[task]
+                task._task_bucket = None
+                self._claimed = task
+
+    def _run_task(self, task: TimerTask, tally: Tally, now_ns: int) -> None:
+        try:
+            self._claimed = task if task._task_is_owned else None
+            task.run()
+        except BaseException as error:  # noqa: BLE001  # contain() raises an interrupt again
+            tally.failed += 1
+            self._dispatcher.contain(task, error)
+        finally:
+            tally.note(now_ns - task._task_deadline_ns)
+        self._claimed = None
+
+    def _put_back(self, bucket: TimerTaskList, task: TimerTask) -> None:
+        """Undo a claim after an interrupt: of a task that does not run yet, or of one that may run twice."""
+        with bucket.lock:
+            if self._claimed is task and task._task_bucket is None:
+                bucket.put(task)
+        self._claimed = None
 
 
 class Dispatcher:

@@ -125,8 +125,9 @@ class TimerTaskEntry:
 
     __slots__ = ("__weakref__", "_task_bucket", "_task_deadline_ns", "_task_delay_ms", "_task_put_off_by_ns")
 
-    #: Whether ``Timer.add`` may move a pending task of this class.
-    _task_allows_readd: ClassVar[bool] = True
+    #: Whether a purgatory owns the tasks of this class. Then ``Timer.add`` does not move a pending one, and ``run`` may
+    #: be called again after an interrupt.
+    _task_is_owned: ClassVar[bool] = False
 
     def __init__(self, delay_ms: int = 0) -> None:
         whole_ms = checked_delay_ms(delay_ms)
@@ -174,9 +175,9 @@ class TimerTaskEntry:
 class TimerTask(TimerTaskEntry):
     """A task that runs after a delay. Subclass it and define :meth:`run`.
 
-    A delay below zero counts as zero: the task is due at once. A task may be added again, to the same timer or to another. A
-    pending task is then moved. Any thread may cancel or put off a task at any time, but two threads must not add
-    *the same task* at the same time. The default of :meth:`Timer.put_off` adds it, too.
+    A delay below zero counts as zero: the task is due at once. A task may be added again, to the same timer or to
+    another. A pending task is then moved. Any thread may cancel or put off a task at any time, but two threads must not
+    add *the same task* at the same time. The default of :meth:`Timer.put_off` adds it, too.
 
     A subclass may use any names except the public names of this class and names that begin with ``_task_``.
 

@@ -141,7 +141,7 @@ class SystemTimer(Timer):
             TimerFull: ``max_pending`` tasks are pending.
         """
         try:
-            if task._task_bucket is not None and not task._task_allows_readd:
+            if task._task_bucket is not None and task._task_is_owned:
                 raise TaskHeld(task)
         except AttributeError:
             raise not_a_task(task) from None

@@ -175,7 +175,7 @@ class DelayedOperation(TimerTask, abc.ABC):
     #: cancelled, is not a failure. Subclasses inherit it.
     normal_ends: ClassVar[Collection[Outcome]] = frozenset()
 
-    _task_allows_readd = False  # only extend() moves the deadline of an operation
+    _task_is_owned = True  # only extend() moves the deadline of an operation
 
     def __init__(self, delay_ms: int, *, lock: LockLike | None = None) -> None:
         if getattr(self, "_op_home_shard", UNPARKED) is not UNPARKED:
@@ -536,7 +536,7 @@ if not TYPE_CHECKING and CORE is not None:
     class DelayedOperation(CORE.Operation, TimerTask, abc.ABC):
         __doc__ = _pure.__doc__
         __slots__ = ()
-        _task_allows_readd = False
+        _task_is_owned = True
         __repr__ = _pure.__repr__
         normal_ends = _pure.normal_ends
         try_complete = _pure.try_complete

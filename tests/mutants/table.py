@@ -500,7 +500,7 @@ MUTANTS = (
     Mutant(
         "adding a task that its owner holds raises",
         TIMER,
-        "            if task._task_bucket is not None and not task._task_allows_readd:\n",
+        "            if task._task_bucket is not None and task._task_is_owned:\n",
         "            if False:\n",
         T_CONTRACT + "test_task_that_its_owner_holds_is_not_moved",
     ),
@@ -521,8 +521,8 @@ MUTANTS = (
     Mutant(
         "a task put off while its batch runs is not run before its new deadline",
         DISPATCH,
-        "                is_ours = bucket.remove(task)",
-        "                is_ours = task._task_bucket is not None and task._task_bucket.remove(task)",
+        "            if task._task_bucket is bucket:\n                del bucket[task]",
+        "            if task._task_bucket is not None:\n                del task._task_bucket[task]",
         T_TIMER + "test_task_put_off_while_its_batch_runs_is_not_run_early",
     ),
     Mutant(
@@ -557,8 +557,8 @@ MUTANTS = (
     Mutant(
         "a task that raises stops no other task",
         DISPATCH,
-        "                    dispatcher.contain(task, error)",
-        "                    raise",
+        "            self._dispatcher.contain(task, error)",
+        "            raise",
         T_CONTRACT + "test_task_that_raises_stops_no_other",
     ),
     Mutant(
@@ -761,6 +761,20 @@ MUTANTS = (
         "            with self._lock:\n                self._put(threshold)\n            return park",
         "            return park",
         T_THRESHOLD + "test_interrupted_wait_leaves_its_threshold_reachable",
+    ),
+    Mutant(
+        "a task that was claimed and interrupted before its run is put back",
+        DISPATCH,
+        "                self._put_back(bucket, task)\n",
+        "                pass\n",
+        T_FAULTS + "test_an_interrupt_of_a_batch_loses_no_task",
+    ),
+    Mutant(
+        "a task that may run once is not put back after its run has begun",
+        DISPATCH,
+        "self._claimed = task if task._task_is_owned else None",
+        "self._claimed = task",
+        T_FAULTS + "test_an_interrupt_of_a_batch_loses_no_task",
     ),
     Mutant(
         "tasks may be cancelled while a batch begins",

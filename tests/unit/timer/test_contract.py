@@ -339,7 +339,7 @@ def test_what_is_no_task_is_refused(timer, task, hint):
 class Held(Ping):
     """A task of a class that only its owner moves."""
 
-    _task_allows_readd = False
+    _task_is_owned = True
 
     def cancel(self):
         """Means something else to its owner."""
@@ -367,7 +367,7 @@ def test_task_moves_between_timers_and_none_calls_its_cancel(bench, timer):
     """Adding a task to another timer takes it out of the first. What a subclass means by ``cancel`` is not called."""
 
     class Wide(Held):
-        _task_allows_readd = True
+        _task_is_owned = False
 
     task = added(timer, Wide(50_000))
     timer.add(task)

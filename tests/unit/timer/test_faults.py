@@ -1,5 +1,6 @@
 """An exception anywhere in the driver, or while a batch is handed over and run, loses no task."""
 
+import contextlib
 import sys
 import threading
 import time
@@ -10,7 +11,16 @@ import pytest
 import timer as package
 from tests.support import PATIENCE_S, Ping, add_all, added
 from tests.support.tasks import Collecting, by_hand, fail, let_pass
-from timer import Driver, InlineExecutor, SystemTimer, SystemTimerReaper, _dispatch, _running, check_invariants
+from timer import (
+    Driver,
+    InlineExecutor,
+    MockTimer,
+    SystemTimer,
+    SystemTimerReaper,
+    _dispatch,
+    _running,
+    check_invariants,
+)
 
 FOLDER = package.__path__[0]
 
@@ -74,6 +84,65 @@ def test_a_memory_error_in_the_driver_loses_no_task(executor):
         if {"collect", "_wait_for_due"} <= struck:
             return
     pytest.fail(f"not all places were struck: {struck}")
+
+
+class Interrupt(BaseException):
+    """What a signal handler raises."""
+
+
+def interrupted_at(number, tasks):
+    """Let three tasks expire while the n-th call or return on this thread is interrupted. Returns where."""
+    timer = MockTimer()
+    add_all(timer, tasks)
+    left, where = number, None
+
+    def signal(frame, event, called):
+        nonlocal left, where
+        # CPython looks for signals where a Python function begins and where a call of C has returned.
+        if event not in {"call", "c_return"} or getattr(called, "__name__", "") in {"__enter__", "__exit__"}:
+            return
+        if not frame.f_code.co_filename.startswith((FOLDER, __file__)):
+            return
+        left -= 1
+        if left == 0:
+            where = f"{event} {frame.f_code.co_name}:{frame.f_lineno}"
+            raise Interrupt
+
+    with contextlib.suppress(Interrupt):
+        sys.setprofile(signal)
+        try:
+            timer.advance_clock(5)
+        finally:
+            sys.setprofile(None)
+    timer.advance_clock(5)
+    check_invariants(timer)
+    assert 0 == timer.size, where
+    assert [] == _running.calls()
+    return where
+
+
+class Owned(Ping):
+    """A task whose ``run`` may be called again."""
+
+    _task_is_owned = True
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize("kind", [Ping, Owned])
+@pytest.mark.guarantee("an interrupt loses no operation")
+def test_an_interrupt_of_a_batch_loses_no_task(kind):
+    """Wherever an interrupt strikes a batch, each task runs. Only an owned one, which bears it, may run twice."""
+    places = set()
+    for number in range(1, 500):
+        tasks = [kind(5), kind(5), kind(5)]
+        where = interrupted_at(number, tasks)
+        if where is None:
+            break
+        places.add(where.split()[1].partition(":")[0])
+        if kind is Owned or " run:" not in where:  # an interrupt of its own code is the task's affair
+            runs = [len(task.log) for task in tasks]
+            assert {1} == {*runs} or (kind is Owned and {1, 2} == {*runs}), where
+    assert {"_run", "_claim", "_run_task", "run"} <= places
 
 
 def test_a_batch_that_fails_is_due_again():
