@@ -97,10 +97,12 @@ def test_event_in_one_process_answers_the_poll_in_another(workers):
 
 
 def test_worker_that_starts_later_knows_what_was_said(workers, between):
-    """A worker begins with the messages that are in the stream."""
+    """A worker begins with the messages that are in the stream, also if an operator has removed the first ones."""
 
     async def main(client):
-        position = await publish(client, workers[0], "orders", "before")
+        for number in range(5):
+            position = await publish(client, workers[0], "orders", f"before {number}")
+        between.ask("XTRIM", "messages", "MAXLEN", 1)
         with served(
             "uvicorn", "examples.fleet.app:app", "--port", "{port}", ready="/metrics", REDIS_URL=between.url
         ) as it:
@@ -208,16 +210,18 @@ def test_client_that_is_too_far_behind_is_told_so(workers, between):
 
 
 def test_polls_are_answered_after_the_stream_was_emptied(workers, between):
-    """Each worker notices, begins again, and its polls get the next message."""
+    """Each worker notices, begins again, and answers 410. A client that begins again gets the next message."""
     one, other = workers
 
     async def main(client):
         before = await publish(client, one, "orders", "before")
-        waiting = asyncio.create_task(poll(client, other, "orders", after=before))
+        params = {"after": before, "timeout_ms": LONG_MS}
+        waiting = asyncio.create_task(client.get(f"{other.url}/topics/orders", params=params))
         await wait_until_parked(other, 1)
         between.ask("FLUSHALL")
         position = await publish(client, one, "orders", "after")
-        assert [position] == [message["position"] for message in await waiting]
+        assert 410 == (await waiting).status_code
+        assert [position] == [message["position"] for message in await poll(client, other, "orders")]
 
     bounded(main)
 

@@ -27,6 +27,7 @@ How it works, in the order in which to read it::
     _following.reading         from the server to this worker, through lost connections and gaps
     _following.applying        state first, and then the keys
     _following.threads         the same in a program without a loop
+    _marks, _recent            what a worker knows of the positions of clients
     engines                    Redis, PostgreSQL, Kafka, and the memory of one process
 """
 
@@ -53,6 +54,7 @@ from purgatory.feeds._errors import (
 from purgatory.feeds._feed import Feed
 from purgatory.feeds._following.block import Following
 from purgatory.feeds._following.threads import ThreadFollowing
+from purgatory.feeds._recent import RecentEvents
 from purgatory.feeds._values import Event, Position
 from purgatory.feeds.engines.memory import MemoryFeed
 
@@ -81,6 +83,7 @@ __all__ = [
     "PostgresFeed",
     "PublishRejected",
     "PublishUncertain",
+    "RecentEvents",
     "RedisFeed",
     "ThreadFollowing",
     "UnsupportedServer",

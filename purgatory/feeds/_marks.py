@@ -40,12 +40,18 @@ class Marks:
         """Forget all. The worker has a state that includes this position, and of the events before it no mark."""
         self._logs = {place.log: _Log(place) for place in position.places()}
 
-    def add(self, position: Position) -> None:
-        """The event with this position was applied."""
+    def add(self, position: Position) -> bool:
+        """The event with this position was applied. Returns False if events are missing before it.
+
+        What was known of its log is forgotten then.
+        """
+        follows = True
         for place in position.places():
             log = self._logs.get(place.log)
-            if log is None or not log.append(place):
+            if log is None or not log.append(place, 1 if position.is_contiguous else KEPT):
                 self._logs[place.log] = _Log(place)
+                follows = log is None
+        return follows
 
     def includes(self, position: Position) -> bool:
         """Whether everything up to a position was applied. False if this worker is not there yet.
@@ -85,10 +91,10 @@ class _Log:
     def end(self) -> int:
         return self.first + len(self.marks) - 1
 
-    def append(self, place: Place) -> bool:
-        """Add the mark of a later event. Returns False if these marks are of no use beside it."""
+    def append(self, place: Place, most: int) -> bool:
+        """Add the mark of the event after at most ``most`` offsets. Returns False if it is not."""
         missing = place.offset - self.end - 1
-        if place.epoch != self.epoch or not 0 <= missing < KEPT:
+        if place.epoch != self.epoch or not 0 <= missing < most:
             return False
         if missing:
             self.marks.extend([0] * missing)

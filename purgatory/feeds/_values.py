@@ -18,7 +18,7 @@ from __future__ import annotations
 import abc
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
 
 import attrs
 
@@ -39,6 +39,9 @@ class Position(abc.ABC):
     """
 
     __slots__ = ()
+
+    #: Whether the offsets of a log have no holes.
+    is_contiguous: ClassVar[bool] = True
 
     @abc.abstractmethod
     def __ge__(self, other: object) -> bool: ...

@@ -49,8 +49,10 @@ FOLLOWING = "purgatory/feeds/_following/block.py"
 FEED_THREADS = "purgatory/feeds/_following/threads.py"
 ENGINE = "purgatory/feeds/engine.py"
 MARKS = "purgatory/feeds/_marks.py"
+RECENT = "purgatory/feeds/_recent.py"
 
 T_FEEDS = "tests/unit/feeds/test_feeds.py::"
+T_RECENT = "tests/unit/feeds/test_recent.py::"
 T_MARKS = "tests/unit/feeds/test_marks.py::"
 T_FOLLOWING = "tests/unit/feeds/test_following.py::"
 T_PROMISES = "tests/unit/feeds/test_promises.py::"
@@ -840,6 +842,34 @@ MUTANTS = (
         "    mark: int = 0\n\n    def __ge__",
         "    mark: int = attrs.field(default=0, eq=False)\n\n    def __ge__",
         T_FEEDS + "test_positions_are_ordered_by_epoch_and_offset",
+    ),
+    Mutant(
+        "a client before a key's floor learns of it",
+        RECENT,
+        "            if place.offset < (self._floors",
+        "            if False and place.offset < (self._floors",
+        T_RECENT + "test_key_with_too_many_events_drops_its_oldest",
+    ),
+    Mutant(
+        "keys that were dropped share a floor",
+        RECENT,
+        "        self._floors[key.log] = max(last, self._floors.get(key.log, 0))\n",
+        "",
+        T_RECENT + "test_keys_that_were_dropped_share_a_floor",
+    ),
+    Mutant(
+        "a client with the position of another event learns of it",
+        RECENT,
+        "            if not self._marks.includes_place(place, after):\n",
+        "            if False:\n",
+        T_RECENT + "test_position_of_another_event_is_gone",
+    ),
+    Mutant(
+        "recent events begin again after events that are missing",
+        RECENT,
+        "            if not self._marks.add(event.position):\n                self._begin(event.position)",
+        "            if not self._marks.add(event.position):\n                pass",
+        T_RECENT + "test_event_that_does_not_follow_begins_again",
     ),
     Mutant(
         "history begins with the last events",

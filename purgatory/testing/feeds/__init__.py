@@ -22,10 +22,11 @@ import pytest
 
 # Before the imports, so that a failed assertion shows its values.
 pytest.register_assert_rewrite(
-    *(f"{__name__}.{part}" for part in ("_blocks", "_gaps", "_history", "_order", "_publishing"))
+    *(f"{__name__}.{part}" for part in ("_blocks", "_clients", "_gaps", "_history", "_order", "_publishing"))
 )
 
 from purgatory.testing.feeds._blocks import Blocks
+from purgatory.testing.feeds._clients import Clients
 from purgatory.testing.feeds._gaps import Gaps
 from purgatory.testing.feeds._history import History
 from purgatory.testing.feeds._order import Order
@@ -35,7 +36,7 @@ from purgatory.testing.feeds._tools import Faults, MakeFeed
 __all__ = ["Faults", "FeedContract"]
 
 
-class FeedContract(Order, Gaps, History, Publishing, Blocks):
+class FeedContract(Order, Gaps, History, Clients, Publishing, Blocks):
     """The suite. See the module."""
 
     @pytest.fixture

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, ClassVar, Final
 
 import attrs
 
@@ -41,6 +41,8 @@ class KafkaPosition(Position):
     >>> KafkaPosition.parse("3-beef._") <= KafkaPosition((4, 7), (1, 1))
     True
     """
+
+    is_contiguous: ClassVar[bool] = False
 
     offsets: tuple[int | None, ...]
     marks: tuple[int, ...]
