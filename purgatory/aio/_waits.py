@@ -243,3 +243,6 @@ def _wake(future: asyncio.Future[Any]) -> None:
         future.set_result(None)
     except asyncio.InvalidStateError:  # the task was cancelled
         return
+    except RuntimeError:
+        if not future.get_loop().is_closed():  # if it is, no task waits on it
+            raise

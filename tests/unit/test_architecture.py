@@ -51,7 +51,7 @@ class Layer:
 
 
 #: What a program may use.
-EVERYTHING = ("timer", "core", *SATELLITES, "web", "feeds", "pipeline", "cli")
+EVERYTHING = ("timer", "core", *SATELLITES, "web", "feeds", "gates", "pipeline", "cli")
 
 LAYERS = {
     "timer": Layer((), frozenset({"attr", "attrs"}), NO_IO | {"logging"}),
@@ -62,6 +62,7 @@ LAYERS = {
     "testing": Layer(("timer", "core", "aio", "feeds")),
     "web": Layer(("timer", "core", "aio")),  # the one part that stands on a satellite: HTTP requests that are awaited
     "feeds": Layer(("timer", "core", "aio")),
+    "gates": Layer(("timer", "core", "aio")),
     "cli": Layer(("timer", "core", *SATELLITES, "pipeline")),
     "examples": Layer(EVERYTHING),
     "tests": Layer((*EVERYTHING, "testing", "serving")),
@@ -76,7 +77,7 @@ def layer_of(module: str) -> str:
     if rest.endswith("__main__"):
         return "cli"
     second = rest.partition(".")[0]
-    if second in (*SATELLITES, "pipeline", "testing", "web", "feeds"):
+    if second in (*SATELLITES, "pipeline", "testing", "web", "feeds", "gates"):
         return second
     return {"_cli": "cli", "_serving": "serving", "_wsgi": "serving"}.get(second, "core")
 
@@ -189,6 +190,8 @@ def test_whole_project_is_read():
         ("purgatory.aio", "from purgatory.web import LongPolls", 1),
         ("purgatory.web._polls", "from purgatory.metrics import app", 1),
         ("purgatory.feeds._feed", "from purgatory.web import LongPolls", 1),
+        ("purgatory.gates._gate", "from purgatory.feeds import Feed", 1),
+        ("purgatory.web._polls", "from purgatory.gates import Gate", 1),
         ("purgatory.feeds.engines.redis", "import redis\nfrom purgatory.aio import AsyncPurgatory", 0),
         ("purgatory.pipeline.report", "from purgatory import DelayedOperation", 1),
         ("purgatory.pipeline.report", "from purgatory.journal.recordsmith import forge", 1),
@@ -225,6 +228,10 @@ CIRCLES = {
     ),
     "a timer knows its driver, and a driver its timer": ("timer", ("_base", "_reaper")),
     "a timer's tasks are dispatched by a part of it": ("timer", ("_dispatch", "_timer")),
+    "a gate's permits are granted to operations in a queue, and an operation that ends leaves the queue": (
+        "purgatory.gates",
+        ("_orders", "_permits", "_waits"),
+    ),
     "a feed has followings, a following knows its feed, and both of its kinds know each other": (
         "purgatory.feeds",
         ("_feed", "_following.block", "_following.threads"),

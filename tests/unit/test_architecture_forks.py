@@ -28,6 +28,7 @@ LEFT = {
     "timer._reaper.Driver._sleep": "only the thread waits for it, which a child does not have",
     "purgatory._core.watchdog.Watchdog._start.thread": "kept as _thread, which after_fork forgets",
     "purgatory._core.shard.Shard.__init__": "kept as key_lock, which after_fork makes anew",
+    "purgatory.gates._waits.BlockingWait.woken": "only the thread waits for it, which a child does not have",
     "purgatory.feeds._following.threads.ThreadFollowing._thread": "nothing is followed in a child; calls there say so",
     "purgatory.testing.feeds._tools.elsewhere.thread": "of one test",
     "purgatory.testing.feeds._blocks.Blocks.test_threads_follow_without_a_loop_of_their_own.Seen.done": "of one test",
