@@ -1,4 +1,4 @@
-"""Prometheus metrics of every live purgatory, timer and feed of the process, read from plain counters at scrape.
+"""Prometheus metrics of every live purgatory, timer, feed and gate of the process, read from plain counters at scrape.
 
 >>> from prometheus_client import CollectorRegistry, generate_latest
 >>> from purgatory import DelayedOperationPurgatory

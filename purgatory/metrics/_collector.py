@@ -1,4 +1,4 @@
-"""The collector: turns the purgatories, timers and feeds of the process into metric families, one series per name.
+"""The collector: turns purgatories, timers, feeds and gates of the process into metric families, one series per name.
 
 **Same names.** Two live purgatories of one name are one series: counters and gauges are added up, and of two ages the
 greater counts. Of two feeds of one name, the one that is behind counts. Were each exported by itself, Prometheus would
@@ -31,6 +31,7 @@ from purgatory import InvalidSetting
 from purgatory._core.take_snapshot import driver_of
 from purgatory._core.watchdog import slow_callbacks
 from purgatory._feed_records import live_feeds
+from purgatory._gate_records import live_gates
 from purgatory.metrics._attach import AttachedObservers
 from purgatory.metrics._by_tenant import ByTenant
 from purgatory.metrics._by_type import ByType
@@ -44,6 +45,7 @@ from purgatory.metrics._readings import (
     Subject,
     encodable,
     read_feed,
+    read_gate,
     read_purgatory,
     read_timer,
 )
@@ -103,7 +105,7 @@ def _added(one: Observed, other: Observed) -> Observed:
 
 
 class PurgatoryCollector(Collector):
-    """All live purgatories of the process, their timers, and all feeds, as metric families. Any thread may scrape.
+    """All live purgatories of the process, their timers, feeds and gates, as metric families. Any thread may scrape.
 
     Attributes:
         parked_time: measures time parked, once started.
@@ -182,6 +184,8 @@ class PurgatoryCollector(Collector):
                 found.setdefault((Subject.TIMER, encodable(timer.name)), {})[id(timer)] = of_timer
         for feed in live_feeds():
             found.setdefault((Subject.FEED, encodable(feed.name)), {})[id(feed)] = read_feed(feed.statistics())
+        for gate in live_gates():
+            found.setdefault((Subject.GATE, encodable(gate.name)), {})[id(gate)] = read_gate(gate.statistics())
         info = _timer_info()
         for user, used in sorted(users):
             info.add_metric([user, used], 1)
@@ -243,7 +247,7 @@ def register(
     types: bool = False,
     tenants: bool = False,
 ) -> PurgatoryCollector:
-    """Export every live purgatory, its timer, and every feed through ``registry``. Registering again changes nothing.
+    """Export every live purgatory, timer, feed and gate through ``registry``. Registering again changes nothing.
 
     Args:
         registry: the one that the process serves.

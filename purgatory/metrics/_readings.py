@@ -1,4 +1,4 @@
-"""The exported families, and how a purgatory, a timer or a feed is read.
+"""The exported families, and how a purgatory, a timer, a feed or a gate is read.
 
 All values come from counters that the library keeps anyway. A *reading* has plain dicts from a series (family and
 outcome) to its value or histogram, so that the readings of two purgatories of one name can be added up.
@@ -19,6 +19,7 @@ from timer._base import is_alive
 if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory
     from purgatory._feed_records import FeedStatistics
+    from purgatory._gate_records import GateStatistics
     from purgatory.metrics._histograms import CallbackTime, ParkedTime
     from timer import Driver, Timer
 
@@ -26,7 +27,7 @@ _NS: Final = 1_000_000_000
 
 #: A family's name and an outcome (or none).
 Series = tuple[str, str | None]
-#: The values and the histograms of one purgatory, timer or feed.
+#: The values and the histograms of one purgatory, timer, feed or gate.
 Reading = tuple[dict[Series, float], dict[Series, Observed]]
 
 
@@ -36,6 +37,7 @@ class Subject(enum.Enum):
     PURGATORY = "purgatory"
     TIMER = "timer"
     FEED = "feed"
+    GATE = "gate"
 
 
 class Kind(enum.Enum):
@@ -65,6 +67,10 @@ def _of_purgatory(name: str, kind: Kind, text: str, *, by_outcome: bool = False)
 
 def _of_feed(name: str, kind: Kind, text: str) -> Family:
     return Family(f"feed_{name}", Subject.FEED, kind, text)
+
+
+def _of_gate(name: str, kind: Kind, text: str) -> Family:
+    return Family(f"gate_{name}", Subject.GATE, kind, text)
 
 
 FAMILIES: Final = (
@@ -142,6 +148,13 @@ FAMILIES: Final = (
     _of_feed("publishes_rejected", Kind.COUNTER, "Publishes that were certainly not accepted."),
     _of_feed("publishes_uncertain", Kind.COUNTER, "Publishes that may have been accepted."),
     _of_feed("publish_seconds", Kind.HISTOGRAM, "Seconds from publish until the feed had accepted the event."),
+    _of_gate("permits", Kind.SUM, "Permits of the gate."),
+    _of_gate("permits_in_use", Kind.SUM, "Callers that are inside the gate."),
+    _of_gate("permits_granted", Kind.COUNTER, "Permits granted, those of callers that did not wait included."),
+    _of_gate("late_callers", Kind.COUNTER, "Callers rejected because they could not be admitted in time."),
+    _of_gate(
+        "hold_mean_seconds", Kind.MAX, "Mean time that the latest callers kept a permit. Absent before the first."
+    ),
 )
 
 
@@ -228,3 +241,16 @@ def read_feed(statistics: FeedStatistics) -> Reading:
     }
     known = {series: float(value) for series, value in values.items() if value is not None}
     return known, {("feed_publish_seconds", None): (statistics.publish_ns, statistics.publish_sum_ns)}
+
+
+def read_gate(statistics: GateStatistics) -> Reading:
+    """The values of one gate. Its waiting callers are those of the purgatory of its name."""
+    values: dict[Series, float] = {
+        ("gate_permits", None): statistics.permits,
+        ("gate_permits_in_use", None): statistics.in_use,
+        ("gate_permits_granted", None): statistics.granted,
+        ("gate_late_callers", None): statistics.late,
+    }
+    if statistics.hold_s is not None:
+        values["gate_hold_mean_seconds", None] = statistics.hold_s
+    return values, {}

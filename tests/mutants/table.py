@@ -50,7 +50,12 @@ FEED_THREADS = "purgatory/feeds/_following/threads.py"
 ENGINE = "purgatory/feeds/engine.py"
 MARKS = "purgatory/feeds/_marks.py"
 RECENT = "purgatory/feeds/_recent.py"
+PERMITS = "purgatory/gates/_permits.py"
+ORDERS = "purgatory/gates/_orders.py"
+GATE = "purgatory/gates/_gate.py"
+GATE_WAITS = "purgatory/gates/_waits.py"
 
+T_GATES = "tests/unit/gates/test_gates.py::"
 T_FEEDS = "tests/unit/feeds/test_feeds.py::"
 T_RECENT = "tests/unit/feeds/test_recent.py::"
 T_MARKS = "tests/unit/feeds/test_marks.py::"
@@ -1017,5 +1022,90 @@ MUTANTS = (
         "            await self._loop.create_future()  # until the task is cancelled",
         "            pass",
         T_PROMISES + "test_operation_on_a_thread_is_completed_by_an_event",
+    ),
+    # -- gates
+    Mutant(
+        "a permit that a caller could not take goes to the next",
+        PERMITS,
+        "            if wait.force_complete():\n                return\n",
+        "            wait.force_complete()\n            return\n",
+        T_GATES + "test_permit_skips_an_operation_that_ended_in_between",
+    ),
+    Mutant(
+        "a permit that was granted to a cancelled caller goes to the next",
+        PERMITS,
+        "        if not wait.cancel() and wait.outcome is Outcome.FORCED:",
+        "        if not wait.cancel() and False:",
+        T_GATES + "test_grant_to_a_caller_cancelled_at_the_same_moment_goes_on",
+    ),
+    Mutant(
+        "a permit that becomes free during parking is granted",
+        PERMITS,
+        "            is_free = self._free > 0\n",
+        "            is_free = False\n",
+        T_GATES + "test_permit_that_becomes_free_during_parking_is_granted",
+    ),
+    Mutant(
+        "an operation that ended before it joined leaves the queue",
+        PERMITS,
+        "                if wait.outcome is not None:",
+        "                if False:",
+        T_GATES + "test_operation_that_ended_before_it_joined_is_not_queued",
+    ),
+    Mutant(
+        "a caller whose time is up leaves the queue",
+        GATE_WAITS,
+        '    def on_expiration(self) -> None:\n        """Leave the queue."""\n        self.permits.discard(self)',
+        '    def on_expiration(self) -> None:\n        """Leave the queue."""',
+        T_GATES + "test_callers_that_gave_up_are_not_kept",
+    ),
+    Mutant(
+        "a cancelled caller leaves the queue",
+        GATE_WAITS,
+        "            return False\n        self.permits.discard(self)\n",
+        "            return False\n",
+        T_GATES + "test_callers_that_gave_up_are_not_kept",
+    ),
+    Mutant(
+        "permits above a reduced number are not passed on",
+        PERMITS,
+        "        wait = self._queue.pop() if self._free >= 0 else None\n",
+        "        wait = self._queue.pop()\n",
+        T_GATES + "test_fewer_permits_take_effect_as_callers_leave",
+    ),
+    Mutant(
+        "more permits admit callers that wait",
+        PERMITS,
+        "                wait = self._queue.pop() if self._free > 0 else None\n",
+        "                wait = None\n",
+        T_GATES + "test_more_permits_admit_at_once",
+    ),
+    Mutant(
+        "a caller that cannot be admitted in time is rejected at once",
+        GATE,
+        "        if timeout_ms > 0 and wait_ms * HEADROOM <= timeout_ms:",
+        "        if timeout_ms > 0:",
+        T_GATES + "test_caller_that_cannot_be_served_in_time_is_rejected",
+    ),
+    Mutant(
+        "the caller that has waited longest is admitted in its turn",
+        ORDERS,
+        "        if self._admitted % OLDEST_EVERY:",
+        "        if True:",
+        T_GATES + "test_priority_does_not_starve",
+    ),
+    Mutant(
+        "a tenant that used its turn goes to the end of the ring",
+        ORDERS,
+        "        if not self._credit:\n            self._by_share.move_to_end(tenant)\n",
+        "",
+        T_GATES + "test_fair_takes_turns",
+    ),
+    Mutant(
+        "one tenant leaves places to the others",
+        GATE,
+        "            tenant_share=LARGEST_SHARE if by_tenant else 1.0,",
+        "            tenant_share=1.0,",
+        T_GATES + "test_flooding_tenant_leaves_places_to_others",
     ),
 )

@@ -8,6 +8,7 @@ import pytest
 
 from purgatory import InvalidSetting, Outcome, PurgatoryClosed, PurgatoryError, PurgatoryFull, WaitCancelled
 from purgatory.gates import BlockingEnter, Gate, GateRejected, GateTimeout
+from purgatory.gates._orders import ArrivalQueue
 from tests.support import eventually, in_thread
 from tests.support.loops import until
 from timer import DelayTypeError
@@ -68,6 +69,11 @@ def state(gate):
     """How many are inside, and how many wait."""
     now = gate.statistics()
     return now.in_use, now.waiting
+
+
+def queued(gate):
+    """How many operations the gate's queue holds, those that have ended included."""
+    return gate._permits._queue._count
 
 
 async def test_free_permit_is_taken_at_once(gate):
@@ -198,8 +204,48 @@ async def test_permit_skips_callers_that_gave_up(callers, mock_timer):
     assert (0, 0) == state(callers.gate)
 
 
+@pytest.mark.guarantee("permits come back")
+async def test_permit_skips_an_operation_that_ended_in_between(callers, monkeypatch):
+    """A caller that is taken from the queue and cancelled before its grant does not keep the permit."""
+    for name in "abc":
+        await callers.call(name)
+    pop = ArrivalQueue.pop
+
+    def pop_and_cancel(queue):
+        wait = pop(queue)
+        if wait is not None and len(callers.order) == 1:
+            monkeypatch.undo()
+            wait.cancel()
+        return wait
+
+    monkeypatch.setattr(ArrivalQueue, "pop", pop_and_cancel)
+    await callers.leave("a")
+    assert ["a", "c"] == callers.order
+    with pytest.raises(WaitCancelled):
+        await callers.tasks["b"]
+    await callers.leave_all()
+    assert (0, 0) == state(callers.gate)
+
+
+@pytest.mark.parametrize("order", ["arrival", "priority", "fair"])
+async def test_callers_that_gave_up_are_not_kept(mock_timer, order):
+    """A caller that was cancelled or whose time is up takes no memory, although no permit was released."""
+    async with Gate("model", 1, max_waiting=None, order=order, timer=mock_timer) as gate:
+        callers = Callers(gate)
+        await callers.call("holder")
+        for name in "abcdef":
+            await callers.call(name, timeout_ms=50 if name in "ace" else 1_000)
+        for name in "bdf":
+            callers.tasks[name].cancel()
+        mock_timer.advance_clock(60)
+        await asyncio.gather(*(callers.tasks.pop(name) for name in "abcdef"), return_exceptions=True)
+        assert 0 == queued(gate)
+        await callers.leave_all()
+    assert ["holder"] == callers.order
+
+
 async def test_operation_that_ended_before_it_joined_is_not_queued(gate, callers):
-    """An operation that ends between its parking and the queue does not stay in the queue."""
+    """An operation that ends between its parking and the queue does not stay there."""
 
     class CancelAtOnce:
         def parked(self, operation):
@@ -210,8 +256,8 @@ async def test_operation_that_ended_before_it_joined_is_not_queued(gate, callers
     gate.purgatory.attach(observer)
     await callers.call("b")
     gate.purgatory.detach(observer)
-    with pytest.raises(WaitCancelled):
-        await callers.tasks["b"]
+    assert isinstance((await asyncio.gather(callers.tasks.pop("b"), return_exceptions=True))[0], WaitCancelled)
+    assert 0 == queued(gate)
     await callers.call("c")
     await callers.leave_all()
     assert ["a", "c"] == callers.order

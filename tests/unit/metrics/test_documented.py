@@ -7,6 +7,7 @@ import pytest
 
 from purgatory import DelayedOperationPurgatory
 from purgatory.feeds import MemoryFeed
+from purgatory.gates import Gate
 from purgatory.journal import JournalCollector, JournalStats
 from purgatory.metrics import PurgatoryCollector, register
 from tests.support import park
@@ -52,7 +53,10 @@ def test_page_has_what_is_described(registry):
     with (
         DelayedOperationPurgatory("p", max_parked=5, tenant=lambda _: "t") as purgatory,
         feed.follow(DelayedOperationPurgatory("f", reaper_enabled=False), lambda _: []),
+        Gate("g", 1, max_waiting=1) as gate,
     ):
+        with gate.enter(timeout_ms=0):
+            pass
         park(purgatory, "k")
         park(purgatory, "l").cancel()
         collected = list(collector.collect())
