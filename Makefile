@@ -3,6 +3,7 @@
 #   PYTHON=...   the interpreter to build .venv with (else the first Python >= 3.11 on the PATH)
 #   VENV=...     where the environment goes (.venv)
 #   ARGS=...     further arguments for the program or for pytest
+#   INSTALLER=pip in the environment: install with pip alone, not with uv
 #   PURGATORY_PURE=1 in the environment: do not build or use the native implementation (docs/native.md)
 
 VENV  ?= .venv
@@ -10,15 +11,16 @@ ARGS  ?=
 # All of them, so that every test can run.
 EXTRAS = $(shell sed -n '/^\[project.optional-dep/,/^\[[^p]/ s/^\([a-z]*\) = \[.*/\1/p' pyproject.toml | paste -s -d , -)
 
-PY    := $(VENV)/bin/python
-READY := $(VENV)/.ready
+# Those that the reference needs. It is built without Spark, DuckDB and Arrow.
+LIGHT  := console,kafka,otel,postgres,redis,web
+
+PY     := $(VENV)/bin/python
+READY  := $(VENV)/.ready
 BROKER := examples/broker
-PLOTS := $(VENV)/.ready-plots
-CORE  := $(VENV)/.ready-core
-REHEARSE := $(VENV)/.ready-rehearse
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-broker test-core rehearse native wheel check format cov bench bench-plots bench-spark bench-spark-plots docs soak races explore mutants sanitize kafka-jar lowest programs others clean feed-faults ready ready-tour
+.NOTPARALLEL:
+.PHONY: help run test test-broker test-core rehearse native wheel check format cov bench bench-plots bench-spark bench-spark-plots docs soak races explore mutants sanitize kafka-jar lowest programs others clean feed-faults ready-java
 
 help: ## List the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -47,33 +49,33 @@ OPTIONS := $(filter-out tests/%,$(ARGS))
 INSIDE = $(foreach core,$(CORE_TESTS),$(filter $(core) $(core)/% $(core)::%,$(NAMED)) $(if $(filter $(addsuffix /%,$(NAMED:%/=%)),$(core)),$(core)))
 PURE_TESTS = $(strip $(if $(NAMED),$(INSIDE),$(CORE_TESTS)))
 
-test: $(READY) $(if $(NAMED),,programs) native ## Run every test, and the core's once more on the pure implementation (ARGS="-k wheel" or ARGS=tests/unit/timer for some)
+test: $(READY)-test $(if $(NAMED),,programs) native ## Run every test, and the core's once more on the pure implementation (ARGS="-k wheel" or ARGS=tests/unit/timer for some)
 	$(if $(FREE),PYTHON_GIL=0) $(PY) $(TESTED) $(SHARED) $(if $(CHECKED),-m "not quick") $(or $(NAMED),$(if $(FREE),$(CORE_TESTS))) $(OPTIONS)
 	$(if $(PURE_TESTS),$(if $(FREE),PYTHON_GIL=0) PURGATORY_PURE=1 $(PY) $(TESTED) $(SHARED) $(PURE_TESTS) $(OPTIONS)$(if $(ARGS), || test $$? -eq 5))
 
-test-core: $(CORE) ## Run the tests of timer, core and asyncio on PYTHON=..., both implementations, with the fewest packages
+test-core: $(READY)-core ## Run the tests of timer, core and asyncio on PYTHON=..., both implementations, with the fewest packages
 	$(PY) hatch_build.py || test -z "$(PURGATORY_NATIVE)"
 	$(if $(FREE),PYTHON_GIL=0) $(PY) $(TESTED) $(SHARED) $(CORE_TESTS) $(ARGS)
 	$(if $(FREE),PYTHON_GIL=0) PURGATORY_PURE=1 $(PY) $(TESTED) $(SHARED) $(CORE_TESTS) $(ARGS)
 
-native: $(READY) ## Compile the native implementation in place, if its sources are newer and there is a C compiler
+native: | $(PY) ## Compile the native implementation in place, if its sources are newer and there is a C compiler
 	@$(PY) hatch_build.py || test -z "$(PURGATORY_NATIVE)"
 
-rehearse: $(REHEARSE) ## Do what a release does, except the upload: build, check the metadata, install and run on each Python at hand
+rehearse: $(READY)-rehearse ## Do what a release does, except the upload: build, check the metadata, install and run on each Python at hand
 	@.ci/rehearse.sh "$(PY)" var/rehearse
 
-wheel: $(READY) ## Build a wheel with the native implementation into dist/ (needs a C compiler)
-	PURGATORY_NATIVE=1 $(PY) -m pip wheel --quiet --no-deps --wheel-dir dist .
+wheel: $(READY)-rehearse ## Build a wheel with the native implementation into dist/ (needs a C compiler)
+	PURGATORY_NATIVE=1 $(PY) -m build --wheel --outdir dist . >/dev/null
 	@ls dist/*.whl
 
 # The tests wait now and then, and leave the processors to the types.
-check: $(READY) native ## What to run before a commit: format, lint, types, fast tests
+check: $(READY)-check native ## What to run before a commit: format, lint, types, fast tests
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy & types=$$!; \
 	$(PY) $(TESTED) $(SHARED) -m quick $(or $(NAMED),tests/unit) $(OPTIONS); tests=$$?; wait $$types && exit $$tests
 
-format: $(READY) ## Format the code and fix what the linter can fix
+format: $(READY)-check ## Format the code and fix what the linter can fix
 	$(VENV)/bin/ruff format .
 	$(VENV)/bin/ruff check --fix .
 
@@ -82,30 +84,30 @@ format: $(READY) ## Format the code and fix what the linter can fix
 UNTRACED := tests/unit/faults/test_memory.py tests/unit/purgatory/test_rare.py::test_interrupts_leave_no_lock_held \
             tests/unit/purgatory/test_native.py::test_rounds_leave_no_references
 
-cov: $(READY) ## Run the quicker tests under coverage and report the lines and branches missed
+cov: $(READY)-test ## Run the quicker tests under coverage and report the lines and branches missed
 	$(VENV)/bin/coverage erase
 	$(VENV)/bin/coverage run -m pytest -m "not slow and not spark" $(addprefix --deselect=,$(UNTRACED)) tests $(ARGS)
 	$(VENV)/bin/coverage html --quiet --directory htmlcov
 	$(VENV)/bin/coverage report
 
-bench: $(READY) native ## Measure timer and purgatory beside their peers, on an idle machine, with JSON in var/ (ONLY="timer load" ARGS=--quick)
+bench: $(READY)-test native ## Measure timer and purgatory beside their peers, on an idle machine, with JSON in var/ (ONLY="timer load" ARGS=--quick)
 	$(PY) -m tests.benchmarks $(ONLY) $(ARGS)
 
-bench-plots: $(PLOTS) ## Draw the figures of the last `make bench` into docs/pictures
+bench-plots: $(READY)-bench ## Draw the figures of the last `make bench` into docs/pictures
 	$(PY) -m tests.benchmarks.plots $(ARGS)
 
-bench-spark: $(READY) programs ## Measure the pipeline at size on local[2], with JSON in var/ (ARGS="--only report --rows 1000000")
+bench-spark: $(READY)-test programs ## Measure the pipeline at size on local[2], with JSON in var/ (ARGS="--only report --rows 1000000")
 	$(PY) -m tests.benchmarks.pipeline $(ARGS)
 
-bench-spark-plots: $(PLOTS) ## Draw the figures of the last `make bench-spark` into docs/pictures
+bench-spark-plots: $(READY)-bench ## Draw the figures of the last `make bench-spark` into docs/pictures
 	$(PY) -m tests.benchmarks.pipeline_plots $(ARGS)
 
-docs: $(READY) ## Build the documentation into docs/_build, with warnings as errors
+docs: $(READY)-docs ## Build the documentation into docs/_build, with warnings as errors
 	$(PY) -m sphinx -b html -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
 
 SECONDS ?= 120
-soak: $(READY) ## Load, simulation and race tests, new seeds every round, a third of SECONDS=120 each
+soak: $(READY)-test ## Load, simulation and race tests, new seeds every round, a third of SECONDS=120 each
 	$(PY) -m tests.simulation.soak --seconds $$(( $(SECONDS) / 3 ))
 	$(PY) -m tests.simulation --seconds $$(( $(SECONDS) / 3 )) --seed $$(od -An -N3 -tu4 /dev/urandom)
 	@end=$$(( $$(date +%s) + $(SECONDS) / 3 )); round=0; \
@@ -116,27 +118,27 @@ soak: $(READY) ## Load, simulation and race tests, new seeds every round, a thir
 	done; echo "soak: $$round rounds passed"
 
 RUNS ?= 20
-races: $(READY) ## Run the race tests RUNS=20 times and count failures, with the output of a failing run in var/races
+races: $(READY)-test ## Run the race tests RUNS=20 times and count failures, with the output of a failing run in var/races
 	$(PY) -m tests.concurrency --runs $(RUNS) $(ARGS)
 
-feed-faults: $(READY) ## Break the server, the network and the workers of feeds for SECONDS=120 per engine, and check what was promised (ARGS="--engine redis")
+feed-faults: $(READY)-test ## Break the server, the network and the workers of feeds for SECONDS=120 per engine, and check what was promised (ARGS="--engine redis")
 	$(PY) -m tests.chaos.feeds --seconds $(SECONDS) $(ARGS)
 
 BOUND  ?= 2
 BUDGET ?=
-explore: $(READY) ## Every interleaving of the tricky places with up to BOUND=2 preemptions (BUDGET=60: seconds for each place)
+explore: $(READY)-test ## Every interleaving of the tricky places with up to BOUND=2 preemptions (BUDGET=60: seconds for each place)
 	$(PY) -m tests.explore --bound $(BOUND) $(if $(BUDGET),--seconds $(BUDGET)) $(ARGS)
 
-mutants: $(READY) ## Remove each line that upholds a guarantee, and see a test fail: some minutes (ARGS="shutdown" for some)
+mutants: $(READY)-test ## Remove each line that upholds a guarantee, and see a test fail: some minutes (ARGS="shutdown" for some)
 	$(PY) -m tests.mutants $(ARGS)
 
-sanitize: $(READY) ## Look for errors of C: static analysers, and the core's tests under the address and undefined-behaviour sanitizers
+sanitize: $(READY)-test ## Look for errors of C: static analysers, and the core's tests under the address and undefined-behaviour sanitizers
 	@.ci/sanitize.sh "$(PY)" var/sanitize $(ARGS)
 
-lowest: $(READY) native ## Run the unit tests with the lowest versions of all dependencies that pyproject.toml allows
+lowest: $(READY)-test native ## Run the unit tests with the lowest versions of all dependencies that pyproject.toml allows
 	PYTHON="$(PY)" .ci/lowest.sh var/lowest "$(EXTRAS)"
 
-kafka-jar: $(READY) ## Spark's own Kafka source and sink against the broker example: jars from Maven Central, or JARS=a.jar,b.jar
+kafka-jar: $(READY)-test ## Spark's own Kafka source and sink against the broker example: jars from Maven Central, or JARS=a.jar,b.jar
 	@.ci/setup.sh java
 	JARS="$(JARS)" $(PY) -m pytest -ra tests/pipeline/kafka_jar.py $(ARGS)
 
@@ -150,33 +152,29 @@ clean: ## Remove the environment and everything generated
 	rm -rf $(VENV) build dist var docs/_build htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-ready ready-tour: $(READY)
+# What each kind of work needs. It is installed into the one environment when it is first needed, and when the lists change.
+NEEDS_core     = --group anywhere --editable .
+NEEDS_check    = --group check --editable ".[$(EXTRAS)]"
+NEEDS_test     = --group test --editable ".[$(EXTRAS)]"
+NEEDS_docs     = --group docs --editable ".[$(LIGHT)]"
+NEEDS_run      = --group $(BROKER)/pyproject.toml:run --editable .
+NEEDS_spark    = --editable ".[spark]"
+NEEDS_broker   = --group lint --group $(BROKER)/pyproject.toml:test --editable ".[report,spark]"
+NEEDS_bench    = $(NEEDS_test) --group bench
+NEEDS_rehearse = --group rehearse
 
-# Made again when pyproject.toml changes. pip >= 25.1 is the first to read dependency groups.
-$(READY): pyproject.toml $(BROKER)/pyproject.toml
-	@.ci/venv.sh "$(VENV)" "$(PYTHON)"
-	@echo "installing into $(VENV) ..."
-	@$(PY) -m pip install --quiet --upgrade "pip>=25.1"
-	@if $(PY) -c 'import sys, sysconfig; sys.exit(not sysconfig.get_config_var("Py_GIL_DISABLED"))'; then \
-	  echo "free-threaded: what the core's tests need, and no more (docs/free-threaded.md)"; \
-	  $(PY) -m pip install --quiet --prefer-binary --group anywhere --editable .; \
-	else \
-	  $(PY) -m pip install --quiet --group dev --group $(BROKER)/pyproject.toml:test --editable ".[$(EXTRAS)]"; \
-	fi
+$(PY):
+	@.ci/install.sh "$(VENV)" "$(PYTHON)"
+
+# A free-threaded interpreter gets what the core's tests need. Many other packages have no wheels for it (docs/free-threaded.md).
+$(READY)-%: pyproject.toml $(BROKER)/pyproject.toml | $(PY)
+	@echo "installing for: $* ..."
+	@.ci/install.sh "$(VENV)" "$(PYTHON)" $(if $(FREE),$(NEEDS_core),$(NEEDS_$*))
 	@touch $@
 
-$(CORE): pyproject.toml
-	@.ci/venv.sh "$(VENV)" "$(PYTHON)"
-	@$(PY) -m pip install --quiet --upgrade "pip>=25.1"
-	@$(PY) -m pip install --quiet --prefer-binary --group anywhere --editable .
-	@touch $@
+ready-%: $(READY)-% ;
 
-$(REHEARSE): pyproject.toml
-	@.ci/venv.sh "$(VENV)" "$(PYTHON)"
-	@$(PY) -m pip install --quiet --upgrade "pip>=25.1"
-	@$(PY) -m pip install --quiet --group rehearse
-	@touch $@
+ready-java:
+	@.ci/setup.sh java
 
-$(PLOTS): $(READY)
-	@$(PY) -m pip install --quiet --group bench
-	@touch $@
+.SECONDARY:

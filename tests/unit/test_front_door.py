@@ -161,6 +161,24 @@ def test_missing_programs_are_named_in_a_line(tmp_path):
     assert re.fullmatch(r"please install: openjdk-17-jre-headless chromium \(.*\n", said)
 
 
+@pytest.mark.parametrize(
+    ("target", "installed", "left_out"),
+    [
+        ("run", "examples/broker/pyproject.toml:run --editable .", "spark"),
+        ("docs", "--group docs", "spark report delta parquet"),
+        ("check", "--group check", None),
+        ("test", "--group test", None),
+    ],
+)
+def test_targets_install_what_they_need(target, installed, left_out, tmp_path):
+    """A target whose packages are not there installs its own group and extras, and not those of others."""
+    (line,) = [line for line in make("-n", target, f"VENV={tmp_path}").splitlines() if "--group" in line]
+    extras = set(re.split(r"[\[\],]", line)[1:])
+
+    assert installed in line
+    assert ({"spark", "report", "delta"} <= extras) if left_out is None else not extras & set(left_out.split())
+
+
 def test_source_distribution_has_all_that_there_is():
     """An unpacked sdist has the front door and the files behind it: `make check` runs there."""
     table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
@@ -197,7 +215,7 @@ def test_dependencies_page_names_everything():
     extras = project["project"]["optional-dependencies"]
     of_extras = [name for requirements in extras.values() for name in requirements]
     names = [re.match(r"[\w-]+", name)[0].lower() for name in project["project"]["dependencies"] + of_extras]
-    groups = set(project["dependency-groups"]) - {"dev"}
+    groups = set(project["dependency-groups"]) - {"dev"}  # which is another name of test
 
     assert [] == [name for name in names if name not in page.lower()]
     assert {*extras, *groups} == set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))

@@ -1,8 +1,9 @@
-"""`python -m examples.broker.tour`: the order of events. `make run` runs it. The package's docstring describes it."""
+"""The order of events. `make run` runs it. The package's docstring describes it."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import os
 import shutil
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from examples.broker.tour.ledger import Ledger
 from examples.broker.tour.settings import Settings
-from examples.broker.tour.spark import ReportError, equal_tables, report, what_is_missing
+from examples.broker.tour.spark import Installation, Report, ReportError, equal_tables, what_is_missing
 
 if TYPE_CHECKING:
     from examples.broker.tour.cluster import Cluster
@@ -35,6 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--folder", type=Path, help="for logs, journal and report (var/run/tour-...)")
     parser.add_argument("--keep", action="store_true", help="stay up until Ctrl-C, with a little load")
     parser.add_argument("--no-report", action="store_true", help="without the page of the journal")
+    parser.add_argument("--install-spark", default="", metavar="COMMAND", help="run this beside the load (nothing)")
     return parser
 
 
@@ -44,24 +46,53 @@ def _settings(options: argparse.Namespace) -> Settings:
     return Settings(seconds=options.seconds, rate=options.rate, **given)
 
 
-def _make_page(journal: Path, folder: Path) -> Path:
+def _make_page(journal: Path, folder: Path, installation: Installation) -> Path:
     """The report's page. Where Spark is, it makes the same tables of the same journal."""
     # As it is now: the cluster goes on, and its followers' idle polls while Spark starts would fill the page.
     load = shutil.copytree(journal, folder / "journal" / "load")
-    print("\nThe journal of what just ran becomes a page:\n", flush=True)
-    page = report(load, folder / "report", folder / "report.log")
-    if missing := what_is_missing():
-        if os.environ.get("CI") == "true":
-            raise ReportError(f"no report by Spark: {missing}")
-        print(f"\nWithout the same on Spark: {missing}", flush=True)
-        return page
-    print("\nThe same on Spark, as for journals that outgrow a machine:\n", flush=True)
-    report(load, folder / "report-spark", folder / "report-spark.log", engine="spark")
+    print("\nThe journal of what just ran becomes a page, by DuckDB in one process:\n", flush=True)
+    with contextlib.ExitStack() as stack:
+        local = stack.enter_context(Report(load, folder / "report"))
+        spark = None
+        if installation.is_over and what_is_missing() is None:  # its JVM starts while DuckDB works
+            spark = stack.enter_context(Report(load, folder / "report-spark", engine="spark"))
+        page = local.show()
+        if not installation.is_over:
+            print("\nPySpark is being installed. The same tables follow when it is there.", flush=True)
+            installation.wait()
+        if missing := what_is_missing():
+            if os.environ.get("CI") == "true":
+                raise ReportError(f"no report by Spark: {missing}")
+            print(f"\nWithout the same on Spark: {missing}", flush=True)
+            return page
+        print("\nThe same on Spark, as for journals that outgrow a machine:\n", flush=True)
+        spark = spark or stack.enter_context(Report(load, folder / "report-spark", engine="spark"))
+        spark.show()
     print(f"\n  {equal_tables(page.parent, folder / 'report-spark')} tables, the same from both", flush=True)
     return page
 
 
-def _tour(cluster: Cluster, folder: Path, settings: Settings, options: argparse.Namespace) -> int:
+def _addresses(cluster: Cluster, page: Path | None, *, keep: bool) -> None:
+    """The end of the story: where to look, and at what first."""
+    print()
+    if page is not None:
+        print("Open the report first: it shows which requests waited, for how long, and what the death of a node did.")
+    elif keep:
+        print("Open the console first: it shows the requests that wait now.")
+    addresses = {**({} if page is None else {"report": page.resolve().as_uri()}), **cluster.urls}
+    for name in ("report", "console", "metrics"):
+        if name in addresses:
+            print(f"  {name:<8} {addresses[name]}")
+    if keep:
+        print(f"The broker serves clients on {cluster.bootstrap} until Ctrl-C.")
+    else:
+        print("Console and metrics were served until now. `make run KEEP=1` stays up.")
+    sys.stdout.flush()
+
+
+def _tour(
+    cluster: Cluster, folder: Path, settings: Settings, options: argparse.Namespace, installation: Installation
+) -> int:
     from examples.broker.tour import screen  # noqa: PLC0415 - after it is known that the client is installed
     from examples.broker.tour.clients import Load, Topic, read_all  # noqa: PLC0415
     from examples.broker.tour.outage import watch  # noqa: PLC0415
@@ -75,15 +106,8 @@ def _tour(cluster: Cluster, folder: Path, settings: Settings, options: argparse.
     purgatories = cluster.purgatories()
     screen.purgatories(purgatories)
     print(f"\n{screen.verdict(balance, purgatories['produce']['totals']['expired'])}", flush=True)
-    page = None if options.no_report else _make_page(cluster.journal / "node-1", folder)
-
-    print("\nServed until Ctrl-C:" if options.keep else "\nServed while it ran (`make run KEEP=1` stays up):")
-    for name, url in [("broker", cluster.bootstrap), *sorted(cluster.urls.items())]:
-        print(f"  {name:<8} {url}")
-    print(f"  {'journal':<8} {cluster.journal / 'node-1'}")
-    if page is not None:
-        print(f"  {'report':<8} {page}")
-    sys.stdout.flush()
+    page = None if options.no_report else _make_page(cluster.journal / "node-1", folder, installation)
+    _addresses(cluster, page, keep=options.keep)
     if options.keep:
         with Load(cluster.bootstrap, settings, Ledger(), rate=_KEPT_RATE):
             _stay(cluster)
@@ -128,8 +152,11 @@ def main(arguments: list[str] | None = None) -> int:
         flush=True,
     )
     try:
-        with Cluster(folder, settings) as cluster:
-            code = _tour(cluster, folder, settings, options)
+        with (
+            Installation(options.install_spark, folder / "install-spark.log") as installation,
+            Cluster(folder, settings) as cluster,
+        ):
+            code = _tour(cluster, folder, settings, options, installation)
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)
         return _STOPPED

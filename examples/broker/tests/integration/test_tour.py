@@ -14,7 +14,7 @@ import pytest
 
 from examples.broker.tour.__main__ import main
 from examples.broker.tour.ledger import ACKNOWLEDGED, Ledger
-from examples.broker.tour.spark import what_is_missing
+from examples.broker.tour.spark import Installation, what_is_missing
 from tests.support import eventually
 
 ROOT = Path(__file__).parents[4]
@@ -94,8 +94,10 @@ def test_the_tour_tells_its_story(tour, tmp_path):
     ):
         assert word in shown
     assert re.search(r"[1-9]\d* records were acknowledged, and all are in the log, once", shown)
-    (page,) = re.findall(r"report +(\S+index\.html)", shown)
+    assert "tables, the same from both" in shown
+    (page,) = re.findall(r"^  report +file://(\S+index\.html)$", shown, re.MULTILINE)
     assert "<html" in Path(page).read_text()
+    assert ["report", "console", "metrics"] == re.findall(r"^  (\w+) +\w+://\S+$", shown, re.MULTILINE)
     assert [] == still_running(tmp_path)
 
 
@@ -107,7 +109,7 @@ def test_kept_it_serves_until_interrupted(tour, tmp_path):
     shown = ""
     for line in process.stdout:
         shown += line
-        if line.startswith("  journal"):
+        if line.startswith("  metrics"):
             break
     urls = dict(re.findall(r"^  (metrics|console) +(http\S+)$", shown, re.MULTILINE))
     assert {"metrics", "console"} == set(urls), shown
@@ -154,6 +156,20 @@ def test_a_lost_record_is_noticed():
     assert (False, 1) == (ledger.balance([0, 1, 1]).holds, ledger.balance([0, 1, 1]).doubled)
     assert (False, 1) == (ledger.balance([0, 1, 2, 2]).holds, ledger.balance([0, 1, 2, 2]).doubled)
     assert not Ledger().balance([]).holds
+
+
+@pytest.mark.slow
+def test_installation_runs_beside_the_load(tmp_path):
+    """The command is waited for, and it is ended where the tour ends before it."""
+    with Installation(f"touch {tmp_path / 'installed'}", tmp_path / "log") as installation:
+        installation.wait()
+        assert installation.is_over
+    assert (tmp_path / "installed").exists()
+    with Installation(f"tail -f {tmp_path / 'log'}", tmp_path / "log") as installation:
+        assert not installation.is_over
+    assert [] == still_running(tmp_path / "log")
+    with Installation("", tmp_path / "none") as installation:
+        assert installation.is_over
 
 
 def test_without_java_the_report_says_so(monkeypatch):
