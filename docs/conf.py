@@ -28,7 +28,7 @@ exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
-#: One class of the pipeline is in the reference. It is described without the extra ``[spark]``, which is half a gigabyte.
+#: One class of the pipeline is in the reference. It is described without Spark.
 autodoc_mock_imports = ["numpy", "pandas", "pyarrow", "pyspark"]
 autodoc_member_order = "groupwise"
 autodoc_typehints_format = "short"
