@@ -67,6 +67,7 @@ class Driver:
         self.heartbeat_ns = time.monotonic_ns()
         self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
+        timer.driven_by(self)
 
     def stop(self, timeout_s: float | None = None) -> None:
         """End the thread after the task that it runs. A second call has no effect.
@@ -142,7 +143,7 @@ class SystemTimerReaper(Timer):
         driver: the thread and its heartbeat. None after shutdown.
 
     Raises:
-        TimerConfigError: ``timer`` is not a timer, or is driven already.
+        TimerConfigError: ``timer`` is not a timer, or has a driver already.
     """
 
     __slots__ = ("__weakref__", "driver", "inner", "name", "timer")
@@ -158,7 +159,6 @@ class SystemTimerReaper(Timer):
         self.inner = timer.inner
         self.name = timer.name
         self.driver = Driver(name, timer)
-        timer.driven_by(self.driver)
 
     @property
     def is_closed(self) -> bool:

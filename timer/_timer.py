@@ -46,6 +46,9 @@ MEMORY_SLEEP_S: Final = 0.001
 #: The longest sleep of a driver. After it, the driver of a timer whose tasks were all cancelled begins to rest.
 LONGEST_SLEEP_NS: Final = 30_000_000_000
 
+#: A time before all others, also on a clock that has stepped back.
+PAST_NS: Final = -(10**30)
+
 #: The greatest time that is converted to a float. A delay may be any int.
 MOST_NS: Final = 10**300
 
@@ -209,7 +212,7 @@ class SystemTimer(Timer):
         expired = False
         while self._wait_for_due(until_ns, stopped):
             if self._expire_due():
-                expired, until_ns = True, self._origin_ns  # a time in the past: do not wait any longer
+                expired, until_ns = True, PAST_NS  # do not wait any longer
         return expired
 
     def _wait_for_due(self, until_ns: int | None, stopped: Callable[[], bool]) -> bool:

@@ -51,12 +51,12 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
 
     Args:
         name: the name in logs, metrics and the names of threads.
-        timer: expires the operations. Several purgatories may share it, and none of them shuts it down. If not given,
-            the purgatory makes a timer of its own.
+        timer: expires the operations. Several purgatories may share it, and none of them drives it or shuts it down. It
+            must have a driver, as a ``SystemTimerReaper`` has. If not given, the purgatory makes a timer of its own.
         broker_id: a number that snapshots carry, for a process with several brokers.
         purge_interval: how many idle keys are kept in any case. It is cheaper to park under a kept key.
-        reaper_enabled: drive the timer from a thread, unless it is driven already. If False, call
-            :meth:`advance_clock`. The purgatory then starts no thread to detect slow callbacks, either.
+        reaper_enabled: drive the purgatory's own timer from a thread. If False, call :meth:`advance_clock`. The
+            purgatory then starts no thread to detect slow callbacks, either, and a timer that is given needs no driver.
         timer_enabled: if False, operations do not expire.
         shards: how many shards the watch lists are split in, up to 1,048,576. A shard is made when the first of its
             keys is used.
@@ -129,7 +129,11 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         self._own_timer: SystemTimer | None = None
         if not timer_enabled:
             timer = None
-        elif timer is None:
+        elif timer is not None:
+            if reaper_enabled and not timer.is_driven:
+                hint = "pass SystemTimerReaper(name, timer), or reaper_enabled=False and call advance_clock()"
+                raise InvalidSetting("timer", timer, "a timer with a driver", hint)
+        else:
             timer = self._own_timer = SystemTimer(name)
         self._broker_id = broker_id
         self._retrier = retrier = Retrier(f"{name}-retrier", timer)
@@ -140,10 +144,10 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         self._report: ShutdownReport[OperationT] | None = None
         self._waiting: dict[Shutdown, frozenset[int]] = {}  # for each shutdown that runs, the hooks that called it
         self._driver: Driver | None = None
-        if reaper_enabled and timer is not None and not timer.is_driven:
+        if reaper_enabled and self._own_timer is not None:
             restarted = partial(_reaper_restarted, name)  # no bound method, which would keep the purgatory alive
             owner = f"purgatory {name!r}"
-            self._driver = Driver(f"{name}-reaper", timer, on_restart=restarted, owner=owner)
+            self._driver = Driver(f"{name}-reaper", self._own_timer, on_restart=restarted, owner=owner)
         log.debug("purgatory_started", purgatory=name, shards=shards, timer=type(timer).__name__)
         if reaper_enabled:
             watch(self)
@@ -195,7 +199,7 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
 
     @property
     def driver(self) -> Driver | None:
-        """This purgatory's thread that drives the timer. None if it has none."""
+        """The thread that drives the purgatory's own timer. None if there is none."""
         return self._driver
 
     @property

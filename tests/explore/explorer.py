@@ -296,13 +296,16 @@ class World:
         self.timers.append(timer)
         return timer
 
+    def driven_timer(self, **kw):
+        timer = self.timer(**kw)
+        self.sleeps.append(self.core.timer.Driver("driver", timer)._sleep)
+        return timer
+
     def purgatory(self, timer=None, **kw):
         settings = {"shards": 1, "reaper_enabled": False} | kw
         name = f"p{len(self.purgatories)}"
         purgatory = self.core.purgatory.DelayedOperationPurgatory(name, timer=timer or self.timer(), **settings)
         self.purgatories.append(purgatory)
-        if purgatory.driver is not None:
-            self.sleeps.append(purgatory.driver._sleep)
         return purgatory
 
     def lock(self, *, reentrant=False):

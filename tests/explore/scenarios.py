@@ -944,8 +944,8 @@ def timer_shutdown_vs_add(world):
 
 
 def two_purgatories_one_timer(world):
-    """Two purgatories drive one timer. One is shut down while an operation is parked in the other."""
-    timer = world.timer()
+    """Two purgatories share one driven timer. One is shut down while an operation is parked in the other."""
+    timer = world.driven_timer()
     first = world.purgatory(timer, reaper_enabled=True)
     second = world.purgatory(timer, reaper_enabled=True)
     op = operation(world, 5)

@@ -368,6 +368,20 @@ MUTANTS = (
         T_TIMER + "test_early_wakeup_runs_nothing",
     ),
     Mutant(
+        "a purgatory drives only its own timer, and a given one has a driver",
+        PURGATORY,
+        "            if reaper_enabled and not timer.is_driven:\n",
+        "            if False:\n",
+        T_SHUTDOWN + "test_given_timer_must_have_a_driver",
+    ),
+    Mutant(
+        "a timer knows its driver",
+        REAPER,
+        "        self.thread.start()\n        timer.driven_by(self)\n",
+        "        self.thread.start()\n",
+        T_SHUTDOWN + "test_own_timer_has_one_driver",
+    ),
+    Mutant(
         "a driver wakes for a task that is due at once",
         WHEEL,
         "(self.make_due(self.hand), True)",

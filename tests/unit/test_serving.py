@@ -154,7 +154,7 @@ def test_lone_surrogate_does_not_break_a_scrape():
     registry = CollectorRegistry()
     with (
         SystemTimer("t\udc80") as timer,
-        DelayedOperationPurgatory("odd\udc80", timer=timer),
+        DelayedOperationPurgatory("odd\udc80", timer=timer, reaper_enabled=False),
         DelayedOperationPurgatory("fetch", timer_enabled=False, max_parked=5, tenant=lambda _: "a"),
         metrics.serve(0, registry=registry, types=True, tenants=True) as server,
     ):

@@ -11,7 +11,7 @@ from purgatory import DelayedFuturePurgatory, DelayedOperationPurgatory, Thresho
 from purgatory._core.live import live
 from purgatory.aio import AsyncPurgatory
 from tests.support import eventually, output_of, park
-from timer import SystemTimer, _timer
+from timer import SystemTimer, SystemTimerReaper, _timer
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -81,12 +81,12 @@ def test_purgatory_that_was_shut_down_warns_of_nothing(warned):
     assert [] == warned()
 
 
-def test_purgatory_on_a_timer_of_the_programs_drives_it_on(warned):
-    """A purgatory that drives the program's timer may be dropped: the thread drives the timer as long as it is held."""
-    with SystemTimer("shared") as timer:
+def test_dropped_purgatory_leaves_a_given_timer_alone(warned):
+    """A purgatory on a timer that the program holds may be dropped: the timer's own thread drives it on."""
+    with SystemTimerReaper("reaper", SystemTimer("shared")) as timer:
         DelayedOperationPurgatory("dropped", timer=timer)
         gc.collect()
-        with DelayedOperationPurgatory("staying", timer=timer, reaper_enabled=False) as staying:
+        with DelayedOperationPurgatory("staying", timer=timer) as staying:
             operation = park(staying, "k", delay_ms=20)
             assert eventually(lambda: operation.is_completed)
     assert eventually(ended)

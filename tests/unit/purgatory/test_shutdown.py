@@ -13,7 +13,7 @@ from tests.support.operations import Waiting, park, park_many, park_one, raising
 from tests.support.tasks import Ping, added
 from tests.support.threads import PATIENCE_S, beside, eventually, in_thread
 from tests.unit.purgatory.tools import expire
-from timer import InlineExecutor, MockTimer, SystemTimer, SystemTimerReaper
+from timer import InlineExecutor, MockTimer, SystemTimer, SystemTimerReaper, TimerConfigError
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 
@@ -261,7 +261,7 @@ def test_hook_that_raises_does_not_stop_the_drain(purgatory):
 # -- timers
 
 
-@pytest.mark.parametrize("kind", [MockTimer, SystemTimer, lambda: SystemTimerReaper("reaper", SystemTimer())])
+@pytest.mark.parametrize("kind", [MockTimer, lambda: SystemTimerReaper("reaper", SystemTimer())])
 @pytest.mark.parametrize("first", [True, False], ids=["first ends", "second ends"])
 @pytest.mark.guarantee("shutdown")
 def test_given_timer_is_left_alone(make, kind, first):
@@ -278,6 +278,28 @@ def test_given_timer_is_left_alone(make, kind, first):
             timer.advance_clock(5)
         assert eventually(lambda: operation.is_completed)
         staying.shutdown()
+
+
+@pytest.mark.parametrize("wrap", [lambda timer: timer, lambda timer: SystemTimerReaper("reaper", timer)])
+@pytest.mark.guarantee("one driver per timer")
+def test_given_timer_must_have_a_driver(make, wrap):
+    """A purgatory drives only its own timer. One that nothing drives is rejected, and the error says what to pass."""
+    with SystemTimer("given") as timer:
+        with pytest.raises(InvalidSetting, match=r"a timer with a driver, .* pass SystemTimerReaper\(name, timer\)"):
+            make(timer=timer)
+        assert timer.driver is None
+        with wrap(timer) as driven:
+            first, second = (make(timer=driven, reaper_enabled=driven is not timer) for _ in range(2))
+            assert (None, None) == (first.driver, second.driver)
+
+
+@pytest.mark.guarantee("one driver per timer")
+def test_own_timer_has_one_driver(make):
+    """The purgatory's thread is the driver of its timer, and no reaper takes the timer over."""
+    purgatory = make(timer=None)
+    assert purgatory.driver is purgatory.timer.driver
+    with pytest.raises(TimerConfigError, match="nothing drives"):
+        SystemTimerReaper("second", purgatory.timer)
 
 
 def test_no_reaper_if_disabled(make):
@@ -388,7 +410,7 @@ def test_a_second_init_keeps_an_outcome():
 @pytest.mark.guarantee("shutdown")
 def test_hook_that_hangs_on_the_timers_thread_does_not_hold_up_the_shutdown(make, hang, executor):
     """The shutdown reports the hook after its timeout. The threads end after the hook."""
-    with SystemTimer(executor=executor) as timer:
+    with SystemTimerReaper("reaper", SystemTimer(executor=executor)) as timer:
         purgatory = make(timer=timer if executor else None)
         expire(purgatory, complete=hang)
         report = shut_down_during(hang, purgatory)

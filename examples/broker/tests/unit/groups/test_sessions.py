@@ -13,7 +13,7 @@ class Fixture:
     def __init__(self):
         self.clock, self.loop = ManualClock(), Collecting()
         self.timer = SystemTimer("t", clock=self.clock, executor=self.loop)
-        self.heartbeats = DelayedOperationPurgatory("heartbeat", timer=self.timer)
+        self.heartbeats = DelayedOperationPurgatory("heartbeat", timer=self.timer, reaper_enabled=False)
         self.lost = []
         self.sessions = Sessions(self.heartbeats, lambda _, member: self.lost.append(member))
         self.group = Group("g")
