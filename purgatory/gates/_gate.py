@@ -175,7 +175,8 @@ class Gate:
         """The gate as it is now, as a frozen value."""
         purgatory = self._purgatory
         total, in_use, hold_s = self._permits.read()
-        granted = self._permits.taken + purgatory.totals().forced
+        totals = purgatory.totals()
+        granted = self._permits.taken + totals.forced + totals.satisfied
         return GateStatistics(
             purgatory.name, total, in_use, purgatory.parked, granted, self._late, purgatory.rejected, hold_s
         )
@@ -293,7 +294,7 @@ class Entry:
     def _granted_ns(self, wait: GateWait) -> int:
         """When the permit was granted. Raises the error that says why there is none."""
         gate, outcome = self._gate, wait.outcome
-        if outcome is Outcome.FORCED:
+        if outcome:  # only a grant completes the operation: FORCED, or SATISFIED if a thread was checking it
             return wait.since_ns
         if wait.drained or (outcome is Outcome.CANCELLED and gate._purgatory.is_closed):
             raise PurgatoryClosed(gate.name)

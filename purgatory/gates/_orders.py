@@ -60,8 +60,12 @@ class ArrivalQueue:
         """Remove and return the next caller. None if there is none."""
         if not self._count:
             return None
-        wait = next(iter(self._by_share[self._next_share()]))
-        self.discard(wait)
+        share = self._next_share()
+        waits = self._by_share[share]
+        wait = waits.popitem(last=False)[0]
+        self._count -= 1
+        if not waits:
+            del self._by_share[share]
         return wait
 
     def place(self, share: Any) -> float:  # noqa: ARG002  # the other orders need it
@@ -81,7 +85,11 @@ class PriorityQueue(ArrivalQueue):
 
     def place(self, share: int) -> float:
         """The place that a caller would have, if no more urgent one comes later."""
-        return 1 + sum(len(waits) for priority, waits in self._by_share.items() if priority <= share)
+        place = 1
+        for priority, waits in self._by_share.items():
+            if priority <= share:
+                place += len(waits)
+        return place
 
     def _next_share(self) -> Any:
         self._admitted += 1
@@ -107,8 +115,11 @@ class FairQueue(ArrivalQueue):
 
     def place(self, share: Any) -> float:
         """About which place a caller would have, if the tenants that wait now go on to have callers waiting."""
+        others = len(self._by_share) - (share in self._by_share)
+        for tenant, weight in self._weights.items():
+            if tenant != share and tenant in self._by_share:
+                others += weight - 1
         mine = len(self._by_share.get(share, ())) + 1
-        others = sum(self._weights.get(tenant, 1) for tenant in self._by_share if tenant != share)
         return min(self._count + 1, mine + others * mine / self._weights.get(share, 1))
 
     def _next_share(self) -> Any:

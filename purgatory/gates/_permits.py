@@ -27,7 +27,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from purgatory import Outcome
 from timer import NS_PER_MS
 from timer._fork import new_rlock
 
@@ -94,7 +93,7 @@ class Permits:
                 if wait.outcome is not None:  # it ended before it was in the queue, and nothing else removes it
                     self._queue.discard(wait)
         if is_free:
-            self._grant(wait)
+            self._grant(wait, time.monotonic_ns())
 
     def discard(self, wait: GateWait) -> None:
         """Remove an operation from the queue, because it has ended."""
@@ -103,21 +102,21 @@ class Permits:
 
     def release(self, since_ns: int) -> None:
         """Take a permit back from a caller that has it since ``since_ns``, and pass it on."""
-        hold_ns = time.monotonic_ns() - since_ns
+        now_ns = time.monotonic_ns()
         with self._lock:
             if self._holds < SAMPLES:
                 self._holds += 1
-            self._hold_ns += (hold_ns - self._hold_ns) / self._holds
+            self._hold_ns += (now_ns - since_ns - self._hold_ns) / self._holds
             wait = self._next()
         if wait is not None:
-            self._grant(wait)
+            self._grant(wait, now_ns)
 
     def give_up(self, wait: GateWait) -> None:
         """End an operation whose caller does not wait any more. If it was granted a permit, pass that on."""
-        if not wait.cancel() and wait.outcome is Outcome.FORCED:  # granted at the same moment
+        if not wait.cancel() and wait.outcome:  # granted at the same moment
             with self._lock:
                 successor = self._next()
-            self._grant(successor)
+            self._grant(successor, time.monotonic_ns())
 
     def resize(self, total: int) -> None:
         """Change the number of permits, and grant those that are free now."""
@@ -130,11 +129,10 @@ class Permits:
                 if wait is None:
                     return
                 self._free -= 1
-            self._grant(wait)
+            self._grant(wait, time.monotonic_ns())
 
-    def _grant(self, wait: GateWait | None) -> None:
+    def _grant(self, wait: GateWait | None, now_ns: int) -> None:
         """Give the permit that this thread owns to a caller. If that one has ended, to the next."""
-        now_ns = time.monotonic_ns()
         while wait is not None:
             wait.since_ns = now_ns
             if wait.force_complete():

@@ -24,6 +24,7 @@ NAMES = (
     "load",
     "aio",
     "web",
+    "gates",
     "journal",
     "metrics",
     "state",

@@ -88,6 +88,7 @@ class Edition:
         try:
             self.purgatory: Any = importlib.import_module("purgatory")
             self.timer: Any = importlib.import_module("timer")
+            self.gates: Any = importlib.import_module("purgatory.gates")
             self.modules: list[Any] = [sys.modules[name] for name in _ours()]
         finally:
             sys.meta_path.remove(finder)
@@ -119,4 +120,4 @@ class Edition:
             if unparked is not None:
                 unparked.lock, unparked.key_lock = threads.Lock(), threads.Lock()
                 unparked.completing = 0
-        return SimpleNamespace(purgatory=self.purgatory, timer=self.timer)
+        return SimpleNamespace(purgatory=self.purgatory, timer=self.timer, gates=self.gates)

@@ -53,6 +53,7 @@ class Mutant:
 
 OPERATION, PARKING = "purgatory._core.operation", "purgatory._core.parking"
 SHARD = "purgatory._core.shard"
+PERMITS = "purgatory.gates._permits"
 TIMER, TASK, DISPATCH, WHEEL = "timer._timer", "timer._task", "timer._dispatch", "timer._wheel"
 
 #: Where the executor takes a task of its batch.
@@ -331,6 +332,31 @@ OURS = (
         "if state > PARKED or (outcome == CANCELLED and state == NEW):",
         "if state > PARKED:",
         "refused_vs_cancel",
+    ),
+    Mutant(
+        "grant-without-an-answer",
+        "the permit of a caller that has ended is gone",
+        PERMITS,
+        "if wait.force_complete():",
+        "if wait.force_complete() or True:",
+        "grant_vs_cancel",
+    ),
+    Mutant(
+        "grant-to-a-cancelled-caller",
+        "a caller that gives up keeps the permit that it was granted",
+        PERMITS,
+        "if not wait.cancel() and wait.outcome:  # granted at the same moment",
+        "if False:",
+        "grant_vs_cancel",
+        0,
+    ),
+    Mutant(
+        "join-without-a-second-look",
+        "a caller joins the queue although a permit is free",
+        PERMITS,
+        "is_free = self._free > 0",
+        "is_free = False",
+        "join_vs_release",
     ),
 )
 

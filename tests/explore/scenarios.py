@@ -974,6 +974,149 @@ def threshold_vs_wait(world):
     return done
 
 
+# -- gates
+
+
+def gate(world):
+    """The permits of a gate, one of which is taken, and the purgatory that its callers wait in."""
+    gates = world.core.gates
+    permits = gates._permits.Permits(1, gates._orders.ArrivalQueue())
+    assert permits.take()
+    return permits, world.purgatory()
+
+
+def caller(world, permits, purgatory, *, name, delay_ms=1_000):
+    """The operation of a caller that will wait at a gate. It keeps count of its hooks."""
+
+    cancelled = world.core.purgatory._core.outcome.CANCELLED
+
+    class Wait(world.core.gates._waits.BlockingWait):
+        def __init__(self):
+            super().__init__(delay_ms)
+            self.permits, self.share, self.since_ns = permits, None, 0
+            self.wants = ("gate",)
+            self.completed = self.expired = 0
+            self.overlapped = self.parked_ok = False
+            self.purgatory = self.timer = None
+
+        def on_complete(self):
+            self.completed += self._op_state != cancelled  # no call, in which a thread may be struck
+            super().on_complete()
+
+        def on_expiration(self):
+            self.expired += 1
+            super().on_expiration()
+
+        def __repr__(self):
+            return name
+
+    made = Wait()
+    world.operations.append(made)
+    world.sleeps.append(made.woken)
+    made.enter = lambda: (park(world, purgatory, made), permits.join(made))
+    return made
+
+
+def waiting(world, permits, purgatory, *names, **kw):
+    """Callers that wait at a gate before the threads start."""
+    callers = [caller(world, permits, purgatory, name=name, **kw) for name in names]
+    for each in callers:
+        each.enter()
+    return callers
+
+
+def one_owner(permits, *callers):
+    """What must hold at the end: one permit is in use, by the only caller that was granted one."""
+
+    def done():
+        owners = [each for each in callers if each.outcome and not getattr(each, "gave_up", False)]
+        assert len(owners) == 1, f"{owners} have the one permit"
+        total, in_use, _ = permits.read()
+        assert (total, in_use) == (1, 1), f"{in_use} of {total} permits are in use"
+
+    return done
+
+
+def give_up(permits, who):
+    """What a caller does that is cancelled or interrupted while it waits."""
+
+    def cancelled():
+        who.gave_up = True
+        permits.give_up(who)
+
+    return cancelled
+
+
+def grant_vs_cancel(world):
+    """A permit that is granted to a caller that gives up in the same moment goes to the next."""
+    permits, purgatory = gate(world)
+    first, second = waiting(world, permits, purgatory, "first", "second")
+
+    world.thread("releaser", lambda: permits.release(0))
+    world.thread("caller", give_up(permits, first))
+    return one_owner(permits, first, second)
+
+
+def grant_vs_expire(world):
+    """A permit that is granted at a caller's deadline is that caller's, or goes to the next."""
+    permits, purgatory = gate(world)
+    (first,) = waiting(world, permits, purgatory, "first", delay_ms=2)
+    (second,) = waiting(world, permits, purgatory, "second")
+
+    world.thread("releaser", lambda: permits.release(0))
+    world.thread("time", lambda: world.advance(purgatory.timer, 3))
+    return one_owner(permits, first, second)
+
+
+def join_vs_release(world):
+    """A permit that is released while a caller comes to wait is not missed."""
+    permits, purgatory = gate(world)
+    late = caller(world, permits, purgatory, name="late")
+
+    world.thread("caller", late.enter)
+    world.thread("releaser", lambda: permits.release(0))
+    return one_owner(permits, late)
+
+
+def join_vs_cancel_vs_release(world):
+    """A caller whose operation is cancelled while it comes to wait does not keep a permit."""
+    permits, purgatory = gate(world)
+    late = caller(world, permits, purgatory, name="late")
+
+    def enter():
+        try:
+            late.enter()
+        finally:
+            late.gave_up = True
+            permits.give_up(late)
+
+    world.thread("caller", enter)
+    world.thread("canceller", lambda: purgatory.cancel_for_key("gate"))
+    world.thread("releaser", lambda: permits.release(0))
+
+    def done():
+        total, in_use, _ = permits.read()
+        assert (total, in_use) == (1, 0), f"{in_use} of {total} permits are in use"
+
+    return done
+
+
+def resize_vs_release(world):
+    """One permit more and one that is released admit two callers."""
+    permits, purgatory = gate(world)
+    first, second = waiting(world, permits, purgatory, "first", "second")
+
+    world.thread("resizer", lambda: permits.resize(2))
+    world.thread("releaser", lambda: permits.release(0))
+
+    def done():
+        total, in_use, _ = permits.read()
+        assert (total, in_use) == (2, 2), f"{in_use} of {total} permits are in use"
+        completed(first, second)()
+
+    return done
+
+
 SCENARIOS = {
     function.__name__: function
     for function in (
@@ -1030,5 +1173,10 @@ SCENARIOS = {
         timer_shutdown_vs_add,
         two_purgatories_one_timer,
         threshold_vs_wait,
+        grant_vs_cancel,
+        grant_vs_expire,
+        join_vs_release,
+        join_vs_cancel_vs_release,
+        resize_vs_release,
     )
 }

@@ -1048,9 +1048,16 @@ MUTANTS = (
     Mutant(
         "a permit that was granted to a cancelled caller goes to the next",
         PERMITS,
-        "        if not wait.cancel() and wait.outcome is Outcome.FORCED:",
+        "        if not wait.cancel() and wait.outcome:",
         "        if not wait.cancel() and False:",
         T_GATES + "test_grant_to_a_caller_cancelled_at_the_same_moment_goes_on",
+    ),
+    Mutant(
+        "a grant during a check or at the deadline counts",
+        GATE,
+        "        if outcome:  # only",
+        "        if outcome is Outcome.FORCED:  # only",
+        T_GATES + "test_grant_during_a_check_counts",
     ),
     Mutant(
         "a permit that becomes free during parking is granted",

@@ -9,6 +9,7 @@ import pytest
 from purgatory import InvalidSetting, Outcome, PurgatoryClosed, PurgatoryError, PurgatoryFull, WaitCancelled
 from purgatory.gates import BlockingEnter, Gate, GateRejected, GateTimeout
 from purgatory.gates._orders import ArrivalQueue
+from purgatory.gates._waits import GateWait
 from tests.support import eventually, in_thread
 from tests.support.loops import until
 from timer import DelayTypeError
@@ -187,6 +188,27 @@ async def test_grant_to_a_caller_cancelled_at_the_same_moment_goes_on(callers):
     assert ["a", "c"] == callers.order
     assert callers.tasks["b"].cancelled()
     await callers.leave_all()
+    assert (0, 0) == state(callers.gate)
+
+
+@pytest.mark.guarantee("permits come back")
+async def test_grant_during_a_check_counts(callers, monkeypatch):
+    """A caller that is granted its permit while a thread checks its operation, or expires it, is admitted."""
+    holder = callers.gate.enter(timeout_ms=0)
+    holder.__enter__()
+    await callers.call("b")
+
+    def leave_in_between(_):
+        holder.__exit__()
+        return False
+
+    monkeypatch.setattr(GateWait, "try_complete", leave_in_between)
+    callers.gate.purgatory.check_and_complete("model")
+    monkeypatch.undo()
+    await callers.leave_all()
+    assert ["b"] == callers.order
+    assert 1 == callers.gate.purgatory.totals().satisfied
+    assert 2 == callers.gate.statistics().granted
     assert (0, 0) == state(callers.gate)
 
 
