@@ -57,6 +57,7 @@ GATE_WAITS = "purgatory/gates/_waits.py"
 
 T_GATES = "tests/unit/gates/test_gates.py::"
 T_FEEDS = "tests/unit/feeds/test_feeds.py::"
+T_FAILOVER = "tests/integration/feeds/test_redis_failover.py::"
 T_RECENT = "tests/unit/feeds/test_recent.py::"
 T_MARKS = "tests/unit/feeds/test_marks.py::"
 T_FOLLOWING = "tests/unit/feeds/test_following.py::"
@@ -889,6 +890,34 @@ MUTANTS = (
         "            if not self._marks.add(event.position):\n                self._begin(event.position)",
         "            if not self._marks.add(event.position):\n                pass",
         T_RECENT + "test_event_that_does_not_follow_begins_again",
+    ),
+    Mutant(
+        "an answer of Redis that continues another history is a gap",
+        "purgatory/feeds/engines/redis/_reader.py",
+        "        if not is_same(here.mark, answer.after):\n",
+        "        if False:\n",
+        "tests/integration/feeds/test_redis.py::test_stream_that_an_older_copy_replaced_is_a_gap",
+    ),
+    Mutant(
+        "an id whose event is gone from the stream is unknown",
+        "purgatory/feeds/engines/redis/_entries.py",
+        "    if type(known) == 'string' and not is_true(known) then known = false end\n",
+        "",
+        T_FAILOVER + "test_id_whose_event_a_restore_has_removed_is_accepted_again",
+    ),
+    Mutant(
+        "a server that cannot write is left",
+        "purgatory/feeds/engines/redis/_publisher.py",
+        "        self._cannot_write |= code in _CANNOT_WRITE or isinstance(error, _ELSEWHERE)\n",
+        "",
+        T_FAILOVER + "test_publisher_of_a_demoted_master_finds_the_new_one",
+    ),
+    Mutant(
+        "an unread end of a Redis stream that was deleted is a gap",
+        "purgatory/feeds/engines/redis/_reader.py",
+        "        if offset > position.offset and (last is None or _numbers(last[0])[1] != offset):\n",
+        "        if False:\n",
+        T_FAILOVER + "test_unread_end_that_was_deleted_is_a_gap",
     ),
     Mutant(
         "history begins with the last events",

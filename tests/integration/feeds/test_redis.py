@@ -26,7 +26,6 @@ from tests.integration.feeds.conftest import ServerFaults
 from tests.support.loops import until
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer, need_redis
-from tests.support.served import free_port
 
 need_redis()
 
@@ -189,21 +188,9 @@ async def test_wrong_password_is_named(tmp_path, stream):
                 pass
 
 
-@pytest.mark.slow
-async def test_cluster_is_rejected(tmp_path, stream):
-    """A Redis cluster is named as unsupported, by a follower and by a publisher."""
-    with RedisServer(tmp_path, cluster_enabled="yes", cluster_port=free_port()) as server:
-        async with RedisFeed(server.url, stream=stream) as feed:
-            with pytest.raises(UnsupportedServer, match="cluster"):
-                async with Worker(feed):
-                    pass
-            with pytest.raises(PublishRejected, match="cluster"):
-                await feed.publish("key", b"1")
-
-
 async def test_old_server_is_rejected(url, stream, monkeypatch):
     """The error says which version is needed."""
-    monkeypatch.setattr("purgatory.feeds.engines.redis._OLDEST", (1000, 2))
+    monkeypatch.setattr("purgatory.feeds.engines.redis._connection._OLDEST", (1000, 2))
     with pytest.raises(UnsupportedServer, match=r"it is Redis \d+\.\d+, and at least 1000\.2 is needed"):
         async with Worker(RedisFeed(url, stream=stream)):
             pass
