@@ -30,6 +30,8 @@ A name with an asterisk has a C file beside it, which tells the same steps.
     take_snapshot*   how the figures are taken
     live             the purgatories of this process
     shutdown         how a purgatory is shut down
+    waits            the operations of ``wait_for`` and ``wait_for_result``
+    blocking         waits that block a thread
     purgatory        the purgatory
     number           numbers that wait for thresholds
     futures          futures with a deadline

@@ -14,17 +14,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Generic, NoReturn
+from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
+from purgatory._core.blocking import Taking, Until, outcome_of, result_for
 from purgatory._core.errors import InvalidSetting, checked_int
 from purgatory._core.idle_keys import IdleKeys
 from purgatory._core.live import register
 from purgatory._core.log import log
 from purgatory._core.observers import Observer, Observers
 from purgatory._core.operation_type import OperationT
-from purgatory._core.outcome import PARKED
+from purgatory._core.outcome import PARKED, Outcome
 from purgatory._core.parking import Parking
 from purgatory._core.retrier import Retrier
 from purgatory._core.shard import Shard
@@ -32,6 +33,7 @@ from purgatory._core.shards import MOST_SHARDS, Shards
 from purgatory._core.shutdown import STOP_S, Drain, Shutdown, own_hooks
 from purgatory._core.take_snapshot import overdue_ms, take_snapshot
 from purgatory._core.tenants import capacity_of
+from purgatory._core.waits import NO_ENDS, predicate_wait, result_wait
 from purgatory._core.watchdog import unwatch, watch
 from timer import Driver, SystemTimer, Timer
 from timer._base import ShutsDown
@@ -42,6 +44,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from purgatory._core.snapshot import PurgatorySnapshot, ShutdownReport, Totals
+    from purgatory._core.user_lock import LockLike
+
+ResultT = TypeVar("ResultT")
 
 
 class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
@@ -158,6 +163,84 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
 
         def try_complete_else_watch(self, operation: OperationT, watch_keys: Sequence[Hashable]) -> bool:  # type: ignore[override]
             ...  # the same method, but only for operations of the purgatory's type
+
+    def wait_for(
+        self,
+        predicate: Callable[[], object],
+        *,
+        keys: Sequence[Hashable],
+        timeout_ms: float | None,
+        lock: LockLike | None = None,
+        name: str | None = None,
+        normal_ends: Collection[Outcome] = NO_ENDS,
+    ) -> Outcome:
+        """Block the calling thread until ``predicate()`` is true or the time is up.
+
+        The predicate is called now, and at every check of a key, on the thread that checks. An exception that a signal
+        handler raises here (Ctrl-C) cancels the wait. Do not call it on the timer's driver, or on the thread of a loop.
+
+        Args:
+            predicate: a plain function without arguments.
+            keys: the keys whose checks call it again.
+            timeout_ms: how long to wait. None: no deadline.
+            lock: the lock of the state that the predicate reads. It is held while the predicate runs, and not while
+                the thread waits. The caller must not hold it.
+            name: the name of the operation's type in logs, metrics, spans and the journal, instead of ``Until``. Use
+                few different names, because each makes a type.
+            normal_ends: the ends that are no failure of this wait, such as ``{Outcome.EXPIRED}``. See
+                ``DelayedOperation.normal_ends``.
+
+        Returns:
+            ``IMMEDIATE`` or ``SATISFIED`` if the predicate is true, ``EXPIRED`` if the time was up first, and
+            ``CANCELLED`` if a shutdown or a thread removed the wait. The first two are true in a condition, the others
+            are false: ``if purgatory.wait_for(...)``.
+
+        Raises:
+            InvalidSetting: the predicate cannot be called, or it is a coroutine function, the name is not a ``str``, or
+                an end cannot be normal.
+            InvalidOperation: this thread holds the lock.
+            Exception: what the predicate raises. That ends the wait.
+            PurgatoryError: as :meth:`try_complete_else_watch`.
+        """
+        wait = predicate_wait(Until, predicate, timeout_ms, name, normal_ends, lock=lock)
+        return outcome_of(self, wait, keys, lock)
+
+    def wait_for_result(
+        self,
+        find: Callable[[], ResultT | None],
+        *,
+        keys: Sequence[Hashable],
+        timeout_ms: float | None,
+        give_back: Callable[[ResultT], object] | None = None,
+        lock: LockLike | None = None,
+        name: str | None = None,
+        normal_ends: Collection[Outcome] = NO_ENDS,
+    ) -> ResultT:
+        """Block the calling thread until ``find()`` returns something other than None, and return that.
+
+        ``find`` is called as the predicate of :meth:`wait_for` is, and may remove what it returns from your own state.
+        Of three threads that wait for one item, the first gets it. The others find nothing and keep waiting.
+
+        Args:
+            find: a plain function without arguments.
+            keys: the keys whose checks call it again.
+            timeout_ms: how long to wait. None: no deadline.
+            give_back: is called with a result that was found and cannot be delivered, because the thread was
+                interrupted or the wait was cancelled. Put the result back in it, and check its key.
+            lock: as in :meth:`wait_for`. It is not held in ``give_back`` on an interrupted thread.
+            name: as in :meth:`wait_for`, instead of ``Taking``.
+            normal_ends: as in :meth:`wait_for`.
+
+        Raises:
+            TimeoutError: the time was up first.
+            PurgatoryClosed: the purgatory is shut down, or was shut down during the wait.
+            WaitCancelled: another thread removed the wait.
+            InvalidSetting, InvalidOperation: as in :meth:`wait_for`.
+            Exception: what ``find`` raises. That ends the wait.
+            PurgatoryError: as :meth:`try_complete_else_watch`.
+        """
+        wait: Taking[ResultT] = result_wait(Taking, find, give_back, timeout_ms, name, normal_ends, lock=lock)
+        return result_for(self, wait, keys, lock)
 
     def purge(self) -> int:
         """Forget the idle keys, under which no operation waits. Returns how many.

@@ -30,12 +30,13 @@ from purgatory import (
 )
 from purgatory._core.errors import checked_int
 from purgatory._core.operation_type import OperationT
+from purgatory._core.waits import NO_ENDS, raise_error_of, result_of
 from purgatory._core.watchdog import watch
 from purgatory.aio._checks import Checks
 from purgatory.aio._shutdown import AsyncShutdown
 from purgatory.aio._timer import LoopTimer
 from purgatory.aio._waiters import Waiters
-from purgatory.aio._waits import NO_ENDS, raise_error_of, result_of, taking, until
+from purgatory.aio._waits import taking, until
 from timer import Timer
 from timer._base import OnError
 

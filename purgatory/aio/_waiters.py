@@ -30,7 +30,7 @@ from purgatory.aio._errors import NoRunningLoop, WrongLoop
 from purgatory.aio._hooks import HookRunner, has_async_hooks
 from purgatory.aio._mailbox import Mailbox
 from purgatory.aio._timer import LoopTimer
-from purgatory.aio._waits import Wait
+from purgatory.aio._waits import Taking, Until
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -96,7 +96,7 @@ class Waiters(Observer):
 
     # -- begin and end to await
 
-    def begin_wait(self, wait: Wait, keys: Sequence[Hashable]) -> bool:
+    def begin_wait(self, wait: Until | Taking[Any], keys: Sequence[Hashable]) -> bool:
         """Park an operation of ours, and return whether it waits.
 
         If True, await its future and then call :meth:`end_wait`. If False, it has completed.
@@ -112,7 +112,7 @@ class Waiters(Observer):
         mailbox.waiting += 1
         return True
 
-    def end_wait(self, wait: Wait) -> None:
+    def end_wait(self, wait: Until | Taking[Any]) -> None:
         """The task no longer awaits the operation. If it was cancelled, remove the operation."""
         wait.mailbox.waiting -= 1
         if wait.outcome is None:
@@ -120,7 +120,7 @@ class Waiters(Observer):
 
     def begin(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> asyncio.Future[Any] | None:
         """Park an operation. Await the future and then call :meth:`end`. None: the operation has completed."""
-        if isinstance(operation, Wait):
+        if isinstance(operation, (Until, Taking)):
             return operation.future if self.begin_wait(operation, keys) else None
         hooked = self._admit(operation)
         loop = self.current_mailbox().loop
@@ -138,7 +138,7 @@ class Waiters(Observer):
 
     def end(self, operation: DelayedOperation) -> None:
         """The task no longer awaits the operation. If it was cancelled, remove the operation."""
-        if isinstance(operation, Wait):
+        if isinstance(operation, (Until, Taking)):
             self.end_wait(operation)
             return
         if operation.outcome is None:

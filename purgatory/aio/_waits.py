@@ -10,22 +10,18 @@ The future holds no result. The task reads the outcome from the operation.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection
+from functools import partial
 from threading import get_ident
-from types import CoroutineType
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from purgatory import DelayedOperation, InvalidSetting, Outcome, PurgatoryClosed, WaitCancelled
-from purgatory._core.subclasses import frozen_ends, variant
+from purgatory._core.waits import PredicateWait, ResultWait, predicate_wait, result_wait
 
 if TYPE_CHECKING:
+    from purgatory import Outcome
     from purgatory.aio._mailbox import Mailbox
 
 ResultT = TypeVar("ResultT")
-WaitT = TypeVar("WaitT", bound="Wait")
-
-#: No end is normal. It is compared by identity, because an ``Outcome`` that is passed by mistake may be false.
-NO_ENDS: Final[frozenset[Outcome]] = frozenset()
 
 
 class WakesTask:
@@ -60,182 +56,31 @@ class WakesTask:
         return True
 
 
-class Wait(WakesTask, DelayedOperation):
-    """A wait on a function of the user's."""
+class Until(WakesTask, PredicateWait):
+    """A task that waits for a predicate."""
 
-    __slots__ = ("error", "future", "mailbox")
-
-
-class Until(Wait):
-    """Completes when a predicate holds, or raises.
-
-    Attributes:
-        predicate: a function of no arguments.
-    """
-
-    __slots__ = ("predicate",)
-
-    predicate: Callable[[], object]
-
-    def try_complete(self) -> bool:
-        """Ask the predicate."""
-        try:
-            holds = self.predicate()
-        except Exception as error:  # noqa: BLE001  # wait_for raises it
-            self.error = error
-            return self.force_complete()
-        if not holds:
-            return False
-        if type(holds) is CoroutineType:  # asked here, because inspect.iscoroutinefunction() costs more than parking
-            holds.close()
-            self.error = InvalidSetting("predicate", self.predicate, "a plain function, not a coroutine")
-        return self.force_complete()
+    __slots__ = ("future", "mailbox")
 
 
-class Taking(Wait, Generic[ResultT]):
-    """Completes when ``find`` returns something other than None, or raises.
+class Taking(WakesTask, ResultWait[ResultT]):
+    """A task that waits for a result."""
 
-    Attributes:
-        find: a function of no arguments.
-        found: the result that was found, until one thread takes it.
-        on_undelivered: the caller's ``give_back``, which gets a result that cannot be delivered. None without one.
-    """
-
-    __slots__ = ("find", "found", "on_undelivered")
-
-    find: Callable[[], ResultT | None]
-    found: list[ResultT]
-    on_undelivered: Callable[[ResultT], object] | None
-
-    def try_complete(self) -> bool:
-        """Ask for a result."""
-        try:
-            result = self.find()
-        except Exception as error:  # noqa: BLE001  # wait_for_result raises it
-            self.error = error
-            return self.force_complete()
-        if result is None:
-            return False
-        if isinstance(result, CoroutineType):
-            result.close()
-            self.error = InvalidSetting("find", self.find, "a plain function, not a coroutine")
-            return self.force_complete()
-        self.found.append(result)
-        if self.force_complete():
-            return True
-        self.give_back()  # the operation was cancelled or forced while find() ran
-        return False
-
-    def take(self) -> ResultT | None:
-        """The result, to one caller. The task and the thread that found it may both ask, and ``pop`` is atomic."""
-        try:
-            return self.found.pop()
-        except IndexError:
-            return None
-
-    def give_back(self) -> None:
-        """Return a result that no task receives."""
-        result = self.take()
-        if result is not None and self.on_undelivered is not None:
-            self.on_undelivered(result)
+    __slots__ = ("future", "mailbox")
 
 
-def until(
-    predicate: Callable[[], object], timeout_ms: int, name: str | None, normal_ends: Collection[Outcome]
-) -> Until:
-    """The operation of ``wait_for``.
-
-    Raises:
-        InvalidSetting: the predicate cannot be called, or name or normal ends are wrong.
-    """
-    if not callable(predicate):
-        raise InvalidSetting("predicate", predicate, "a plain function of no arguments")
-    wait = (Until if name is None and normal_ends is NO_ENDS else _named_type(Until, name, normal_ends))(timeout_ms)
-    wait.predicate = predicate
-    return wait
+#: The operations of ``wait_for`` and ``wait_for_result``. Their arguments and errors are those of the core's functions.
+until: Final = partial(predicate_wait, Until)
 
 
 def taking(
     find: Callable[[], ResultT | None],
     give_back: Callable[[ResultT], object] | None,
-    timeout_ms: int,
+    timeout_ms: float | None,
     name: str | None,
     normal_ends: Collection[Outcome],
 ) -> Taking[ResultT]:
-    """The operation of ``wait_for_result``.
-
-    Raises:
-        InvalidSetting: ``find`` or ``give_back`` cannot be called, or name or normal ends are wrong.
-    """
-    if not callable(find):
-        raise InvalidSetting("find", find, "a plain function of no arguments")
-    if give_back is not None and not callable(give_back):
-        raise InvalidSetting("give_back", give_back, "a function of one argument, or None")
-    is_plain = name is None and normal_ends is NO_ENDS
-    wait: Taking[ResultT] = (Taking if is_plain else _named_type(Taking, name, normal_ends))(timeout_ms)
-    wait.find = find
-    wait.on_undelivered = give_back
-    wait.found = []
-    return wait
-
-
-class PurgatoryLike(Protocol):
-    """A purgatory of either kind."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether it rejects operations."""
-
-
-def raise_error_of(wait: Wait) -> None:
-    """Raise what the user's function raised, if it did.
-
-    The traceback of the error holds the frame of ``try_complete``, and that frame the wait. So the wait forgets it.
-    """
-    error, wait.error = wait.error, None
-    if error is not None:
-        try:
-            raise error
-        finally:
-            del error  # this frame is in the traceback, too
-
-
-def result_of(wait: Taking[ResultT], purgatory: PurgatoryLike, keys: Sequence[Hashable]) -> ResultT:
-    """The result of a wait that has ended. Raises the error that explains why there is none."""
-    if wait.error is not None:
-        raise_error_of(wait)
-    cancelled = wait.outcome is Outcome.CANCELLED
-    result = None if cancelled else wait.take()  # the thread that found it gives it back if the wait was cancelled
-    if result is not None:
-        return result
-    if wait.drained or (cancelled and purgatory.is_closed):
-        raise PurgatoryClosed(purgatory.name)
-    if cancelled:
-        raise WaitCancelled(purgatory.name)
-    shown = ", ".join(map(repr, keys))
-    raise TimeoutError(f"purgatory {purgatory.name!r} found nothing under {shown} within {wait.delay_ms} ms")
-
-
-def _named_type(kind: type[WaitT], name: str | None, normal_ends: Collection[Outcome]) -> type[WaitT]:
-    """The type of a wait with a name and normal ends of its own. Logs, metrics, spans and the journal show the name.
-
-    Waits without a name are called after their normal ends, such as ``UntilOrExpired``. So one name has one meaning.
-
-    Raises:
-        InvalidSetting: the name is not a ``str``, or it is empty, or the ends cannot be normal.
-    """
-    ends = frozen_ends("normal_ends", normal_ends)
-    if name is None:
-        if not ends:
-            return kind
-        name = "Or".join([kind.__name__, *sorted(end.value.capitalize() for end in ends)])
-    elif not isinstance(name, str) or not name:
-        raise InvalidSetting("name", name, "a str that is not empty")
-    return variant(kind, ends, name)
+    """The operation of ``wait_for_result``, with the arguments and errors of ``result_wait``."""
+    return result_wait(Taking, find, give_back, timeout_ms, name, normal_ends)
 
 
 def _wake(future: asyncio.Future[Any]) -> None:

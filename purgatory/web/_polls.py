@@ -29,8 +29,9 @@ from starlette.exceptions import HTTPException
 from purgatory import DelayedOperation, InvalidSetting, Outcome, PurgatoryClosed, PurgatoryFull
 from purgatory._core.errors import checked_int
 from purgatory._core.operation_type import OperationT
+from purgatory._core.waits import result_of
 from purgatory.aio import AsyncPurgatory, drain_on_signals
-from purgatory.aio._waits import result_of, taking, until
+from purgatory.aio._waits import taking, until
 from purgatory.web._hang_up import HungUp, checked_request, is_gone, is_gone_by_now, listen
 from timer._base import OnError
 

@@ -1,0 +1,112 @@
+"""Waits that block the calling thread: ``wait_for`` and ``wait_for_result`` of a purgatory without a loop.
+
+The thread waits for a plain lock, which is taken from the start. The thread that completes or cancels the operation
+releases it. There is no timeout here: the purgatory's timer expires the operation, as it expires any other.
+
+**Interrupts.** A signal handler of the main thread may raise ``KeyboardInterrupt`` while it waits. Then the wait is
+cancelled, and a result that was found is given back.
+
+Rejected: ``threading.Event``, which is a condition with a lock of its own and costs three times as much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from threading import Lock
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from purgatory._core.errors import InvalidOperation
+from purgatory._core.waits import PredicateWait, ResultWait, raise_error_of, result_of
+
+if TYPE_CHECKING:
+    from purgatory._core.outcome import Outcome
+    from purgatory._core.purgatory import DelayedOperationPurgatory
+    from purgatory._core.user_lock import LockLike
+
+ResultT = TypeVar("ResultT")
+
+
+class WakesThread:
+    """An operation that one thread waits for. A mixin: its subclasses add the slot.
+
+    Attributes:
+        wake: taken until the operation has completed or was cancelled.
+    """
+
+    __slots__ = ()
+
+    wake: Lock
+
+    def on_complete(self) -> None:
+        """Wake the thread."""
+        self.wake.release()
+
+    def cancel(self) -> bool:
+        """Remove the operation from its purgatory, and wake the thread."""
+        if not super().cancel():  # type: ignore[misc]  # an operation's
+            return False
+        self.wake.release()
+        return True
+
+
+class Until(WakesThread, PredicateWait):
+    """A thread that waits for a predicate."""
+
+    __slots__ = ("wake",)
+
+
+class Taking(WakesThread, ResultWait[ResultT]):
+    """A thread that waits for a result."""
+
+    __slots__ = ("wake",)
+
+
+def outcome_of(
+    purgatory: DelayedOperationPurgatory[Any], wait: Until, keys: Sequence[Hashable], lock: LockLike | None
+) -> Outcome:
+    """Park the wait, block, and return the outcome. Raises what the predicate raised."""
+    try:
+        _block(purgatory, wait, keys, lock)
+    except BaseException:
+        wait.cancel()
+        raise
+    if wait.error is not None:
+        raise_error_of(wait)
+    outcome = wait.outcome
+    assert outcome is not None
+    return outcome
+
+
+def result_for(
+    purgatory: DelayedOperationPurgatory[Any], wait: Taking[ResultT], keys: Sequence[Hashable], lock: LockLike | None
+) -> ResultT:
+    """Park the wait, block, and return the result. Raises the error that explains why there is none."""
+    try:
+        _block(purgatory, wait, keys, lock)
+    except BaseException:
+        wait.cancel()
+        wait.give_back()
+        raise
+    return result_of(wait, purgatory, keys)
+
+
+def _block(
+    purgatory: DelayedOperationPurgatory[Any],
+    wait: Until | Taking[Any],
+    keys: Sequence[Hashable],
+    lock: LockLike | None,
+) -> None:
+    """Park the wait, and return when it has an outcome."""
+    if lock is not None and _is_held_here(lock):
+        raise InvalidOperation(wait, "this thread holds its lock, which no other thread could take; release it first")
+    wait.error = None
+    wait.wake = Lock()
+    wait.wake.acquire()
+    purgatory.try_complete_else_watch(wait, keys)
+    wait.wake.acquire()
+
+
+def _is_held_here(lock: object) -> bool:
+    """Whether this thread holds a lock that knows its owner, as an ``RLock`` and a ``Condition`` do."""
+    is_owned = getattr(lock, "_is_owned", None)
+    return callable(is_owned) and type(lock).__module__ in {"_thread", "threading"} and bool(is_owned())
