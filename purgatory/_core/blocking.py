@@ -4,7 +4,8 @@ The thread waits for a plain lock, which is taken from the start. The thread tha
 releases it. There is no timeout here: the purgatory's timer expires the operation, as it expires any other.
 
 **Interrupts.** A signal handler of the main thread may raise ``KeyboardInterrupt`` while it waits. Then the wait is
-cancelled, and a result that was found is given back.
+cancelled, and a result that was found is given back. A signal that arrives just before a thread sleeps does not wake
+it. So the main thread, which runs the handlers, looks up once per second.
 
 Rejected: ``threading.Event``, which is a condition with a lock of its own and costs three times as much.
 """
@@ -12,8 +13,8 @@ Rejected: ``threading.Event``, which is a condition with a lock of its own and c
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from threading import Lock, get_ident, main_thread
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from purgatory._core.errors import InvalidOperation
 from purgatory._core.waits import PredicateWait, ResultWait, raise_error_of, result_of
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     from purgatory._core.user_lock import LockLike
 
 ResultT = TypeVar("ResultT")
+
+#: How long the main thread sleeps before it looks for signals.
+LOOK_UP_S: Final = 1.0
 
 
 class WakesThread:
@@ -103,7 +107,9 @@ def _block(
     wait.wake = Lock()
     wait.wake.acquire()
     purgatory.try_complete_else_watch(wait, keys)
-    wait.wake.acquire()
+    longest_s = LOOK_UP_S if get_ident() == main_thread().ident else -1
+    while not wait.wake.acquire(timeout=longest_s):
+        pass
 
 
 def _is_held_here(lock: object) -> bool:
