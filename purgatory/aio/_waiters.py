@@ -96,8 +96,8 @@ class Waiters(Observer):
 
     # -- begin and end to await
 
-    def begin_wait(self, wait: Until | Taking[Any], keys: Sequence[Hashable]) -> bool:
-        """Park an operation of ours, and return whether it waits.
+    def begin_wait(self, wait: Any, keys: Sequence[Hashable]) -> bool:
+        """Park an operation of ours (a ``WakesTask``), and return whether it waits.
 
         If True, await its future and then call :meth:`end_wait`. If False, it has completed.
         """
@@ -112,7 +112,7 @@ class Waiters(Observer):
         mailbox.waiting += 1
         return True
 
-    def end_wait(self, wait: Until | Taking[Any]) -> None:
+    def end_wait(self, wait: Any) -> None:
         """The task no longer awaits the operation. If it was cancelled, remove the operation."""
         wait.mailbox.waiting -= 1
         if wait.outcome is None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from purgatory.aio._waits import Wait
+from purgatory._core.waits import Wait
+from purgatory.aio._waits import WakesTask
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from purgatory.gates._permits import Permits
 
 
-class GateWait(Wait):
+class GateWait(WakesTask, Wait):
     """Waits for a permit, and wakes a task.
 
     Attributes:
@@ -26,7 +27,7 @@ class GateWait(Wait):
         since_ns: when the permit was granted, in monotonic nanoseconds. Written before the grant.
     """
 
-    __slots__ = ("permits", "share", "since_ns")
+    __slots__ = ("future", "mailbox", "permits", "share", "since_ns")
 
     permits: Permits
     share: Hashable
