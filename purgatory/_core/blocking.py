@@ -14,20 +14,26 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from threading import Lock, get_ident, main_thread
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from purgatory._core.errors import InvalidOperation
-from purgatory._core.waits import PredicateWait, ResultWait, raise_error_of, result_of
+from purgatory._core.waits import PredicateWait, PurgatoryLike, ResultWait, raise_error_of, result_of
 
 if TYPE_CHECKING:
     from purgatory._core.outcome import Outcome
-    from purgatory._core.purgatory import DelayedOperationPurgatory
     from purgatory._core.user_lock import LockLike
 
 ResultT = TypeVar("ResultT")
 
 #: How long the main thread sleeps before it looks for signals.
 LOOK_UP_S: Final = 1.0
+
+
+class Parks(PurgatoryLike, Protocol):
+    """A purgatory that operations are parked in."""
+
+    def try_complete_else_watch(self, operation: Any, watch_keys: Sequence[Hashable]) -> bool:
+        """Park an operation."""
 
 
 class WakesThread:
@@ -65,9 +71,7 @@ class Taking(WakesThread, ResultWait[ResultT]):
     __slots__ = ("wake",)
 
 
-def outcome_of(
-    purgatory: DelayedOperationPurgatory[Any], wait: Until, keys: Sequence[Hashable], lock: LockLike | None
-) -> Outcome:
+def outcome_of(purgatory: Parks, wait: Until, keys: Sequence[Hashable], lock: LockLike | None) -> Outcome:
     """Park the wait, block, and return the outcome. Raises what the predicate raised."""
     try:
         _block(purgatory, wait, keys, lock)
@@ -81,9 +85,7 @@ def outcome_of(
     return outcome
 
 
-def result_for(
-    purgatory: DelayedOperationPurgatory[Any], wait: Taking[ResultT], keys: Sequence[Hashable], lock: LockLike | None
-) -> ResultT:
+def result_for(purgatory: Parks, wait: Taking[ResultT], keys: Sequence[Hashable], lock: LockLike | None) -> ResultT:
     """Park the wait, block, and return the result. Raises the error that explains why there is none."""
     try:
         _block(purgatory, wait, keys, lock)
@@ -95,7 +97,7 @@ def result_for(
 
 
 def _block(
-    purgatory: DelayedOperationPurgatory[Any],
+    purgatory: Parks,
     wait: Until | Taking[Any],
     keys: Sequence[Hashable],
     lock: LockLike | None,
