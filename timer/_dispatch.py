@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from timer._base import JOIN_ERRORS, InlineExecutor, OnError, Submits, report_error
 from timer._fork import new_lock
 from timer._implementation import native_class
-from timer._running import begin, end, numbers
+from timer._running import here, numbers, wake, wakes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,9 +104,11 @@ class Batch:
         for bucket, task in tasks:
             tally.reached += 1
             now_ns = self._dispatcher.clock()
-            number = next(numbers)
+            calls = here.calls
+            calls += ((task, "run", next(numbers)),)  # before the claim: without memory, the task stays in its batch
             try:
-                begin(number, task, "run")  # before the claim: without memory, the task stays in its batch
+                if wakes:
+                    wake()
                 self._claim(bucket, task)
                 if self._claimed is task:
                     self._run_task(task, tally, now_ns)
@@ -114,7 +116,7 @@ class Batch:
                 self._put_back(bucket, task)
                 raise
             finally:
-                end(number, None)
+                del calls[-1]
 
     def _claim(self, bucket: TimerTaskList, task: TimerTask) -> None:
         """Remove a task from its bucket, unless it was cancelled or put off meanwhile.

@@ -1,14 +1,17 @@
 """Which calls run now: of a task's ``run``, of a hook of an operation, or of an observer.
 
-The code that makes such a call records it before, and removes the record afterwards. Each record has the thread's
-number, the task, the name of the hook, and a number of its own. So other code reads records, and no frame of a stack:
+The code that makes such a call records it before, and removes the record afterwards. Each record has the task, the name
+of the hook, and a number of its own. So other code reads records, and no frame of a stack:
 
 - A shutdown does not wait for the hook that called it, and a hook cannot park its own operation.
 - The watchdog finds calls that have run for long.
 
 ``threading.get_ident`` is the number of the thread. Under gevent, which replaces that function, it is the greenlet's.
 
-The C code keeps the records of each thread in an array of that thread, which costs a few nanoseconds per call.
+Each thread has a list of its own, with the innermost call last. Only that thread changes it, by two statements that no
+interrupt divides. C has an array in place of the list.
+
+``threading.get_ident`` is the number of the thread. Under gevent, which replaces that function, it is the greenlet's.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -30,41 +34,67 @@ T = TypeVar("T")
 #: Thread, task, name of the hook, and the call's own number, which is never used again.
 Call = tuple[int, Any, str, int]
 
+#: The numbers of calls.
 numbers = itertools.count(1)
-_calls: dict[int, Call] = {}  # by number, so that calls of one thread are in the order in which they began
-_wakes: list[Callable[[], object]] = []
+#: What to call when the next call begins.
+wakes: list[Callable[[], object]] = []
 
 
-def begin(number: int, task: TimerTaskEntry, hook: str) -> None:
-    """Record a call. Use it within ``try``, with :func:`end` in ``finally``: an interrupt may come at any time."""
-    _calls[number] = threading.get_ident(), task, hook, number
-    while _wakes:
-        with contextlib.suppress(IndexError, RuntimeError):
-            _wakes.pop()()
+class _Calls(list[tuple[Any, str, int]]):
+    """The calls that run on one thread."""
+
+    __slots__ = ("__weakref__",)
 
 
-#: ``end(number, None)`` removes the record of a call, if there is one. One call of C, which no interrupt divides.
-end = _calls.pop
+_threads: weakref.WeakValueDictionary[int, _Calls] = weakref.WeakValueDictionary()
+
+
+class _Here(threading.local):
+    """The calling thread's calls.
+
+    A record is added before a call, and removed in a ``finally``, without another call in between::
+
+        calls = here.calls
+        calls += ((task, hook, next(numbers)),)
+        try:
+            ...
+        finally:
+            del calls[-1]
+    """
+
+    def __init__(self) -> None:
+        self.calls = _threads[threading.get_ident()] = _Calls()
+
+
+here: Final = _Here()
+
+
+def wake() -> None:
+    """Call what waits for the next call to begin."""
+    with contextlib.suppress(IndexError, RuntimeError):
+        wakes.pop()()
 
 
 def call(task: TimerTaskEntry, hook: str, function: Callable[..., T], /, *args: Any) -> T:
     """Return ``function(*args)``, and record the call as a hook of ``task`` while it runs."""
-    number = next(numbers)
+    calls = here.calls
+    calls += ((task, hook, next(numbers)),)
     try:
-        begin(number, task, hook)
+        if wakes:
+            wake()
         return function(*args)
     finally:
-        end(number, None)
+        del calls[-1]
 
 
 def calls() -> list[Call]:
     """All calls that run now. Those of one thread are in the order in which they began, the innermost last."""
-    return list(_calls.copy().values())
+    return [(thread, *each) for thread, calls in list(_threads.items()) for each in list(calls)]
 
 
 def wake_at_next_call(wake: Callable[[], object]) -> None:
     """Call ``wake()`` once, when the next call begins. It is the ``release`` of a lock that may be free already."""
-    _wakes[:] = [wake]
+    wakes[:] = [wake]
 
 
 class _Child:
@@ -72,9 +102,9 @@ class _Child:
 
     def after_fork(self) -> None:
         me = threading.get_ident()
-        for thread, _, _, number in calls():
+        for thread, calls in list(_threads.items()):
             if thread != me:
-                end(number, None)
+                calls.clear()
 
 
 _child: Final = _Child()

@@ -29,26 +29,18 @@ static int check_ready(PyObject *given)
     return done_call(PyObject_CallOneArg(core.check_ready, given));
 }
 
-/* Check a type of operations. This happens once, unless the type overrides maybe_try_complete: 1 if it does, 0, or -1
- * with an error. Other threads read `admitted` meanwhile, so the type is added to it when its answer is known. */
+/* Check a type of operations, once: 0, or -1 with an error. Other threads read `admitted` meanwhile, so the type is added
+ * to it when its answer is known. */
 static int admit(Parking *self, PyObject *given)
 {
-    PyObject *type = (PyObject *)Py_TYPE(given), *accepted = PySet_New(NULL), *check = NULL;
-    int is_special = -1;
-    if (accepted != NULL && done_call(PyObject_CallFunctionObjArgs(core.admit, accepted, given, NULL)) == 0
-        && ((check = PyObject_GetAttr(type, core.str_maybe_try_complete)) != NULL
-            || PyErr_ExceptionMatches(PyExc_AttributeError))) {
-        PyErr_Clear();
-        is_special = check != core.own_check;
-        if (!is_special && PySet_GET_SIZE(accepted) > 0 && PySet_Add(self->admitted, type))
-            is_special = -1;
-    }
-    Py_XDECREF(check);
+    PyObject *accepted = PySet_New(NULL);
+    int failed = accepted == NULL || done_call(PyObject_CallFunctionObjArgs(core.admit, accepted, given, NULL))
+        || (PySet_GET_SIZE(accepted) > 0 && PySet_Add(self->admitted, (PyObject *)Py_TYPE(given)));
     Py_XDECREF(accepted);
-    return is_special;
+    return failed ? -1 : 0;
 }
 
-/* Whether a type was admitted and does not override maybe_try_complete: 1, 0, or -1 with an error. */
+/* Whether a type was admitted: 1, 0, or -1 with an error. */
 static inline int is_admitted(Parking *self, PyTypeObject *type)
 {
     for (int i = 0; i < TYPES; i++) {

@@ -8,7 +8,7 @@ from typing import Final
 
 from purgatory._core.errors import AlreadyParked, InvalidOperation, NoKeys, WatchKeysType, unhashable
 from purgatory._core.log import log
-from purgatory._core.operation import UNPARKED, DelayedOperation
+from purgatory._core.operation import NOWHERE, DelayedOperation
 from timer._running import calls_here
 
 #: Type combinations already warned about, and the greatest number that is kept.
@@ -28,7 +28,7 @@ def check_ready(operation: DelayedOperation) -> None:
     """Check that an operation is initialized, was not parked before, and is not in its user's timer."""
     try:
         is_in_timer = operation._task_bucket is not None  # read first: a purgatory sets the home shard before this
-        if operation._op_home_shard is not UNPARKED:
+        if operation._op_home_shard is not NOWHERE:
             raise AlreadyParked(operation)
     except AttributeError:
         raise InvalidOperation(operation, NO_INIT) from None

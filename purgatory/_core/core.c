@@ -90,18 +90,15 @@ static PurgatoryCore for_others = {
 
 /* ---------------------------------------------------------------- the module */
 
-static PyMethodDef reset_operation = {"_op_reset", (PyCFunction)op_reset, METH_NOARGS, NULL};
-
 /* bind(module): take what stays in Python from purgatory._core.rare, which calls it once. */
 static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *given)
 {
-    const Name wanted[] = {{(PyObject **)&core.unparked, "UNPARKED"}, {&core.outcomes, "OUTCOMES"},
+    const Name wanted[] = {{(PyObject **)&core.nowhere, "NOWHERE"}, {&core.outcomes, "OUTCOMES"},
                            {&core.admit, "admit"}, {&core.already_parked, "AlreadyParked"},
                            {&core.check_lock, "check_lock"}, {&core.check_ready, "check_ready"},
                            {&core.checked_delay_ms, "checked_delay_ms"}, {&core.checked_int, "checked_int"},
                            {&core.checked_keys, "checked_keys"}, {&core.checked_when_closed, "checked_when_closed"},
                            {&core.closed_error, "PurgatoryClosed"}, {&core.each_once, "each_once"},
-                           {&core.find_place, "find_place"},
                            {&core.retry_rest, "retry_rest"}, {&core.invalid_operation, "InvalidOperation"},
                            {&core.lock_not_taken, "lock_not_taken"}, {&core.no_init, "NO_INIT"},
                            {&core.no_place, "NO_PLACE"}, {&core.reject_coroutine, "reject_coroutine"},
@@ -135,11 +132,11 @@ static int make_all_names(void)
                           {&core.str_contain_observer, "_contain_observer"}, {&core.str_finished, "finished"},
                           {&core.str_leaving, "leaving"}, {&core.str_parked, "parked"},
                           {&core.str_force_complete, "force_complete"},
-                          {&core.str_maybe_try_complete, "maybe_try_complete"},
                           {&core.str_normal_ends, "normal_ends"}, {&core.str_notify, "notify"},
                           {&core.str_on_complete, "on_complete"}, {&core.str_on_expiration, "on_expiration"},
                           {&core.str_pop, "pop"}, {&core.str_put_off, "put_off"}, {&core.str_release, "release"},
-                          {&core.str_retry, "retry"}, {&core.str_shard_for, "shard_for"}, {&core.str_taken, "taken"},
+                          {&core.str_retry, "retry"}, {&core.str_shard_for, "shard_for"}, {&core.str_take, "take"},
+                          {&core.str_taken, "taken"},
                           {&core.str_try_complete, "try_complete"}};
     return make_names(names, sizeof names / sizeof *names);
 }
@@ -156,8 +153,7 @@ static int fill(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "timer._native and purgatory._native were not built together");
         return -1;
     }
-    core.new_delays = PyDict_New();
-    if (core.new_delays == NULL || make_all_names())
+    if (make_all_names())
         return -1;
     if (make_type(module, &methods_spec, NULL, &core.observer_methods)
         || make_type(module, &watchers_spec, NULL, &core.watchers)
@@ -165,16 +161,10 @@ static int fill(PyObject *module)
         || make_type(module, &operation_spec, core.timer->entry_type, &core.operation)
         || make_type(module, &parking_spec, NULL, &core.parking))
         return -1;
-    PyObject *method = PyDescr_NewMethod(core.operation, &reset_operation);
-    int failed = method == NULL || PyObject_SetAttrString((PyObject *)core.operation, "_op_reset", method);
-    Py_XDECREF(method);
-    core.own_check = PyObject_GetAttr((PyObject *)core.operation, core.str_maybe_try_complete);
-    if (failed || core.own_check == NULL)
-        return -1;
     core.timer->run_by(core.operation, (PyCFunction)operation_run);
     for_others.operation_type = core.operation;
     PyObject *capsule = PyCapsule_New(&for_others, PURGATORY_CORE_CAPSULE, NULL);
-    failed = capsule == NULL || PyModule_AddObjectRef(module, "CAPSULE", capsule);
+    int failed = capsule == NULL || PyModule_AddObjectRef(module, "CAPSULE", capsule);
     Py_XDECREF(capsule);
     if (failed)
         return -1;

@@ -29,8 +29,7 @@ struct Operation {
     int further_count;
     int checks;
     unsigned char state, turn, recheck, overdue;
-    unsigned char is_special;    /* its type has a maybe_try_complete of its own */
-    unsigned char has_new_delay; /* extend() was called while it was arriving: see op_finish_parking() */
+    unsigned char extended; /* extend() was called while it was arriving */
     Mutex mutex;
 };
 
@@ -42,7 +41,7 @@ struct Watchers {
     Link *head, *tail;
     Py_ssize_t count;
     Watchers *noted_after; /* owned: the next one in the queue of idle keys */
-    char closed, idle;
+    char closed, is_noted;
 };
 
 typedef struct {
@@ -87,18 +86,16 @@ typedef struct {
 static struct {
     const TimerCore *timer;
     PyTypeObject *operation, *watchers, *shard, *observer_methods, *parking, *idle_keys;
-    Shard *unparked;
+    Shard *nowhere;
     PyObject *outcomes;
-    PyObject *new_delays; /* a dict: the delays of extend() calls for operations that are still being parked */
     /* from purgatory._core.rare */
     PyObject *admit, *already_parked, *check_lock, *check_ready, *checked_delay_ms, *checked_int, *checked_keys,
-        *checked_when_closed, *closed_error, *each_once, *find_place, *invalid_operation, *lock_not_taken, *no_init,
+        *checked_when_closed, *closed_error, *each_once, *invalid_operation, *lock_not_taken, *no_init,
         *no_place, *reject_coroutine, *reject_own_hook, *retry_rest, *retry_sleep_s, *set_deadline, *sleep,
         *timer_closed, *unhashable, *warn;
-    PyObject *own_check; /* Operation.maybe_try_complete */
     PyObject *str_acquire, *str_add, *str_added_ns, *str_cancel, *str_contain, *str_contain_observer, *str_finished,
-        *str_force_complete, *str_leaving, *str_maybe_try_complete, *str_normal_ends, *str_notify, *str_on_complete,
-        *str_on_expiration, *str_parked, *str_pop, *str_put_off, *str_release, *str_retry, *str_shard_for, *str_taken,
+        *str_force_complete, *str_leaving, *str_normal_ends, *str_notify, *str_on_complete, *str_on_expiration,
+        *str_parked, *str_pop, *str_put_off, *str_release, *str_retry, *str_shard_for, *str_take, *str_taken,
         *str_try_complete;
 } core;
 
@@ -124,8 +121,8 @@ static inline void count_check(Operation *op)
 }
 static inline int checks_of(Operation *op) { return __atomic_load_n(&op->checks, __ATOMIC_RELAXED); }
 
-/* The shard whose lock and counters an operation uses: that of its first key, or a common one until it is parked. */
-static inline Shard *home_of(Operation *op) { return op->home_shard != NULL ? op->home_shard : core.unparked; }
+/* The shard whose counters an operation uses: that of its first key, or a common one until it is parked. */
+static inline Shard *home_of(Operation *op) { return op->home_shard != NULL ? op->home_shard : core.nowhere; }
 
 #define IS_OPERATION(object) PyObject_TypeCheck((object), core.operation)
 

@@ -20,11 +20,11 @@ static int put_behind(IdleKeys *self, Watchers *watchers)
 }
 
 /* Set the mark that a key is noted. Whether it was not set before. */
-static int mark_idle(Watchers *watchers)
+static int mark_noted(Watchers *watchers)
 {
     lock_shard(watchers->shard);
-    int is_new = !watchers->idle;
-    watchers->idle = 1;
+    int is_new = !watchers->is_noted;
+    watchers->is_noted = 1;
     unlock_shard(watchers->shard);
     return is_new;
 }
@@ -69,7 +69,7 @@ static PyObject *idle_note(IdleKeys *self, PyObject *given)
         return NULL;
     }
     Watchers *watchers = (Watchers *)given;
-    if (mark_idle(watchers) && note(self, watchers))
+    if (mark_noted(watchers) && note(self, watchers))
         return NULL;
     Py_RETURN_NONE;
 }
@@ -131,18 +131,21 @@ static int forget_oldest(IdleKeys *self)
     unlock_idle(self);
     if (oldest == NULL)
         return 0;
-    /* The mark is cleared with the count: a key that falls idle later is noted again. */
-    lock_shard(oldest->shard);
-    oldest->idle = 0;
-    int is_empty = oldest->count == 0;
-    unlock_shard(oldest->shard);
-    int forgotten = is_empty ? remove_if_empty(oldest) : 0;
+    int forgotten = remove_if_empty(oldest);
     if (forgotten > 0) {
         lock_idle(self);
         self->forgotten++;
         unlock_idle(self);
     }
-    else if (forgotten < 0 && mark_idle(oldest))
+    else if (forgotten == 0) {
+        lock_shard(oldest->shard);
+        oldest->is_noted = oldest->count == 0; /* its last operation has left meanwhile */
+        int is_empty = oldest->is_noted && !oldest->closed;
+        unlock_shard(oldest->shard);
+        if (is_empty)
+            put_behind(self, oldest);
+    }
+    else
         put_behind(self, oldest); /* it stays, and is examined again later */
     Py_DECREF(oldest);
     return forgotten;

@@ -36,7 +36,7 @@ class IdleKeys:
         self._interval = self._limit = interval
         self._known = known
         self._noted: deque[Watchers] = deque()
-        self._lock = threading.Lock()  # guards taking an entry out of the queue, and the count
+        self._lock = threading.Lock()  # guards the queue, and the count
         self.forgotten = 0  # the number of keys that were forgotten since the start
         self._until_recount = 0  # the number of entries until the keys in use are counted again
 
@@ -47,10 +47,11 @@ class IdleKeys:
 
     def note(self, watchers: Watchers) -> None:
         """Append a key that has become idle to the queue, and shorten the queue if it is too long."""
-        if watchers.idle:
-            return
-        watchers.idle = True
-        self._noted.append(watchers)
+        with self._lock:
+            if watchers.is_noted:
+                return
+            watchers.is_noted = True
+            self._noted.append(watchers)
         if len(self._noted) > self._limit:
             self._forget_oldest()
             if len(self._noted) > self._limit:
@@ -76,20 +77,21 @@ class IdleKeys:
                     return False
                 watchers = self._noted[0]
                 del self._noted[0]  # no call: an interrupt would lose the key
-                watchers.idle = False  # before the entries are read: a key that becomes idle meanwhile is noted again
-            if watchers or not watchers.shard.remove_if_empty(watchers):
-                return False
-        except Exception as error:  # noqa: BLE001  # of the key's own code: the key stays
-            if watchers is not None:
-                key_failed(watchers.key, error)
-            return False
-        finally:
-            if watchers is not None and not (watchers or watchers.idle or watchers.closed):  # look at it again later
-                watchers.idle = True
-                self._noted.append(watchers)
-        with self._lock:
-            self.forgotten += 1
-        return True
+            if watchers.shard.remove_if_empty(watchers):
+                with self._lock:
+                    self.forgotten += 1
+                return True
+            watchers.is_noted = False
+            if not watchers:  # its last operation has left meanwhile
+                self.note(watchers)
+        except BaseException as error:
+            if watchers is None:
+                raise
+            self._noted += (watchers,)  # no call, as the stack may be exhausted. It is examined again later
+            if not isinstance(error, Exception):
+                raise
+            key_failed(watchers.key, error)
+        return False
 
 
 def key_failed(key: Hashable, error: BaseException) -> None:

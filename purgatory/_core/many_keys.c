@@ -119,7 +119,7 @@ static int is_to_be_checked(Operation *op, Met *met)
 static int check_one(Operation *op, Met *met, Py_ssize_t *completed)
 {
     int checks = is_to_be_checked(op, met);
-    int done = checks > 0 ? check_as_defined(op) : checks;
+    int done = checks > 0 ? maybe_try_complete(op) : checks;
     *completed += done > 0 || (checks > 0 && done < 0 && state_of(op) == SATISFIED); /* a hook may have raised */
     return done < 0 ? -1 : 0;
 }

@@ -1,24 +1,24 @@
 /* The steps of an operation (_operations/operation.py), each under its name there, in the same order. That module says
  * what they promise. On purpose, these differ:
  *
- *  - No signal handler runs inside a step. So the turn is a flag, and the thread that has it knows that by itself. An
- *    interrupt that a hook raises is kept in `deferred` until all that is owed has run. It needs no second removal.
+ *  - No signal handler runs inside a step. So a thread knows by itself what it owes for an outcome. An interrupt that a
+ *    hook raises is kept in `deferred` until all that is owed has run. It needs no second removal.
  *  - An error of the retrier, as without memory, is reported as unraisable where Python raises it. A RecursionError
  *    after the decision is dropped.
  *  - An operation is under a key by a link in a list, not by an entry in a dict.
- *  - The delay of an extend() for an operation that is arriving is kept in a dict, which costs no bytes per operation.
- *  - With a global lock, each stretch of C between two calls of Python is one step. Without one, the operation has a
- *    mutex of its own for its state, turn and home shard, which is taken before the shard's.
- *  - An operation gets an outcome only if the C stack has room for its hooks (stack.c). */
+ *  - With a global lock, each stretch of C between two calls of Python is one step, and the operation's lock is empty.
+ *    Without one it is a mutex.
+ *  - An operation that was never parked has no home shard, which saves counting references to the common one.
+ *  - An operation gets an outcome only if the C stack, too, has room for its hooks (stack.c). */
 
 static int maybe_try_complete(Operation *op);
-static int op_take_turn(Operation *op, int has_turn);
 static int op_check_with(Operation *op);
 static int op_check_now(Operation *op, PyObject *key, PyObject *keys);
 static int op_retry(Operation *op);
 static int op_end(Operation *op, int outcome);
 static int op_decide(Operation *op, int outcome);
 static void op_run_hooks(Operation *op, int outcome, PyObject **deferred);
+static int op_run_hook(Operation *op, PyObject *name, PyObject **error);
 static void op_remove(Operation *op, PyObject **deferred);
 
 /* ---------------------------------------------------------------- errors that wait for what is owed */
@@ -54,8 +54,24 @@ static int raise_deferred(PyObject *deferred)
 static int maybe_try_complete(Operation *op)
 {
     int completed = 0, has_turn = 0;
-    while (completed == 0 && (has_turn = op_take_turn(op, has_turn)))
+    while (completed == 0) {
+        lock_operation(op);
+        int is_over = op->state > PARKED || (has_turn ? !op->recheck : op->turn);
+        if (op->state <= PARKED) {
+            if (is_over && has_turn)
+                op->turn = 0;
+            else if (is_over)
+                set_flag(&op->recheck, 1);
+            else {
+                op->turn = has_turn = 1;
+                set_flag(&op->recheck, 0);
+            }
+        }
+        unlock_operation(op);
+        if (is_over)
+            return 0;
         completed = op->lock == NULL ? op_check_now(op, NULL, NULL) : op_check_with(op);
+    }
     if (completed < 0) { /* this thread is interrupted, so the retrier repeats the check */
         lock_operation(op);
         op->turn = 0;
@@ -66,22 +82,12 @@ static int maybe_try_complete(Operation *op)
     return completed;
 }
 
-/* Call maybe_try_complete, which a type may override. */
-static int check_as_defined(Operation *op)
-{
-    if (!op->is_special && op->home_shard != NULL) /* its type was examined when it was parked */
-        return maybe_try_complete(op);
-    PyObject *self = (PyObject *)op;
-    return truth_of_call(
-        PyObject_VectorcallMethod(core.str_maybe_try_complete, &self, 1 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL));
-}
-
 /* Expire: complete the operation and run on_expiration. -1 with an error. */
 static int run(Operation *op)
 {
     if (!flag_of(&op->overdue))
         set_flag(&op->overdue, TIME_IS_UP);
-    return check_as_defined(op);
+    return maybe_try_complete(op);
 }
 
 /* 0, or -1 with an error if a subclass forgot super().__init__(). */
@@ -91,25 +97,6 @@ static int op_check_initialized(Operation *op)
         return 0;
     raise_uninitialized(Py_TYPE(op), "delay_ms");
     return -1;
-}
-
-/* Take the turn, or keep it if another thread asked for a check meanwhile: 1, or 0 if there is nothing to do. */
-static int op_take_turn(Operation *op, int has_turn)
-{
-    lock_operation(op);
-    int taken = 0;
-    if (op->state > PARKED)
-        ;
-    else if (has_turn && !op->recheck)
-        op->turn = 0;
-    else if (op->turn && !has_turn)
-        set_flag(&op->recheck, 1);
-    else {
-        taken = op->turn = 1;
-        set_flag(&op->recheck, 0);
-    }
-    unlock_operation(op);
-    return taken;
 }
 
 static int op_check_with(Operation *op)
@@ -188,18 +175,20 @@ static int op_expire_for_shutdown(Operation *op)
     if (!flag_of(&op->overdue))
         set_flag(&op->overdue, DRAINED);
     core.timer->withdraw(&op->entry);
-    return check_as_defined(op);
+    return maybe_try_complete(op);
 }
 
 /* ---------------------------------------------------------------- parking: see parking.c */
 
-/* The step from new to arriving. The parking thread gets the turn: 1, or 0 if another thread was faster. */
-static int op_arrive(Operation *op, Shard *home_shard)
+/* The step from new to arriving. The parking thread gets the turn: 1, or 0 if another thread was faster. `reached` is
+ * the state that the parking thread has brought the operation to. */
+static int op_arrive(Operation *op, Shard *home_shard, int *reached)
 {
     lock_operation(op);
-    int arrives = op->home_shard == NULL && op->state == NEW && !op->turn;
+    int arrives = op->state == NEW && !op->turn;
     if (arrives) {
         __atomic_store_n(&op->state, ARRIVING, __ATOMIC_RELEASE);
+        *reached = ARRIVING;
         op->turn = 1;
         set_flag(&op->recheck, 0);
         op->home_shard = (Shard *)Py_NewRef(home_shard);
@@ -208,80 +197,42 @@ static int op_arrive(Operation *op, Shard *home_shard)
     return arrives;
 }
 
-/* Take the delay that extend() kept, as a new reference: None if there is none, or NULL with an error. */
-static PyObject *take_new_delay(Operation *op)
+/* The step from arriving to parked. Gives up the turn: 1, or 0 if it is not taken. The reason is an outcome, or an
+ * extend() since the operation was added to the timer. */
+static int op_finish_parking(Operation *op, int *reached)
 {
-    return PyObject_CallMethodObjArgs(core.new_delays, core.str_pop, op, Py_None, NULL);
-}
-
-/* Apply the delay that extend() kept: 1 if the deadline was moved, 0, or -1 with an error. */
-static int apply_new_delay(Operation *op)
-{
-    PyObject *delay_ms = take_new_delay(op);
-    int moved = delay_ms == NULL ? -1 : 0;
-    if (moved == 0 && delay_ms != Py_None)
-        moved = truth_of_call(
-            PyObject_CallMethodObjArgs(op->home_shard->timer, core.str_put_off, op, delay_ms, NULL));
-    Py_XDECREF(delay_ms);
-    return moved;
-}
-
-/* The step from arriving to parked, unless the operation has an outcome. Gives up the turn: 1, 0, or -1 with an
- * error. */
-static int op_finish_parking(Operation *op)
-{
-    for (;;) {
-        lock_operation(op);
-        int arrives = op->state == ARRIVING, has_new_delay = arrives && op->has_new_delay;
-        if (has_new_delay)
-            op->has_new_delay = 0;
-        else if (arrives) {
-            lock_shard(op->home_shard);
-            op->home_shard->parked++;
-            unlock_shard(op->home_shard);
-            op->turn = 0;
-            __atomic_store_n(&op->state, PARKED, __ATOMIC_RELEASE);
-        }
-        unlock_operation(op);
-        if (!has_new_delay)
-            return arrives;
-        int moved = apply_new_delay(op); /* 0 if it is expiring already */
-        if (moved < 0)
-            return -1;
-        lock_shard(op->home_shard);
-        op->home_shard->extended += moved;
-        unlock_shard(op->home_shard);
+    Shard *home_shard = op->home_shard;
+    lock_operation(op);
+    int parks = op->state == ARRIVING && !op->extended;
+    if (parks) {
+        lock_shard(home_shard);
+        home_shard->parked++;
+        unlock_shard(home_shard);
+        __atomic_store_n(&op->state, PARKED, __ATOMIC_RELEASE);
+        *reached = PARKED;
+        op->turn = 0;
     }
+    unlock_operation(op);
+    return parks;
 }
 
-/* Forget a new deadline for an operation that is not parked after all. The error that is set stays set. */
-static void drop_new_delay(Operation *op)
+/* The step from arriving back to new, if the purgatory is full: 1, or 0 if the operation has an outcome. */
+static int op_reset(Operation *op, int *reached)
 {
-    Kept kept = keep_error();
-    op->has_new_delay = 0;
-    if (done_call(take_new_delay(op)))
-        PyErr_WriteUnraisable((PyObject *)op);
-    set_again(kept);
-}
-
-/* The step from arriving back to new, if the purgatory is full. False if the operation has an outcome. */
-static PyObject *op_reset(Operation *self, PyObject *Py_UNUSED(none))
-{
-    lock_operation(self);
-    int resets = self->state == ARRIVING;
-    Shard *home_shard = self->home_shard;
+    lock_operation(op);
+    int resets = op->state == ARRIVING;
+    Shard *home_shard = op->home_shard;
     if (resets) {
-        __atomic_store_n(&self->checks, 0, __ATOMIC_RELAXED);
-        self->turn = 0;
-        self->home_shard = NULL;
-        __atomic_store_n(&self->state, NEW, __ATOMIC_RELEASE);
+        __atomic_store_n(&op->checks, 0, __ATOMIC_RELAXED);
+        op->turn = 0;
+        op->home_shard = NULL;
+        __atomic_store_n(&op->state, NEW, __ATOMIC_RELEASE);
+        *reached = NEW;
     }
-    unlock_operation(self);
+    unlock_operation(op);
     if (resets)
         Py_XDECREF(home_shard);
-    if (resets && self->has_new_delay)
-        drop_new_delay(self);
-    return PyBool_FromLong(resets);
+    return resets;
 }
 
 /* ---------------------------------------------------------------- completing */
@@ -332,22 +283,23 @@ static int op_decide(Operation *op, int outcome)
 {
     int is_normal = is_normal_end(op, outcome);
     lock_operation(op);
+    Shard *home_shard = home_of(op);
+    lock_shard(home_shard);
     int before = op->state;
     if (before > PARKED || (outcome == CANCELLED && before == NEW)) {
+        unlock_shard(home_shard);
         unlock_operation(op);
         return -1;
     }
-    Shard *home_shard = home_of(op);
-    int is_forced = outcome == FORCED && op->turn;
-    if (is_forced)
+    home_shard->completing++;
+    if (outcome == FORCED && op->turn)
         outcome = before == ARRIVING ? IMMEDIATE : SATISFIED;
-    __atomic_store_n(&op->state, outcome, __ATOMIC_RELEASE);
-    lock_shard(home_shard);
-    home_shard->parked += !is_forced && before == ARRIVING; /* it counts as parked, although parking has not finished */
+    else if (before == ARRIVING)
+        home_shard->parked++; /* it counts as parked, although parking has not finished */
     home_shard->outcomes[outcome]++;
     home_shard->normal_ends[outcome] += is_normal;
     home_shard->checks += checks_of(op);
-    home_shard->completing++;
+    __atomic_store_n(&op->state, outcome, __ATOMIC_RELEASE);
     unlock_shard(home_shard);
     unlock_operation(op);
     return before;
@@ -373,20 +325,13 @@ RARE int contain_hook(Operation *op, PyObject *name, PyObject **error)
     return failed;
 }
 
-/* Run a hook. If it raises, that error is in `error`, which the caller owns. 0, or -1 with an error if this thread is
- * interrupted. */
-static int run_hook(Operation *op, PyObject *name, PyObject **error)
-{
-    return done_call(plain_answer(op, call_hook_in_context(op, name))) ? contain_hook(op, name, error) : 0;
-}
-
 /* Call the hooks, then report the end to the observers. */
 static void op_run_hooks(Operation *op, int outcome, PyObject **deferred)
 {
     PyObject *error = NULL;
-    if (outcome != CANCELLED && run_hook(op, core.str_on_complete, &error))
+    if (outcome != CANCELLED && op_run_hook(op, core.str_on_complete, &error))
         defer_error(deferred);
-    if (outcome == EXPIRED && run_hook(op, core.str_on_expiration, &error))
+    if (outcome == EXPIRED && op_run_hook(op, core.str_on_expiration, &error))
         defer_error(deferred);
     if (notify_finished(op, error))
         defer_error(deferred);
@@ -395,6 +340,13 @@ static void op_run_hooks(Operation *op, int outcome, PyObject **deferred)
     lock_shard(home_shard);
     home_shard->completing -= home_shard->completing > 0; /* it is 0 in a child that was forked meanwhile */
     unlock_shard(home_shard);
+}
+
+/* Run a hook. If it raises, that error is in `error`, which the caller owns. 0, or -1 with an error if this thread is
+ * interrupted. */
+static int op_run_hook(Operation *op, PyObject *name, PyObject **error)
+{
+    return done_call(plain_answer(op, call_hook_in_context(op, name))) ? contain_hook(op, name, error) : 0;
 }
 
 /* Remove the operation from the timer, its keys and its place. A second call has no effect. Python runs only if the
@@ -414,9 +366,9 @@ static void op_remove(Operation *op, PyObject **deferred)
         int was_in = link->operation != NULL;
         if (was_in)
             remove_link(under, link);
-        int falls_idle = under->count == 0 && !under->idle && !under->closed;
+        int falls_idle = under->count == 0 && !under->is_noted;
         if (falls_idle)
-            under->idle = 1;
+            under->is_noted = 1;
         unlock_shard(under->shard);
         if (was_in)
             Py_DECREF(op); /* not the last: the caller has one */
@@ -434,13 +386,16 @@ static void op_remove(Operation *op, PyObject **deferred)
     Py_XDECREF(taken);
 }
 
-/* In a forked child: reset the state that another thread left behind. 0, or -1 with an error. */
-static int op_after_fork(Operation *op)
+/* In a forked child: reset the state that another thread left behind. `is_mine`: a hook of the operation runs on the
+ * thread that forked. 0, or -1 with an error. */
+static int op_after_fork(Operation *op, int is_mine)
 {
     PyObject *deferred = NULL;
 #ifdef Py_GIL_DISABLED
     op->mutex = op->entry.mutex = (PyMutex){0}; /* the threads that held them are not in this process */
 #endif
+    if (is_mine)
+        return 0;
     lock_operation(op);
     op->turn = 0;
     if (op->state == ARRIVING)

@@ -3,7 +3,7 @@
 ===========  ========================  =====================================================================
 from         to                        which thread takes the step
 ===========  ========================  =====================================================================
-new          arriving                  the parking thread, which sets the home shard
+new          arriving                  the parking thread, which takes the turn
 new          satisfied, forced,        any thread that completes an operation that was not parked yet
              expired
 arriving     immediate                 the parking thread's check, or ``force_complete`` on any thread
@@ -17,13 +17,12 @@ parked       cancelled                 ``cancel``, ``cancel_for_key``, a shutdow
 ===========  ========================  =====================================================================
 
 **Exactly once.** A state above PARKED is an *outcome*. An operation reaches exactly one. The thread that takes this
-step runs the hooks and removes the operation from its keys, the timer and the capacity. If the operation is still
+step removes the operation from its keys, the timer and the capacity, and runs the hooks. If the operation is still
 ARRIVING, the parking thread removes it, because only that thread knows which keys were added.
 
-**One lock.** The *home shard* of an operation is the shard of its first key. The lock of that shard guards the state,
-the home shard, the turn, the recheck flag and the shard's counters. Inside the block no hook and no code of a key runs,
-and no other lock is taken. An operation that was not parked yet belongs to :data:`UNPARKED`. A step that changes the
-home shard writes it last. A thread that waited for the old lock sees another home shard, and starts again.
+**One lock.** The operation's own lock guards its whole life: the state, the turn and the recheck flag. The counters of
+its *home shard*, the shard of its first key, have the lock of that shard, which is taken inside. No hook, key, timer or
+finalizer runs while one of them is held.
 
 **No check is lost.** A thread that checks or parks an operation has its *turn*.
 
@@ -33,30 +32,28 @@ home shard writes it last. A thread that waited for the old lock sees another ho
 
 Steps 2 and 3 exclude each other. If step 2 comes first, A checks again. If step 3 comes first, B takes the turn.
 
-**A user's lock** (``lock=``) is held in addition while an operation is parked or checked. A check tries it once. If it
-is taken, the retrier, a background thread, repeats the check.
+**A user's lock** (``lock=``) is held in addition while an operation is parked or checked. A check takes the turn
+first, and then tries this lock once. If it is taken, the retrier, a background thread, repeats the check.
 
 **Expiry** marks the operation as overdue and checks it. The thread that has the turn then expires it instead of calling
 ``try_complete``. So expiry and check exclude each other, and an executor thread never waits for a user's lock.
 
-**Interrupts.** A signal handler can raise ``KeyboardInterrupt`` after any call, also directly after a ``with`` block.
-So a thread stores a token in the turn, and marks its :class:`Completion`, inside the block. Its exception handler reads
-both. It passes an unfinished check to the retrier, and runs the pending hooks. It also removes the operation once more,
-which changes nothing if that was done. If the operation was arriving, its parking thread removes it.
+**Interrupts.** A signal handler can raise ``KeyboardInterrupt`` after any call, also as a ``with`` block ends. So what
+a thread has done under the lock is noted in the same block, without a call in between: that it has the turn, how far it
+has brought an operation that it parks, and what it owes for an outcome (:class:`Owed`). Its exception handler passes an
+unfinished check to the retrier, or does what is owed.
 
-**Lock order.** The user's lock comes first. Each of the library's own locks in these steps (shard, key, idle keys,
-retrier, capacity, observers, timer) is taken alone, while none of the others is held.
+**Lock order.** The user's lock, then the operation's, then the shard's. Each of the other locks in these steps (key,
+idle keys, retrier, capacity, observers, timer) is taken alone, while none of the library's own is held.
 """
 
 from __future__ import annotations
 
 import abc
+import threading
 from collections.abc import Collection, Hashable, Sequence
-from contextlib import ExitStack
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, ClassVar, Final
-
-import attrs
 
 from purgatory._core.idle_keys import IdleKeys
 from purgatory._core.implementation import CORE, native_class
@@ -73,6 +70,7 @@ from purgatory._core.outcome import (
     SATISFIED,
     Outcome,
 )
+from purgatory._core.retrier import Retrier
 from purgatory._core.shard import Shard
 from purgatory._core.subclasses import (
     check_names,
@@ -84,54 +82,50 @@ from purgatory._core.subclasses import (
     warn_still_open,
 )
 from purgatory._core.user_lock import LockLike, call_with, check_lock
-from timer import TimerTask
+from timer import NS_PER_MS, TimerTask
 from timer._fork import call_after_fork
-from timer._running import begin, call, end, numbers
+from timer._running import here, numbers, wake, wakes
 from timer._task import checked_delay_ms
 
 if TYPE_CHECKING:
     from purgatory._core.watchers import Watchers
 
-#: The home shard of operations that were not parked yet. No operation is watched here.
-UNPARKED: Final = Shard(Observers(""), IdleKeys(0, int))
-call_after_fork(UNPARKED)
+_retrier: Final = Retrier("purgatory-retrier")
+#: Serves operations that were not parked yet, in place of a home shard. No operation is watched here.
+NOWHERE: Final = Shard(Observers(""), IdleKeys(0, int), _retrier)
+call_after_fork(_retrier)
+call_after_fork(NOWHERE)
 
 #: The values of ``_op_overdue``: why an operation must expire.
 TIME_IS_UP: Final = 1
 DRAINED: Final = 2
 
-
-@attrs.define(eq=False)
-class ParkingTurn:
-    """The turn of a thread that parks an operation."""
-
-    #: Whether the thread has taken the step to PARKED. Written under the home shard's lock.
-    is_parked: bool = False
+#: How many calls may still nest when an outcome is decided. So what is owed for it does not fail for want of stack.
+FRAMES: Final = 8
 
 
-@attrs.define(eq=False)
-class Completion:
-    """What the thread that completed an operation has still to do: hooks to call, and a report to the observers."""
+class Owed:
+    """What the thread that decided an outcome has still to do."""
 
-    hooks: tuple[str, ...]
+    #: The state before the outcome. None if this thread has decided none. Written under the operation's lock.
+    before: int | None = None
+    #: The hooks to call, in order, and then the report. Empty if nothing is owed.
+    hooks: tuple[str, ...] = ()
+    #: What a hook raised.
     error: BaseException | None = None
-    is_reported: bool = False
-    #: Whether this thread has decided the outcome and has not finished. Meanwhile, the operation is in its shard's
-    #: number of completing ones. Written under the home shard's lock.
-    is_completing: bool = False
-    #: The state before the outcome. Written under the home shard's lock.
-    before: int = NEW
 
 
-#: What may be owed after an interrupt. It takes so many attempts, because each but the last may be interrupted.
-_OWED: Final = ("on_complete", "on_expiration", "finished", "count")
-
-#: The hooks to call, in order, for what ends an operation.
+#: What is called for each way in which an operation ends.
 _HOOKS: Final[dict[int, tuple[str, ...]]] = {
-    FORCED: ("on_complete",),
-    EXPIRED: ("on_complete", "on_expiration"),
-    CANCELLED: (),
+    FORCED: ("on_complete", "finished"),
+    EXPIRED: ("on_complete", "on_expiration", "finished"),
+    CANCELLED: ("finished",),
 }
+
+
+def has_room_for_outcome(frames: int = FRAMES) -> bool:
+    """True. Raises ``RecursionError`` if fewer calls may nest."""
+    return frames == 0 or has_room_for_outcome(frames - 1)
 
 
 class DelayedOperation(TimerTask, abc.ABC):
@@ -152,17 +146,18 @@ class DelayedOperation(TimerTask, abc.ABC):
         ReservedName: the subclass, or an assignment, uses a reserved name.
     """
 
-    # Under the home shard's lock: _op_state, _op_home_shard, _op_turn, _op_recheck, and _op_new_delay_ms, the delay of
-    # an extend() while the operation was arriving. After an exception, the thread that has the turn gives it up without
-    # the lock, because no other thread changes it.
-    # Written by the thread that has the turn: _op_checks. By the parking thread: _op_watches (of the keys) and
-    # _op_context (of the hooks). By the timer or a shutdown, if it must expire: _op_overdue (TIME_IS_UP or DRAINED).
+    # Under the operation's lock, _op_mutex: _op_state, _op_turn, _op_recheck, and _op_extended, whether extend() was
+    # called while the operation was arriving. After an exception, the thread that has the turn gives it up without the
+    # lock, because no other thread changes it.
+    # Written by the thread that has the turn: _op_checks. By the parking thread: _op_home_shard, _op_watches (of the
+    # keys) and _op_context (of the hooks). By the timer or a shutdown, if it must expire: _op_overdue.
     __slots__ = (
         "_op_checks",
         "_op_context",
+        "_op_extended",
         "_op_home_shard",
         "_op_lock",
-        "_op_new_delay_ms",
+        "_op_mutex",
         "_op_overdue",
         "_op_recheck",
         "_op_state",
@@ -178,24 +173,25 @@ class DelayedOperation(TimerTask, abc.ABC):
     _task_is_owned = True  # only extend() moves the deadline of an operation
 
     def __init__(self, delay_ms: int, *, lock: LockLike | None = None) -> None:
-        if getattr(self, "_op_home_shard", UNPARKED) is not UNPARKED:
-            return  # a second __init__ of an operation that was parked changes nothing
-        is_first = not hasattr(self, "_op_home_shard")
-        if is_first and lock is not None:
+        home_shard = getattr(self, "_op_home_shard", None)
+        if home_shard is not None:
+            if home_shard is NOWHERE:  # a second __init__ changes the delay, until the operation is parked
+                super().__init__(delay_ms)
+            return
+        if lock is not None:
             check_lock(lock)
         super().__init__(delay_ms)
-        if not is_first:
-            return  # a second __init__ before that changes the delay only
         self._op_lock = lock
-        self._op_home_shard = UNPARKED
+        self._op_mutex = threading.Lock()
         self._op_state: int = NEW
-        self._op_turn: object | None = None
+        self._op_turn = False
         self._op_recheck = False
+        self._op_extended = False
         self._op_overdue = 0
         self._op_checks = 0
         self._op_watches: tuple[Watchers, ...] = ()
         self._op_context: Context | None = None
-        self._op_new_delay_ms: int | None = None
+        self._op_home_shard: Shard = NOWHERE
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -238,19 +234,29 @@ class DelayedOperation(TimerTask, abc.ABC):
         Returns:
             True if this call's check completed the operation. False if this call expired it.
         """
-        turn, completed = None, False
+        has_turn = completed = False
         try:
-            turn = object()
-            while not completed and self._op_take_turn(turn):
+            while not completed:
+                with self._op_mutex:
+                    if self._op_state > PARKED:
+                        return False
+                    if has_turn and not self._op_recheck:
+                        self._op_turn = has_turn = False
+                        return False
+                    if self._op_turn and not has_turn:
+                        self._op_recheck = True
+                        return False
+                    self._op_turn = has_turn = True
+                    self._op_recheck = False
                 completed = self._op_check_now() if self._op_lock is None else self._op_check_with(self._op_lock)
         except BaseException:  # this thread is interrupted, so the retrier repeats the check
             self._op_check_initialized()
-            if self._op_turn is turn:
-                self._op_turn = None
+            if has_turn:
+                self._op_turn = False
             if self._op_state <= PARKED:
                 self._op_retry()
             raise
-        return completed
+        return True
 
     def run(self) -> None:
         """Expire: complete the operation and run :meth:`on_expiration`. Called by the timer."""
@@ -270,28 +276,40 @@ class DelayedOperation(TimerTask, abc.ABC):
 
         Returns:
             True if the new deadline counts. False, and nothing has changed, if the operation is not in a purgatory (any
-            more), is expiring, or if the purgatory has no timer. While an operation is being parked, the result is True
-            and the new deadline is set at the end. If the first deadline has passed by then, the operation expires.
+            more), is expiring, or if the purgatory has no timer. While an operation is being parked, the result is
+            True, and it is parked with this delay. If it is rejected, it keeps the delay. If it is already in the
+            timer, and its first deadline has passed, it expires.
 
         Raises:
             timer.DelayTypeError, timer.DelayValueError: the delay is not a finite number.
         """
-        home_shard = self._op_home_shard
         delay_ms = checked_delay_ms(delay_ms)
-        if home_shard.timer is None:
-            return False
-        with home_shard.lock:
+        with self._op_mutex:
+            home_shard = self._op_home_shard
+            if home_shard.timer is None:
+                return False
             if self._op_state == ARRIVING and not self._op_overdue:
-                self._op_new_delay_ms = delay_ms  # the parking thread applies it, see _op_finish_parking
+                with home_shard.lock:
+                    home_shard.extended += 1
+                    self._task_delay_ms = delay_ms  # the parking thread adds it with this delay, see _op_start_waiting
+                    self._op_extended = True
                 return True
-        if self._op_state != PARKED or not home_shard.timer.put_off(self, delay_ms):
+            if self._op_state != PARKED:
+                return False
+        if not home_shard.timer.put_off(self, delay_ms):
             return False
-        with home_shard.lock:
+        with self._op_mutex:
             counts = self._op_state == PARKED and not self._op_overdue
-            home_shard.extended += counts
+            with home_shard.lock:
+                home_shard.extended += counts
         if not counts:
             self._task_withdraw()  # it has an outcome, but a timer with the default put_off() may have added it since
         return counts
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether the operation waits in a purgatory."""
+        return self._op_state == PARKED
 
     @property
     def is_completed(self) -> bool:
@@ -302,6 +320,14 @@ class DelayedOperation(TimerTask, abc.ABC):
     def outcome(self) -> Outcome | None:
         """How the operation ended, or None while it is open."""
         return OUTCOMES[self._op_state]
+
+    @property
+    def remaining_ms(self) -> float | None:
+        """Milliseconds until the deadline, and 0 after it. None if the operation is not parked, or has no deadline."""
+        timer = self._op_home_shard.timer
+        if timer is None or self._op_state != PARKED:
+            return None
+        return max(0.0, (self._task_deadline_ns - timer.now_ns()) / NS_PER_MS)
 
     @property
     def drained(self) -> bool:
@@ -329,25 +355,6 @@ class DelayedOperation(TimerTask, abc.ABC):
         if not hasattr(self, "_op_home_shard"):
             raise not_initialized(self) from None
 
-    def _op_take_turn(self, turn: object) -> bool:
-        """Take the turn, or keep it if another thread asked for a check meanwhile. False if there is nothing to do."""
-        while True:
-            home_shard = self._op_home_shard
-            with home_shard.lock:
-                if self._op_home_shard is not home_shard:
-                    continue
-                if self._op_state > PARKED:
-                    return False
-                if self._op_turn is turn and not self._op_recheck:
-                    self._op_turn = None
-                    return False
-                if self._op_turn is not None and self._op_turn is not turn:
-                    self._op_recheck = True
-                    return False
-                self._op_turn = turn
-                self._op_recheck = False
-                return True
-
     def _op_check_with(self, lock: LockLike) -> bool:
         completed = call_with(lock, self, self._op_check_now, wait=False)
         if completed is None:
@@ -360,8 +367,12 @@ class DelayedOperation(TimerTask, abc.ABC):
             self._op_end(EXPIRED)
             return False  # an expiry takes nothing that the event provided, so it does not count
         self._op_checks += 1
+        calls = here.calls
+        calls += ((self, "try_complete", next(numbers)),)
         try:
-            answer = call(self, "try_complete", self.try_complete)
+            if wakes:
+                wake()
+            answer = self.try_complete()
             if not answer:
                 return False
             if answer is not True:
@@ -369,6 +380,8 @@ class DelayedOperation(TimerTask, abc.ABC):
         except Exception as error:  # noqa: BLE001  # contained: the operation stays as it is
             self._op_home_shard.observers.contain(self, "try_complete", error, keys)
             return False
+        finally:
+            del calls[-1]
         if self._op_state <= PARKED:
             warn_still_open(self, keys)
         # Another thread may have forced or cancelled the operation, so the answer alone is not enough.
@@ -385,127 +398,141 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     # -- parking: see purgatory._core.parking
 
-    def _op_arrive(self, home_shard: Shard, turn: ParkingTurn) -> bool:
-        """The step from new to arriving. The parking thread gets the turn. False if another thread was faster."""
-        with UNPARKED.lock:
-            if self._op_home_shard is not UNPARKED or self._op_state != NEW or self._op_turn is not None:
+    def _op_arrive(self, home_shard: Shard, reached: list[int]) -> bool:
+        """The step from new to arriving. The parking thread gets the turn. False if another thread was faster.
+
+        ``reached`` has one item: the state that the parking thread has brought the operation to.
+        """
+        with self._op_mutex:
+            if self._op_state != NEW or self._op_turn:
                 return False
-            self._op_state = ARRIVING
-            self._op_turn = turn
+            self._op_state = reached[0] = ARRIVING
+            self._op_turn = True
             self._op_recheck = False
-            self._op_home_shard = home_shard  # last: from here on the new home shard's lock guards the operation
+            self._op_home_shard = home_shard
             return True
 
-    def _op_finish_parking(self, turn: ParkingTurn) -> None:
-        """The step from arriving to parked, unless the operation has an outcome. Gives up the turn."""
-        home_shard = self._op_home_shard
-        while True:
-            with home_shard.lock:
-                if self._op_state != ARRIVING:
-                    return
-                delay_ms = self._op_new_delay_ms
-                if delay_ms is None:
-                    home_shard.parked += 1
-                    self._op_state = PARKED
-                    self._op_turn = None
-                    turn.is_parked = True
-                    return
-                self._op_new_delay_ms = None
-            assert home_shard.timer is not None
-            if home_shard.timer.put_off(self, delay_ms):  # False if it is expiring already
-                with home_shard.lock:
-                    home_shard.extended += 1
+    def _op_finish_parking(self, reached: list[int]) -> bool:
+        """The step from arriving to parked. Gives up the turn. False if it is not taken.
 
-    def _op_reset(self) -> bool:
+        The reason is an outcome, or an ``extend()`` since the operation was added to the timer.
+        """
+        home_shard = self._op_home_shard
+        with self._op_mutex, home_shard.lock:
+            if self._op_state != ARRIVING or self._op_extended:
+                return False
+            home_shard.parked += 1
+            self._op_state = reached[0] = PARKED
+            self._op_turn = False
+            return True
+
+    def _op_reset(self, reached: list[int]) -> bool:
         """The step from arriving back to new, if the purgatory is full. False if the operation has an outcome."""
-        with self._op_home_shard.lock:
+        with self._op_mutex:
             if self._op_state != ARRIVING:
                 return False
             self._op_checks = 0
-            self._op_new_delay_ms = None
-            self._op_state = NEW
-            self._op_turn = None
-            self._op_home_shard = UNPARKED  # last, as above
+            self._op_turn = False
+            self._op_home_shard = NOWHERE
+            self._op_state = reached[0] = NEW
             return True
 
     # -- completing
 
     def _op_end(self, outcome: int) -> bool:
         """Complete or cancel the operation. False if it has an outcome already."""
-        completion = Completion(_HOOKS[outcome])
+        owed = Owed()
         try:
-            before = self._op_decide(outcome, completion)
-            if before is None:
+            if self._op_state > PARKED:
                 return False
-            if before != ARRIVING:
+            has_room_for_outcome()
+            if not self._op_decide(outcome, owed):
+                return False
+            if owed.before != ARRIVING:
                 self._op_remove()
             observers = self._op_home_shard.observers
             if observers.leaving:
                 observers.notify("leaving", self)
-            self._op_run_hooks(completion)
+            self._op_run_hooks(owed)
         except BaseException:
             self._op_check_initialized()
-            if completion.is_completing:  # no other thread runs the pending hooks
-                with ExitStack() as owed:  # each call is made, the last one first, whatever the others raise
-                    for _ in _OWED:
-                        owed.callback(self._op_run_hooks, completion)
-                    if completion.before != ARRIVING:
-                        owed.callback(self._op_remove)
+            if owed.hooks:  # no other thread does it
+                self._op_make_up(owed)
             raise
         return True
 
-    def _op_decide(self, outcome: int, completion: Completion) -> int | None:
-        """The step to an outcome. Returns the state before it, or None if the step was not taken."""
+    def _op_decide(self, outcome: int, owed: Owed) -> bool:
+        """The step to an outcome. False if it is not taken."""
         is_normal = outcome in (EXPIRED, CANCELLED) and OUTCOMES[outcome] in type(self).normal_ends
-        while True:
+        hooks = _HOOKS[outcome]
+        with self._op_mutex:
             home_shard = self._op_home_shard
             with home_shard.lock:
-                if self._op_home_shard is not home_shard:
-                    continue
-                state = self._op_state
-                if state > PARKED or (outcome == CANCELLED and state == NEW):
-                    return None
-                if outcome == FORCED and self._op_turn is not None:
-                    outcome = IMMEDIATE if state == ARRIVING else SATISFIED
-                elif state == ARRIVING:
-                    home_shard.parked += 1  # count it as parked, although parking has not finished
-                self._op_state = outcome
+                before = self._op_state
+                if before > PARKED or (outcome == CANCELLED and before == NEW):
+                    return False
+                home_shard.ending[self] = None
+                if outcome == FORCED and self._op_turn:
+                    outcome = IMMEDIATE if before == ARRIVING else SATISFIED
+                elif before == ARRIVING:
+                    home_shard.parked += 1  # it counts as parked, although parking has not finished
                 home_shard.outcomes[outcome] += 1
                 home_shard.normal_ends[outcome] += is_normal
                 home_shard.checks += self._op_checks
-                home_shard.completing += 1
-                completion.before = state
-                completion.is_completing = True
-                return state
+                owed.before, owed.hooks = before, hooks
+                self._op_state = outcome
+                return True
 
-    def _op_run_hooks(self, completion: Completion) -> None:
-        """Call the pending hooks, then report the end to the observers."""
-        home_shard = self._op_home_shard
-        while completion.hooks:
-            name = completion.hooks[0]
-            hook = getattr(self, name)
-            number = next(numbers)
+    def _op_make_up(self, owed: Owed) -> None:
+        """After an interrupt: do what is owed, whatever the calls raise."""
+        try:
+            if owed.before != ARRIVING:
+                self._op_remove()
+        finally:
             try:
-                begin(number, self, name)
-                completion.hooks = completion.hooks[1:]  # no call before the hook's: an interrupt would lose the hook
-                answer = hook() if self._op_context is None else self._op_context.run(hook)
-                if answer is not None:
-                    reject_coroutine(self, answer)
-            except Exception as error:  # noqa: BLE001  # contained: the operation has completed
-                completion.error = error
-                home_shard.observers.contain(self, name, error)
-            except BaseException as stop:
-                completion.error = stop
-                raise
+                self._op_run_hooks(owed)
             finally:
-                end(number, None)
-        if home_shard.observers.finished and not completion.is_reported:
-            completion.is_reported = True
-            outcome = OUTCOMES[self._op_state]
-            home_shard.observers.notify("finished", self, outcome, completion.error)
-        with home_shard.lock:
-            home_shard.completing -= completion.is_completing
-            completion.is_completing = False
+                if owed.hooks:
+                    self._op_make_up(owed)
+
+    def _op_run_hooks(self, owed: Owed) -> None:
+        """Call the hooks, then report the end to the observers."""
+        home_shard = self._op_home_shard
+        try:
+            while len(owed.hooks) > 1:
+                self._op_run_hook(owed)
+            if owed.hooks:
+                owed.hooks = ()
+                if home_shard.observers.finished:
+                    home_shard.observers.notify("finished", self, OUTCOMES[self._op_state], owed.error)
+        finally:
+            if not owed.hooks:
+                home_shard.ending.pop(self, None)
+
+    def _op_run_hook(self, owed: Owed) -> None:
+        """Call the first hook that is owed."""
+        name, rest = owed.hooks[0], owed.hooks[1:]
+        hook = None
+        calls = here.calls
+        calls += ((self, name, next(numbers)),)
+        try:
+            if wakes:
+                wake()
+            hook = getattr(self, name)
+            owed.hooks = rest  # no call before the hook's: an interrupt would lose the hook
+            answer = hook() if self._op_context is None else self._op_context.run(hook)
+            if answer is not None:
+                reject_coroutine(self, answer)
+        except Exception as error:  # noqa: BLE001  # contained: the operation has completed
+            if hook is None:
+                owed.hooks = rest  # there is nothing to call
+            owed.error = error
+            self._op_home_shard.observers.contain(self, name, error)
+        except BaseException as stop:
+            owed.error = stop
+            raise
+        finally:
+            del calls[-1]
 
     def _op_remove(self) -> None:
         """Remove the operation from the timer, its keys and its place. A second call has no effect."""
@@ -513,14 +540,20 @@ class DelayedOperation(TimerTask, abc.ABC):
         self._task_withdraw()
         for watchers in self._op_watches:
             watchers.pop(self, None)
-            if not watchers and not watchers.idle and not watchers.closed:
+            if not watchers and not watchers.is_noted:
                 home_shard.idle_keys.note(watchers)
         if home_shard.capacity is not None:
             home_shard.capacity.taken.pop(self, None)
 
-    def _op_after_fork(self) -> None:
-        """In a forked child: reset the state that another thread left behind."""
-        self._op_turn = None
+    def _op_after_fork(self, is_mine: bool) -> None:
+        """In a forked child: reset the state that another thread left behind.
+
+        ``is_mine``: a hook of the operation runs on the thread that forked.
+        """
+        self._op_mutex = threading.Lock()  # another thread may have held it
+        if is_mine:
+            return
+        self._op_turn = False
         if self._op_state == ARRIVING:
             self._op_state = CANCELLED
         if self._op_state > PARKED:
@@ -540,6 +573,7 @@ if not TYPE_CHECKING and CORE is not None:
         __repr__ = _pure.__repr__
         normal_ends = _pure.normal_ends
         try_complete = _pure.try_complete
+        remaining_ms = _pure.remaining_ms
 
         def __init_subclass__(cls, **kwargs: Any) -> None:
             super().__init_subclass__(**kwargs)

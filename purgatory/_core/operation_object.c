@@ -53,55 +53,53 @@ static PyObject *operation_cancel(Operation *self, PyObject *Py_UNUSED(none))
     return cancelled < 0 ? NULL : PyBool_FromLong(cancelled);
 }
 
-/* Ask the timer, if there is one and the operation is parked, to move the deadline: 1, 0, or -1 with an error. */
-static int move_deadline(Operation *self, Shard *home_shard, PyObject *delay_ms)
+/* Whether the operation is arriving, and so is added to the timer with this delay. */
+static int set_delay_of_arriving(Operation *self, PyObject *delay_ms)
 {
-    int is_in_timer = state_of(self) == PARKED && home_shard->timer != NULL && home_shard->timer != Py_None, moved = 0;
-    if (is_in_timer && home_shard->native_timer)
-        return core.timer->put_off(home_shard->timer, &self->entry, delay_ms);
-    PyObject *checked = PyObject_CallOneArg(core.checked_delay_ms, delay_ms);
-    if (checked == NULL)
-        return -1;
-    if (is_in_timer)
-        moved = truth_of_call(PyObject_CallMethodObjArgs(home_shard->timer, core.str_put_off, self, checked, NULL));
-    Py_DECREF(checked);
-    return moved;
+    int overflow;
+    long long whole_ms = PyLong_AsLongLongAndOverflow(delay_ms, &overflow);
+    if (overflow)
+        return 0;
+    lock_operation(self);
+    Shard *home_shard = home_of(self);
+    int arrives = self->state == ARRIVING && !flag_of(&self->overdue);
+    if (arrives) {
+        lock_shard(home_shard);
+        home_shard->extended++;
+        unlock_shard(home_shard);
+        __atomic_store_n(&self->entry.delay_ms, whole_ms, __ATOMIC_RELAXED); /* see start_waiting() */
+        self->extended = 1;
+    }
+    unlock_operation(self);
+    return arrives;
 }
 
 static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
 {
     static const char *const wanted[] = {"delay_ms", NULL};
     PyObject *delay_ms;
-    if (each_argument(args, number, names, "extend(delay_ms)", wanted, 1, &delay_ms))
+    if (each_argument(args, number, names, "extend(delay_ms)", wanted, 1, &delay_ms) || op_check_initialized(self))
+        return NULL;
+    PyObject *checked
+        = PyLong_CheckExact(delay_ms) ? Py_NewRef(delay_ms) : PyObject_CallOneArg(core.checked_delay_ms, delay_ms);
+    if (checked == NULL)
         return NULL;
     Shard *home_shard = home_of(self);
-    if (op_check_initialized(self))
-        return NULL;
-    /* While it is being parked, the parking thread applies the new deadline: see op_finish_parking(). */
-    if (state_of(self) == ARRIVING && home_shard->timer != NULL && home_shard->timer != Py_None) {
-        PyObject *checked = PyObject_CallOneArg(core.checked_delay_ms, delay_ms);
-        int failed = checked == NULL || PyDict_SetItem(core.new_delays, (PyObject *)self, checked);
-        Py_XDECREF(checked);
-        if (failed)
-            return NULL;
-        lock_operation(self);
-        int noted = self->state == ARRIVING && !flag_of(&self->overdue);
-        if (noted)
-            self->has_new_delay = 1;
-        unlock_operation(self);
-        if (noted)
-            Py_RETURN_TRUE;
-        if (done_call(PyObject_CallMethodObjArgs(core.new_delays, core.str_pop, self, Py_None, NULL)))
-            return NULL;
-    }
-    int moved = move_deadline(self, home_shard, delay_ms);
+    int moved = 0, counts = 0, is_timed = home_shard->timer != NULL && home_shard->timer != Py_None;
+    if (is_timed && state_of(self) == ARRIVING)
+        counts = set_delay_of_arriving(self, checked);
+    if (is_timed && !counts && state_of(self) == PARKED)
+        moved = home_shard->native_timer
+            ? core.timer->put_off(home_shard->timer, &self->entry, checked)
+            : truth_of_call(PyObject_CallMethodObjArgs(home_shard->timer, core.str_put_off, self, checked, NULL));
+    Py_DECREF(checked);
     if (moved < 0)
         return NULL;
     if (!moved)
-        Py_RETURN_FALSE;
+        return PyBool_FromLong(counts);
     /* It may have got an outcome meanwhile. A thread that completes it from now on sees the new deadline. */
     lock_operation(self);
-    int counts = self->state == PARKED && !flag_of(&self->overdue);
+    counts = self->state == PARKED && !flag_of(&self->overdue);
     lock_shard(home_shard);
     home_shard->extended += counts;
     unlock_shard(home_shard);
@@ -125,9 +123,9 @@ static PyObject *operation_retry(Operation *self, PyObject *Py_UNUSED(none))
     Py_RETURN_NONE;
 }
 
-static PyObject *operation_after_fork(Operation *self, PyObject *Py_UNUSED(none))
+static PyObject *operation_after_fork(Operation *self, PyObject *is_mine)
 {
-    if (op_after_fork(self))
+    if (op_after_fork(self, is_mine == Py_True))
         return NULL;
     Py_RETURN_NONE;
 }
@@ -154,7 +152,11 @@ static PyObject *get_overdue(Operation *self, void *Py_UNUSED(none))
 }
 static PyObject *get_turn(Operation *self, void *Py_UNUSED(none))
 {
-    return Py_NewRef(flag_of(&self->turn) ? Py_True : Py_None);
+    return PyBool_FromLong(flag_of(&self->turn));
+}
+static PyObject *operation_is_parked(Operation *self, void *Py_UNUSED(none))
+{
+    return op_check_initialized(self) ? NULL : PyBool_FromLong(state_of(self) == PARKED);
 }
 static PyObject *operation_is_completed(Operation *self, void *Py_UNUSED(none))
 {
@@ -253,7 +255,7 @@ static PyMethodDef operation_methods[] = {
     {"run", (PyCFunction)operation_run, METH_NOARGS, "run($self, /)\n--\n\n"},
     {"_op_expire_for_shutdown", (PyCFunction)operation_expire_for_shutdown, METH_NOARGS, NULL},
     {"_op_retry", (PyCFunction)operation_retry, METH_NOARGS, NULL},
-    {"_op_after_fork", (PyCFunction)operation_after_fork, METH_NOARGS, NULL},
+    {"_op_after_fork", (PyCFunction)operation_after_fork, METH_O, NULL},
     {"cancel", (PyCFunction)operation_cancel, METH_NOARGS, "cancel($self, /)\n--\n\n"},
     {"extend", (PyCFunction)(void (*)(void))operation_extend, METH_FASTCALL | METH_KEYWORDS,
      "extend($self, /, delay_ms)\n--\n\n"},
@@ -263,7 +265,7 @@ static PyGetSetDef operation_attributes[] = { /* no setters */
     {"_op_state", (getter)get_state}, {"_op_checks", (getter)operation_checks}, {"_op_recheck", (getter)get_recheck},
     {"_op_overdue", (getter)get_overdue}, {"_op_turn", (getter)get_turn}, {"_op_home_shard", (getter)get_home_shard},
     {"_op_watches", (getter)get_watches}, {"is_completed", (getter)operation_is_completed},
-    {"outcome", (getter)operation_outcome}, {"drained", (getter)operation_drained}, {"keys", (getter)operation_keys},
+    {"outcome", (getter)operation_outcome}, {"is_parked", (getter)operation_is_parked}, {"drained", (getter)operation_drained}, {"keys", (getter)operation_keys},
     {"checks", (getter)operation_checks}, {"created_ns", operation_created_ns}, {NULL}};
 
 static PyType_Slot operation_slots[] = {

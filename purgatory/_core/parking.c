@@ -1,17 +1,12 @@
 /* The flows try_complete_else_watch and check_and_complete (_purgatory/parking.py). On purpose, these differ:
  *
  *  - The first half of try_complete_else_watch, which examines the arguments, is parking_park() (parking_object.c).
- *  - The turn is a flag (operation.c). So ParkingTurn says whether this thread has taken it.
  *  - check_and_complete() handles a limit itself, in place of calling check_and_complete_all(): both use
  *    check_watchers() (many_keys.c). */
 
-/* The turn of a thread that parks an operation. */
-typedef struct {
-    int is_taken;
-    int is_parked; /* the thread has taken the step to PARKED */
-} ParkingTurn;
-
-static int park(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys, ParkingTurn *turn);
+static int park(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys, int *reached);
+static int find_place(Parking *self, Operation *op, int *reached);
+static int start_waiting(Parking *self, Operation *op, int *reached);
 
 /* Watch under the keys after the first, until the operation has an outcome. The tuple is not visible to other code. */
 static int watch_others(Parking *self, Operation *op, PyObject *keys)
@@ -74,19 +69,6 @@ static int cancel_when_closed(Parking *self, Operation *op)
     return ours == 0 ? 0 : -1;
 }
 
-/* Add the operation to the timer, and take the step to parked. 0, or -1 with an error. */
-static int start_waiting(Parking *self, Operation *op, ParkingTurn *turn)
-{
-    int parked = add_to_timer(self, op) ? -1 : op_finish_parking(op);
-    turn->is_parked = parked > 0;
-    if (parked >= 0)
-        return 0;
-    if (!PyErr_ExceptionMatches(core.timer_closed) || !is_closed(self))
-        return -1;
-    PyErr_Clear(); /* a shutdown closed the timer, and did not find the operation */
-    return cancel_when_closed(self, op);
-}
-
 /* After an error the operation must not stay parked. The error stays set, unless the cancellation raises one. */
 static void cancel_after_error(Operation *op)
 {
@@ -107,30 +89,27 @@ static int try_complete_else_watch(Parking *self, Operation *op, Shard *home_sha
 {
     if (op->lock != NULL && take_lock(op, 1) < 0)
         return -1;
-    ParkingTurn turn = {0, 0};
-    int completed = park(self, op, home_shard, key, keys, &turn);
+    int reached = NEW; /* the state that this thread has brought the operation to */
+    int completed = park(self, op, home_shard, key, keys, &reached);
     if (op->lock != NULL)
         completed = release_lock(op, completed);
-    if (completed >= 0 && op->home_shard == NULL)
-        return 0; /* it had completed before it was parked */
+    if (completed >= 0 && reached == NEW)
+        return 0; /* it had completed before, or is new again */
     if (completed >= 0 && state_of(op) != IMMEDIATE && any(&((ObserverMethods *)self->observers)->any_parked)
         && notify(op, core.str_parked))
         completed = -1;
-    if (completed >= 0 && flag_of(&op->recheck) && state_of(op) == PARKED && check_as_defined(op) < 0)
+    if (completed >= 0 && flag_of(&op->recheck) && state_of(op) == PARKED && maybe_try_complete(op) < 0)
         completed = -1; /* a check came while this thread had the turn */
-    if (completed < 0 && turn.is_taken)
+    if (completed < 0 && reached != NEW)
         cancel_after_error(op);
-    if (turn.is_taken && op->has_new_delay) /* otherwise it is for the thread that has the turn */
-        drop_new_delay(op);
     return completed;
 }
 
 /* Park the operation with the user's lock held: 1 if a check here completed it, 0, or -1 with an error. `keys` is NULL
  * if there is only one key. */
-static int park(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys,
-                ParkingTurn *turn)
+static int park(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys, int *reached)
 {
-    while (!op_arrive(op, home_shard)) {
+    while (!op_arrive(op, home_shard, reached)) {
         if (op->home_shard != NULL)
             return raise_made(PyObject_CallOneArg(core.already_parked, (PyObject *)op)), -1;
         if (state_of(op) > PARKED) /* it had completed before */
@@ -139,21 +118,16 @@ static int park(Parking *self, Operation *op, Shard *home_shard, PyObject *key, 
             || done_call(PyObject_CallOneArg(core.sleep, core.retry_sleep_s))) /* another thread checks it */
             return -1;
     }
-    turn->is_taken = 1;
     int completed = op_check_now(op, key, keys);
     if (completed < 0 || state_of(op) != ARRIVING)
         return completed;
-    if (self->capacity != Py_None) {
-        int found = truth_of_call(PyObject_CallFunctionObjArgs(core.find_place, self->capacity, op, NULL));
-        if (found < 0 && PyErr_ExceptionMatches(core.no_place))
-            turn->is_taken = 0; /* it is new again, and another thread may park it */
-        if (found != 1)
-            return found;
-    }
+    int found = find_place(self, op, reached);
+    if (found != 1)
+        return found;
     int failed = watch_all(self, op, home_shard, key, keys);
     if (!failed && state_of(op) == ARRIVING) {
         completed = op_check_now(op, key, keys);
-        failed = completed < 0 || (state_of(op) == ARRIVING && start_waiting(self, op, turn));
+        failed = completed < 0 || (state_of(op) == ARRIVING && start_waiting(self, op, reached));
     }
     if (state_of(op) != PARKED) {
         PyObject *deferred = NULL;
@@ -162,9 +136,39 @@ static int park(Parking *self, Operation *op, Shard *home_shard, PyObject *key, 
         set_again(kept);
         failed |= raise_deferred(deferred);
     }
-    if (!failed && turn->is_parked && is_closed(self))
+    if (!failed && *reached == PARKED && is_closed(self))
         failed = cancel_when_closed(self, op);
     return failed ? -1 : completed;
+}
+
+/* Take a place for an operation that has to wait: 1, 0 if it has an outcome, or -1 with an error. Then it may be new
+ * again. */
+static int find_place(Parking *self, Operation *op, int *reached)
+{
+    if (self->capacity == Py_None || done_call(PyObject_CallMethodOneArg(self->capacity, core.str_take, (PyObject *)op)) == 0)
+        return 1;
+    if (!PyErr_ExceptionMatches(core.no_place) || op_reset(op, reached))
+        return -1;
+    PyErr_Clear();
+    return 0;
+}
+
+/* Add the operation to the timer, and take the step to parked. 0, or -1 with an error. */
+static int start_waiting(Parking *self, Operation *op, int *reached)
+{
+    op->extended = 0; /* from here on, extend() sets another delay than the timer has */
+    int failed = add_to_timer(self, op);
+    while (!failed && !op_finish_parking(op, reached) && state_of(op) == ARRIVING) {
+        op->extended = 0;
+        if (core.timer->withdraw(&op->entry)) /* 0 if it is expiring already */
+            failed = add_to_timer(self, op);
+    }
+    if (!failed)
+        return 0;
+    if (!PyErr_ExceptionMatches(core.timer_closed) || !is_closed(self))
+        return -1;
+    PyErr_Clear(); /* a shutdown closed the timer, and did not find the operation */
+    return cancel_when_closed(self, op);
 }
 
 static PyObject *watching(Parking *self, PyObject *const *args, Py_ssize_t given, PyObject *names)

@@ -36,11 +36,10 @@ from purgatory._core.errors import (
 from purgatory._core.implementation import CORE, native_class
 from purgatory._core.log import log, throttle
 from purgatory._core.many_keys import check_keys, retry_rest
-from purgatory._core.operation import UNPARKED, DelayedOperation, ParkingTurn
-from purgatory._core.outcome import ARRIVING, IMMEDIATE, PARKED
+from purgatory._core.operation import NOWHERE, DelayedOperation
+from purgatory._core.outcome import ARRIVING, IMMEDIATE, NEW, PARKED
 from purgatory._core.user_lock import call_with
 from timer import NS_PER_MS, TimerClosed
-from timer._base import OnError
 
 if TYPE_CHECKING:
     from purgatory._core.capacity import Capacity
@@ -107,33 +106,33 @@ class Parking:
         if self._closed:
             raise PurgatoryClosed(self._name)
         check_ready(operation)
-        turn = ParkingTurn()
         lock = operation._op_lock
+        reached = [NEW]  # the state that this thread has brought the operation to
         try:
             if lock is None:
-                completed = self._park(operation, turn, home_shard, keys)
+                completed = self._park(operation, home_shard, keys, reached)
             else:
-                answer = call_with(lock, operation, self._park, operation, turn, home_shard, keys, wait=True)
+                answer = call_with(lock, operation, self._park, operation, home_shard, keys, reached, wait=True)
                 completed = bool(answer)
-            if operation._op_home_shard is UNPARKED:
-                return False  # it had completed before it was parked
+            if reached[0] == NEW:
+                return False  # it had completed before, or is new again
             if self._observers.parked and operation._op_state != IMMEDIATE:
                 self._observers.notify("parked", operation)
             if operation._op_recheck and operation._op_state == PARKED:
                 operation.maybe_try_complete()  # a check came while this thread had the turn
         except BaseException:
-            if turn.is_parked or operation._op_turn is turn:  # after an exception it must not stay parked
+            if reached[0] != NEW:  # after an exception it must not stay parked
                 operation.cancel()
                 operation._op_remove()
             raise
         return completed
 
     def _park(
-        self, operation: DelayedOperation, turn: ParkingTurn, home_shard: Shard, keys: Sequence[Hashable]
+        self, operation: DelayedOperation, home_shard: Shard, keys: Sequence[Hashable], reached: list[int]
     ) -> bool:
         """Park the operation with the user's lock held. Returns whether a check here completed it."""
-        while not operation._op_arrive(home_shard, turn):
-            if operation._op_home_shard is not UNPARKED:
+        while not operation._op_arrive(home_shard, reached):
+            if operation._op_home_shard is not NOWHERE:
                 raise AlreadyParked(operation)
             if operation._op_state > PARKED:  # it had completed before
                 return False
@@ -142,7 +141,7 @@ class Parking:
         completed = operation._op_check_now(keys)
         if operation._op_state != ARRIVING:
             return completed
-        if self._capacity is not None and not find_place(self._capacity, operation):
+        if self._capacity is not None and not self._find_place(operation, reached):
             return False
         try:
             if self._keep_context:  # before another thread can find the operation
@@ -154,22 +153,43 @@ class Parking:
             completed = operation._op_state == ARRIVING and operation._op_check_now(keys)
             if operation._op_state != ARRIVING:
                 return completed
-            if self._timer is None:
-                set_deadline(operation)
-            else:
-                self._timer.add(operation)
-            operation._op_finish_parking(turn)
-        except TimerClosed:
-            if not self._closed:
-                raise
-            if operation.cancel():  # a shutdown closed the timer, and did not find the operation
-                raise PurgatoryClosed(self._name) from None
+            self._start_waiting(operation, reached)
         finally:
             if operation._op_state != PARKED:
                 operation._op_remove()
         if self._closed and operation.cancel():
             raise PurgatoryClosed(self._name)
         return False
+
+    def _find_place(self, operation: DelayedOperation, reached: list[int]) -> bool:
+        """Take a place for the operation. False if it has an outcome. If this raises, it may be new again."""
+        assert self._capacity is not None
+        try:
+            self._capacity.take(operation)
+        except NO_PLACE:
+            if operation._op_reset(reached):
+                raise
+            return False
+        return True
+
+    def _start_waiting(self, operation: DelayedOperation, reached: list[int]) -> None:
+        """Add the operation to the timer, and take the step to parked."""
+        if self._timer is None:
+            set_deadline(operation)
+            operation._op_finish_parking(reached)
+            return
+        try:
+            operation._op_extended = False  # from here on, extend() sets another delay than the timer has
+            self._timer.add(operation)
+            while not operation._op_finish_parking(reached) and operation._op_state == ARRIVING:
+                operation._op_extended = False
+                if operation._task_withdraw():  # False if it is expiring already
+                    self._timer.add(operation)
+        except TimerClosed:
+            if not self._closed:
+                raise
+            if operation.cancel():  # a shutdown closed the timer, and did not find the operation
+                raise PurgatoryClosed(self._name) from None
 
     def watching(self, key: Hashable) -> int:
         """How many operations a check of the key would look at. Raises :class:`UnhashableKey` if it has no hash."""
@@ -199,10 +219,14 @@ class Parking:
             return self.check_and_complete_all([key], limit)
         watchers = self._shards.find(key)
         completed = 0
-        with OnError(retry_rest, self, (key,), None):
-            for operation in [] if watchers is None else watchers.operations():
-                if operation._op_state <= PARKED and operation.maybe_try_complete():
-                    completed += 1
+        if watchers is not None:
+            try:
+                for operation in watchers.operations():
+                    if operation._op_state <= PARKED and operation.maybe_try_complete():
+                        completed += 1
+            except BaseException:
+                retry_rest(self, (key,), None)
+                raise
         if self._closed and not completed:
             checked_when_closed(self._name)
         return completed
@@ -238,17 +262,6 @@ def checked_when_closed(name: str) -> None:
 def set_deadline(operation: DelayedOperation) -> None:
     """Set the deadline of an operation that no timer expires."""
     operation._task_deadline_ns = time.monotonic_ns() + operation._task_delay_ms * NS_PER_MS
-
-
-def find_place(capacity: Capacity, operation: DelayedOperation) -> bool:
-    """Take a place for an operation that has to wait. False if it has an outcome. If this raises, it is new again."""
-    try:
-        capacity.take(operation)
-    except NO_PLACE:
-        if operation._op_reset():
-            raise
-        return False
-    return True
 
 
 if CORE is not None:

@@ -70,8 +70,8 @@ static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t n
     if (IS_WRONG_CALL(self, args, number, names, "try_complete_else_watch(operation, watch_keys)", wanted, 2, found))
         return NULL;
     PyObject *given = found[0], *keys = found[1];
-    int known = is_admitted(self, Py_TYPE(given)), is_special = 0;
-    if (known < 0 || (!known && (is_special = admit(self, given)) < 0))
+    int known = is_admitted(self, Py_TYPE(given));
+    if (known < 0 || (!known && admit(self, given)))
         return NULL;
 
     /* Each key once: the only one, or a new tuple. */
@@ -90,11 +90,9 @@ static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t n
         reject_unhashable(keys);
     else if (is_closed(self))
         raise_made(PyObject_CallOneArg(core.closed_error, self->name));
-    else if (!check_ready(given)) {
-        ((Operation *)given)->is_special = (unsigned char)is_special;
+    else if (!check_ready(given))
         completed
             = try_complete_else_watch(self, (Operation *)given, home_shard, key, is_only_key ? NULL : keys);
-    }
     Py_DECREF(key);
     Py_DECREF(keys);
     return completed < 0 ? NULL : PyBool_FromLong(completed);

@@ -466,13 +466,12 @@ class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
         for part in (self._retrier, self._idle_keys):
             part.after_fork()
         for shard in self._shards:
-            shard.after_fork(len(own_hooks([shard])))
+            shard.after_fork(own_hooks([shard]))
         operations = {operation for watchers in self._shards.walk() for operation in watchers.operations()}
         if self._capacity is not None:
             operations.update(self._capacity.taken)  # a thread may have been about to watch one under its first key
         for operation in operations:
-            if id(operation) not in mine:
-                operation._op_after_fork()
+            operation._op_after_fork(id(operation) in mine)
 
 
 def _reaper_restarted(name: str, error: BaseException, restarts: int) -> None:

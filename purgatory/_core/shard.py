@@ -1,16 +1,16 @@
 """One shard of a purgatory's watch lists.
 
-The hash of a key decides which shard it belongs to. **The lock** guards the counters, and each change of state of the
-operations whose first key is here (see ``purgatory._core.operation``).
+The hash of a key decides which shard it belongs to. **The lock** guards the counters of the operations whose first key
+is here (see ``purgatory._core.operation``).
 
-**The key lock** guards making and forgetting a key, which call the key's ``__hash__`` and ``__eq__``. Watching under a
-key that exists does not take it: the parking thread inserts its operation and then reads ``closed``. The thread that
-forgets a key sets ``closed`` and then reads the entries. So one of the two sees the other. This prevents a defect that
-Kafka had to fix:
+**The key lock** guards a key's list of operations: it is made, watched and forgotten under this lock, which calls the
+key's ``__hash__`` and ``__eq__``. This prevents a defect that Kafka had to fix:
 
     1. The parking thread finds the watchers of key K and is about to insert its operation.
     2. Another thread finds the watchers empty and removes K from the shard.
     3. The parking thread inserts into watchers that no thread can find any more. Every later check of K misses it.
+
+An operation is removed from its keys without the lock, which can only make a list shorter.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Shard:
         parked, extended: how many operations were parked with their first key here, and how often one was extended.
         checks, outcomes: the checks of those that have an outcome, and their number by outcome.
         normal_ends: by outcome, how many of these ended in a way that their type calls normal.
-        completing: how many operations are between their outcome and the end of their hooks.
+        ending: the operations between their outcome and the end of their hooks, as keys of a dict. C has their number.
     """
 
     __slots__ = (
-        *("__weakref__", "by_key", "capacity", "checks", "completing", "extended", "find", "idle_keys"),
+        *("__weakref__", "by_key", "capacity", "checks", "ending", "extended", "find", "idle_keys"),
         *("key_lock", "lock", "normal_ends", "observers", "outcomes", "parked", "retrier", "timer"),
     )
 
@@ -75,7 +75,7 @@ class Shard:
         self.checks = 0
         self.outcomes = [0] * len(OUTCOMES)
         self.normal_ends = [0] * len(OUTCOMES)
-        self.completing = 0
+        self.ending: dict[Any, None] = {}
         self.observers = observers
         self.idle_keys = idle_keys
         self.retrier = retrier
@@ -84,37 +84,21 @@ class Shard:
 
     def watch(self, operation: Any, key: Hashable) -> None:
         """Insert an operation under one more key. ``_op_watches`` is set first: if this raises, it is removed again."""
-        before = operation._op_watches
-        while True:
+        with self.key_lock:
             watchers = self.find(key)
             if watchers is None:
-                made = Watchers(key, self)
-                operation._op_watches = (*before, made)
-                with self.key_lock:
-                    watchers = self.by_key.setdefault(key, made)  # another thread may have made them first
-            operation._op_watches = (*before, watchers)
+                watchers = self.by_key[key] = Watchers(key, self)
+            operation._op_watches += (watchers,)
             watchers[operation] = None
-            if not watchers.closed:
-                return
-            watchers.pop(operation, None)
-            with self.key_lock:  # wait until the key is removed, or kept
-                pass
 
     def remove_if_empty(self, watchers: Watchers) -> bool:
         """Forget a key if no operation waits under it. Returns whether it was forgotten."""
         with self.key_lock:
-            if self.find(watchers.key) is not watchers:
+            if watchers:
                 return False
-            watchers.closed = True
-            is_removed = False
-            try:
-                # copy() takes the dict's own lock in the free-threaded build, where reading the length would not.
-                if not watchers.copy():
-                    del self.by_key[watchers.key]
-                    is_removed = True
-            finally:
-                watchers.closed = is_removed
-            return is_removed
+            if self.find(watchers.key) is watchers:  # it is not if an interrupt has ended the call that forgot it
+                del self.by_key[watchers.key]
+            return True
 
     def counts(self) -> tuple[int, ...]:
         """The numbers of parked operations, extensions, checks, outcomes and normal ends at one moment."""
@@ -124,16 +108,19 @@ class Shard:
             outcomes[:], normal_ends[:] = self.outcomes, self.normal_ends
         return parked, extended, checks, *outcomes, normal_ends[EXPIRED], normal_ends[CANCELLED]
 
+    @property
+    def completing(self) -> int:
+        """How many operations are between their outcome and the end of their hooks."""
+        return len(self.ending)
+
     def entries(self) -> int:
         # Kept as a number in C. Such a number beside the dicts would be wrong after an interrupt.
         return sum(map(len, self.watchers()))
 
-    def after_fork(self, completing: int = 0) -> None:
-        """In a forked child, which has only the thread that forked, with ``completing`` operations of the shard."""
+    def after_fork(self, mine: frozenset[int] = frozenset()) -> None:
+        """In a forked child, which has only the thread that forked. ``mine``: ids of operations whose hooks it runs."""
         self.lock, self.key_lock = threading.Lock(), threading.Lock()
-        self.completing = completing
-        for watchers in self.by_key.values():
-            watchers.closed = False  # the thread that was forgetting the key is not in this process
+        self.ending = {each: None for each in self.ending if id(each) in mine}
 
     def watchers(self) -> list[Watchers]:
         with self.key_lock:
@@ -153,6 +140,6 @@ if not TYPE_CHECKING and CORE is not None:
 
         watchers = _pure.watchers
 
-        def after_fork(self, completing: int = 0) -> None:
+        def after_fork(self, mine: frozenset[int] = frozenset()) -> None:
             self.key_lock = threading.RLock()
-            self.stop_completing(completing)
+            self.stop_completing(len(mine))

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 #: What a subclass must not redefine, and an instance not assign: the public properties, and ``run``, which the timer
 #: calls.
 RESERVED: Final = (
-    *("added_ns", "checks", "created_ns", "deadline_ns", "delay_ms"),
-    *("drained", "is_completed", "is_pending", "keys", "outcome"),
-    "run",
+    *("added_ns", "checks", "created_ns", "deadline_ns", "delay_ms", "drained"),
+    *("is_completed", "is_parked", "is_pending", "keys", "outcome", "remaining_ms", "run"),
 )
+#: The other methods that are not hooks. A subclass must not redefine them.
+FINAL: Final = ("cancel", "extend", "force_complete", "maybe_try_complete")
 
 #: The ends that a type may call normal. Every other end is one anyway.
 _CAN_BE_NORMAL: Final = (Outcome.EXPIRED, Outcome.CANCELLED)
@@ -38,11 +39,15 @@ _warned: weakref.WeakSet[type] = weakref.WeakSet()
 
 
 def check_names(cls: type, base: type) -> None:
-    """Check the names of a class and of its mixins: all classes whose attributes hide those of ``base``."""
+    """Check the names of a class and of its mixins: all classes whose attributes hide those of ``base``.
+
+    The library's own types may redefine methods, as those whose ``cancel`` wakes a task.
+    """
     for kind in cls.__mro__[: cls.__mro__.index(base)]:
+        reserved = RESERVED if kind.__module__.startswith("purgatory.") else (*RESERVED, *FINAL)
         for name in vars(kind):
-            if name in RESERVED or name.startswith(("_op_", "_task_")):
-                raise ReservedName(kind, name, RESERVED)
+            if name in reserved or name.startswith(("_op_", "_task_")):
+                raise ReservedName(kind, name, (*RESERVED, *FINAL))
 
 
 def check_normal_ends(cls: Any) -> None:
@@ -95,7 +100,7 @@ def reserve(cls: type) -> None:
 
 
 def _reject_value(name: str, operation: object, value: object) -> None:  # noqa: ARG001  # called by a property
-    raise ReservedName(type(operation), name, RESERVED)
+    raise ReservedName(type(operation), name, (*RESERVED, *FINAL))
 
 
 def described(operation: DelayedOperation) -> str:

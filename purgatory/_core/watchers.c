@@ -206,7 +206,7 @@ DEALLOC(Watchers, watchers, Py_CLEAR(self->key); Py_CLEAR(self->noted_after); Py
 
 static PyMemberDef watchers_members[] = {
     READABLE(Watchers, key, Py_T_OBJECT_EX), READABLE(Watchers, shard, Py_T_OBJECT_EX),
-    READABLE(Watchers, closed, Py_T_BOOL), READABLE(Watchers, idle, Py_T_BOOL), {NULL}};
+    READABLE(Watchers, closed, Py_T_BOOL), READABLE(Watchers, is_noted, Py_T_BOOL), {NULL}};
 
 static PyMethodDef watchers_methods[] = {
     {"operations", (PyCFunction)watchers_operations, METH_NOARGS, NULL},

@@ -23,17 +23,15 @@ class Watchers(dict[Any, None]):
     Each step is a single dict operation, which is atomic with and without the global lock.
 
     Attributes:
-        closed: set while the key is being removed from its shard, and afterwards.
-        idle: whether the key is in the queue of idle keys (``purgatory._core.idle_keys``).
+        is_noted: whether the key is in the queue of idle keys (``purgatory._core.idle_keys``), or is forgotten.
     """
 
-    __slots__ = ("closed", "idle", "key", "shard")
+    __slots__ = ("is_noted", "key", "shard")
 
     def __init__(self, key: Hashable, shard: Shard) -> None:
         self.key = key
         self.shard = shard
-        self.closed = False
-        self.idle = False
+        self.is_noted = False
 
     def operations(self) -> list[Any]:
         """The operations in order of arrival: a copy, made in one atomic step."""

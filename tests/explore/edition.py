@@ -116,8 +116,9 @@ class Edition:
                 module.threading = threads
             if hasattr(module, "time") and not module.__name__.endswith(".watchdog"):
                 module.time = time
-            unparked = getattr(module, "UNPARKED", None)
-            if unparked is not None:
-                unparked.lock, unparked.key_lock = threads.Lock(), threads.Lock()
-                unparked.completing = 0
+            nowhere = getattr(module, "NOWHERE", None)
+            if nowhere is not None:
+                nowhere.lock, nowhere.key_lock = threads.Lock(), threads.Lock()
+                nowhere.ending.clear()
+                nowhere.retrier.after_fork()
         return SimpleNamespace(purgatory=self.purgatory, timer=self.timer, gates=self.gates)

@@ -68,10 +68,14 @@ KAFKAS = (
         "a check that finds the turn taken returns without setting the flag",
         OPERATION,
         """
+        if self._op_turn and not has_turn:
             self._op_recheck = True
             return False
         """,
-        "    return False",
+        """
+        if self._op_turn and not has_turn:
+            return False
+        """,
         "check_vs_check",
         1,
     ),
@@ -80,13 +84,13 @@ KAFKAS = (
         "the thread that has the turn reads the flag before it takes the lock",
         OPERATION,
         """
-        if self._op_turn is turn and not self._op_recheck:
-            self._op_turn = None
+        if has_turn and not self._op_recheck:
+            self._op_turn = has_turn = False
             return False
         """,
         """
-        if self._op_turn is turn:
-            self._op_turn = None
+        if has_turn:
+            self._op_turn = has_turn = False
             return False
         """,
         "check_vs_check",
@@ -109,10 +113,16 @@ KAFKAS = (
     ),
     Mutant(
         "add-to-removed-key",
-        "a thread that watches under a key does not look whether it was removed meanwhile",
+        "a thread that watches under a key does not take the key lock",
         SHARD,
-        "if not watchers.closed:",
-        "if True:",
+        """
+        with self.key_lock:
+            watchers = self.find(key)
+        """,
+        """
+        if True:
+            watchers = self.find(key)
+        """,
         "purge_vs_watch",
         1,
     ),
@@ -160,12 +170,12 @@ OURS = (
         completed = operation._op_state == ARRIVING and operation._op_check_now(keys)
         if operation._op_state != ARRIVING:
             return completed
-        if self._timer is None:
+        self._start_waiting(operation, reached)
         """,
         """
         if operation._op_state != ARRIVING:
             return completed
-        if self._timer is None:
+        self._start_waiting(operation, reached)
         """,
         "park_vs_check",
         1,
@@ -186,16 +196,14 @@ OURS = (
         "the step to an outcome is decided outside the lock",
         OPERATION,
         """
-        state = self._op_state
-        if state > PARKED or (outcome == CANCELLED and state == NEW):
-            return None
+        if before > PARKED or (outcome == CANCELLED and before == NEW):
+            return False
         """,
         """
-        state = self._op_state
-        if state > PARKED or (outcome == CANCELLED and state == NEW):
-            return None
-        home_shard.lock.release()
-        home_shard.lock.acquire()
+        if before > PARKED or (outcome == CANCELLED and before == NEW):
+            return False
+        self._op_mutex.release()
+        self._op_mutex.acquire()
         """,
         "complete_vs_cancel",
         1,
@@ -281,16 +289,14 @@ OURS = (
         "the step to parked is decided outside the lock",
         OPERATION,
         """
-        if self._op_state != ARRIVING:
-            return
-        delay_ms = self._op_new_delay_ms
+        if self._op_state != ARRIVING or self._op_extended:
+            return False
         """,
         """
-        if self._op_state != ARRIVING:
-            return
-        home_shard.lock.release()
-        home_shard.lock.acquire()
-        delay_ms = self._op_new_delay_ms
+        if self._op_state != ARRIVING or self._op_extended:
+            return False
+        self._op_mutex.release()
+        self._op_mutex.acquire()
         """,
         "park_unready_vs_force",
     ),
@@ -307,8 +313,8 @@ OURS = (
         "extend-while-arriving",
         "the parking thread ignores a deadline that was moved meanwhile",
         OPERATION,
-        "if delay_ms is None:",
-        "if True:",
+        "if self._op_state != ARRIVING or self._op_extended:",
+        "if self._op_state != ARRIVING:",
         "extend_vs_park",
     ),
     Mutant(
@@ -316,12 +322,16 @@ OURS = (
         "a rejected operation goes back without the lock",
         OPERATION,
         """
-        with self._op_home_shard.lock:
             if self._op_state != ARRIVING:
+                return False
+            self._op_checks = 0
         """,
         """
-        if True:
             if self._op_state != ARRIVING:
+                return False
+            self._op_mutex.release()
+            self._op_mutex.acquire()
+            self._op_checks = 0
         """,
         "refused_vs_force",
     ),
@@ -329,8 +339,8 @@ OURS = (
         "cancelled-and-refused",
         "a rejected operation can be cancelled, so two threads answer it",
         OPERATION,
-        "if state > PARKED or (outcome == CANCELLED and state == NEW):",
-        "if state > PARKED:",
+        "if before > PARKED or (outcome == CANCELLED and before == NEW):",
+        "if before > PARKED:",
         "refused_vs_cancel",
     ),
     Mutant(

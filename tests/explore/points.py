@@ -21,24 +21,24 @@ def _words(text: str) -> frozenset[str]:
 
 #: Fields that are written while another thread may look.
 FIELDS = _words(
-    "_op_state _op_turn _op_recheck _op_overdue _op_home_shard _op_watches _op_new_delay_ms is_parked _task_bucket "
-    "_task_deadline_ns _task_put_off_by_ns _closed closed due idle _woken_by "
+    "_op_state _op_turn _op_recheck _op_overdue _op_home_shard _op_watches _op_extended _task_bucket _task_delay_ms "
+    "_task_deadline_ns _task_put_off_by_ns _closed closed due is_noted _woken_by "
     "hand _stopped thread _thread driver _driver _report _limit parked leaving finished"
 )
 #: Fields that change, and are touched with a lock held, or whose value decides nothing (a count that is shown). Steps
 #: between two switches. A class's slot is in one of these three lists, and a test says so.
 GUARDED = _words(
-    "extended completing is_completing before _op_checks checks rejected forgotten _until_recount _put_offs "
+    "extended _op_checks checks rejected forgotten _until_recount _put_offs "
     "handed_over total _executor restarts "
     "heartbeat_ns _observers _left _tasks fired failed reached late_sum_ns late_max_ns late_ns"
 )
 #: Fields that are never set again. Their objects may change, by the calls below.
 FIXED = _words(
     "_admitted _broker_id _buckets _op_context _keep_context _capacity _changed _clock _closing _count "
-    "_task_delay_ms _dispatcher _errors _idle_keys _inside _interval _known _lock _made _make _max_pending _missed "
+    "_dispatcher _errors _idle_keys _inside _interval _known _lock _made _make _max_pending _missed "
     "_name _noted _observers _occupied _on_error _on_restart _origin_ns _start_ns _own_executor _own_timer "
     "_retrier _shards _tick_ns _timer _waiting _wheel __weakref__ by_key "
-    "_op_lock error hooks is_reported key_lock capacity clock end normal_ends "
+    "_op_lock _op_mutex ending key_lock capacity clock end normal_ends "
     "find first idle_keys key outcomes level limit lock name observers reach retrier shard slots span taken timer "
     "requeue inner levels moving tick_ms wheel_size _resting _sleep _owner"
 )

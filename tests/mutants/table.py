@@ -92,7 +92,7 @@ MUTANTS = (
     Mutant(
         "`on_complete` runs once, `force_complete` is True once",
         OPERATION,
-        "                if state > PARKED or (outcome",
+        "                if before > PARKED or (outcome",
         "                if (outcome",
         T_OPERATION + "test_force_complete_takes_the_operation_out",
     ),
@@ -129,29 +129,29 @@ MUTANTS = (
     Mutant(
         "a thread that finds the turn taken sets the recheck flag",
         OPERATION,
-        "                    self._op_recheck = True\n                    return False",
-        "                    return False",
+        "                        self._op_recheck = True\n",
+        "",
         T_OPERATION + "test_check_does_not_wait_for_another",
     ),
     Mutant(
         "the thread that has the turn checks again if the flag is set",
         OPERATION,
-        "                if self._op_turn is turn and not self._op_recheck:",
-        "                if self._op_turn is turn:",
+        "                    if has_turn and not self._op_recheck:",
+        "                    if has_turn:",
         T_OPERATION + "test_check_does_not_wait_for_another",
     ),
     Mutant(
         "the flag is cleared before the check",
         OPERATION,
-        "                self._op_turn = turn\n                self._op_recheck = False\n                return True",
-        "                self._op_turn = turn\n                return True",
+        "                    self._op_turn = has_turn = True\n                    self._op_recheck = False\n",
+        "                    self._op_turn = has_turn = True\n",
         T_OPERATION + "test_flag_is_cleared_before_the_check",
     ),
     Mutant(
         "one thread at a time checks an operation",
         OPERATION,
-        "                if self._op_turn is not None and self._op_turn is not turn:",
-        "                if False:",
+        "                    if self._op_turn and not has_turn:",
+        "                    if False:",
         T_OPERATION + "test_checks_of_one_operation_never_overlap",
     ),
     Mutant(
@@ -178,8 +178,8 @@ MUTANTS = (
     Mutant(
         "an interrupted check is repeated for the other operations under its key",
         PARKING,
-        "        with OnError(retry_rest, self, (key,), None):\n",
-        "        with OnError(int):\n",
+        "                retry_rest(self, (key,), None)\n",
+        "",
         T_CHECK + "test_interrupted_check_is_made_up_for_the_others",
     ),
     Mutant(
@@ -188,6 +188,34 @@ MUTANTS = (
         "        if self._limit is not None:\n",
         "        if True:\n",
         T_CHECK + "test_check_that_is_always_interrupted_stops_no_other",
+    ),
+    Mutant(
+        "an operation whose hooks the stack has no room for waits for its deadline",
+        OPERATION,
+        "            has_room_for_outcome()\n",
+        "",
+        T_OPERATION + "test_operation_that_finds_no_stack_is_answered_later",
+    ),
+    Mutant(
+        "a rejected operation keeps the delay that it has set",
+        OPERATION,
+        "                    self._task_delay_ms = delay_ms  # the",
+        "                    pass  # the",
+        T_OPERATION + "test_operation_that_is_rejected_keeps_the_delay_that_it_has_set",
+    ),
+    Mutant(
+        "a method that is not a hook is reserved",
+        SUBCLASSES,
+        "else (*RESERVED, *FINAL)\n",
+        "else RESERVED\n",
+        T_OPERATION + "test_name_of_the_librarys_cannot_be_redefined",
+    ),
+    Mutant(
+        "a check of an operation that was never parked is repeated",
+        OPERATION,
+        "IdleKeys(0, int), _retrier)",
+        "IdleKeys(0, int))",
+        T_OPERATION + "test_check_before_it_is_parked_is_repeated_too",
     ),
     # -- expiry and checks
     Mutant(
@@ -249,10 +277,10 @@ MUTANTS = (
     ),
     # -- locks and callbacks
     Mutant(
-        "no callback runs with a shard's lock held",
+        "no callback runs with an operation's lock held",
         OPERATION,
         "                completed = self._op_check_now() if",
-        "                with self._op_home_shard.lock:\n                    completed = self._op_check_now() if",
+        "                with self._op_mutex:\n                    completed = self._op_check_now() if",
         T_OPERATION + "test_no_hook_runs_with_a_lock_of_the_purgatory_held",
     ),
     Mutant(
@@ -263,18 +291,18 @@ MUTANTS = (
         T_TIMER + "test_no_task_runs_with_the_timers_lock_held",
     ),
     Mutant(
-        "an operation that is watched under a key that is being removed is watched again",
+        "a key is not forgotten while an operation is put under it",
         SHARD,
-        "            if not watchers.closed:\n                return\n",
-        "            if True:\n                return\n",
-        T_WATCHERS + "test_newcomer_to_a_removed_key_is_found",
+        "        with self.key_lock:\n            watchers = self.find(key)\n",
+        "        if True:\n            watchers = self.find(key)\n",
+        T_WATCHERS + "test_newcomer_to_a_key_that_is_being_forgotten_is_found",
     ),
     Mutant(
-        "a key that stays is open again",
+        "a key in use is not forgotten",
         SHARD,
-        "            finally:\n                watchers.closed = is_removed",
-        "            finally:\n                pass",
-        T_WATCHERS + "test_key_in_use_stays_open",
+        "            if watchers:\n                return False\n",
+        "",
+        T_WATCHERS + "test_key_in_use_is_not_forgotten",
     ),
     Mutant(
         "a user's lock that raises takes no place",
@@ -286,43 +314,43 @@ MUTANTS = (
     Mutant(
         "an interrupt leaves no operation with its turn taken",
         OPERATION,
-        "            if self._op_turn is turn:\n                self._op_turn = None\n",
+        "            if has_turn:\n                self._op_turn = False\n",
         "",
         T_RARE + "test_interrupts_leave_no_lock_held",
     ),
     Mutant(
         "an interrupt while an operation is removed leaves nothing behind",
         OPERATION,
-        "                        owed.callback(self._op_remove)\n",
-        "                        pass\n",
+        "        try:\n            if owed.before != ARRIVING:\n                self._op_remove()\n",
+        "        try:\n            pass\n",
         T_STRUCK + "test_interrupt_while_an_operation_is_removed_leaves_nothing",
     ),
     Mutant(
         "an interrupt while an outcome is decided runs the pending hooks",
         OPERATION,
-        "            if completion.is_completing:",
+        "            if owed.hooks:  # no other thread does it",
         "            if False:",
         T_STRUCK + "test_stopped_expiry_runs_what_is_left",
     ),
     Mutant(
         "an interrupt of a pending hook skips none of the others",
         OPERATION,
-        "                    for _ in _OWED:",
-        "                    for _ in _OWED[:2]:",
+        "                if owed.hooks:\n                    self._op_make_up(owed)\n\n",
+        "                pass\n\n",
         T_STRUCK + "test_interrupt_in_each_step_of_an_expiry_skips_none",
     ),
     Mutant(
         "an interrupt after PurgatoryFull does not cancel what another thread has parked",
         PARKING,
-        "            if turn.is_parked or operation._op_turn is turn:",
+        "            if reached[0] != NEW:",
         "            if True:",
         T_STRUCK + "test_interrupt_after_a_refusal_leaves_the_operation_to_its_next_parker",
     ),
     Mutant(
         "a key whose own code raised is forgotten later",
         IDLE,
-        "                watchers.idle = True\n                self._noted.append(watchers)\n",
-        "                pass\n",
+        "            self._noted += (watchers,)",
+        "            pass",
         T_RARE + "test_key_that_could_not_be_compared_is_forgotten_later",
     ),
     # -- never early
@@ -414,15 +442,15 @@ MUTANTS = (
     Mutant(
         "a deadline that is moved counts",
         OPERATION,
-        "        if self._op_state != PARKED or not home_shard.timer.put_off(self, delay_ms):",
-        "        if self._op_state != PARKED:",
+        "        if not home_shard.timer.put_off(self, delay_ms):\n            return False\n",
+        "",
         T_OPERATION + "test_extend_puts_the_deadline_off",
     ),
     Mutant(
         "a deadline that is moved while the operation is being parked counts",
         OPERATION,
-        "                if delay_ms is None:\n                    home_shard.parked",
-        "                if True:\n                    home_shard.parked",
+        "            if self._op_state != ARRIVING or self._op_extended:",
+        "            if self._op_state != ARRIVING:",
         T_OPERATION + "test_extend_while_it_is_being_parked_counts",
     ),
     Mutant(
@@ -435,9 +463,9 @@ MUTANTS = (
     Mutant(
         "a refused operation is as it was",
         OPERATION,
-        "            self._op_state = NEW\n"
-        "            self._op_turn = None\n"
-        "            self._op_home_shard = UNPARKED  # last, as above\n",
+        "            self._op_turn = False\n"
+        "            self._op_home_shard = NOWHERE\n"
+        "            self._op_state = reached[0] = NEW\n",
         "",
         T_PARK + "test_refused_operation_is_as_it_was",
     ),
@@ -472,8 +500,8 @@ MUTANTS = (
     Mutant(
         "a key that falls idle again is noted again",
         IDLE,
-        "        watchers.idle = False  # before",
-        "        pass  # before",
+        "            watchers.is_noted = False\n            if not watchers:",
+        "            if not watchers:",
         T_IDLE + "test_key_that_falls_idle_again_is_noted_again",
     ),
     # -- the wheel
@@ -565,8 +593,8 @@ MUTANTS = (
     Mutant(
         "`on_complete` raising still counts as completed",
         OPERATION,
-        "                completion.error = error\n                home_shard.observers.contain(self, name, error)",
-        "                raise",
+        "            owed.error = error\n            self._op_home_shard.observers.contain(self, name, error)",
+        "            raise",
         T_OPERATION + "test_on_complete_that_raises_has_completed",
     ),
     Mutant(
@@ -717,8 +745,8 @@ MUTANTS = (
     Mutant(
         "an operation that a full timer rejects is cancelled",
         PARKING,
-        "            if turn.is_parked or operation._op_turn is turn:",
-        "            if turn.is_parked:",
+        "            if reached[0] != NEW:",
+        "            if reached[0] == PARKED:",
         T_PARK + "test_full_timer_takes_the_operation_out_again",
     ),
     Mutant(
@@ -745,7 +773,7 @@ MUTANTS = (
     Mutant(
         "an operation that was parked is rejected without its lock",
         ARGUMENTS,
-        "        if operation._op_home_shard is not UNPARKED:\n            raise AlreadyParked(operation)\n    except",
+        "        if operation._op_home_shard is not NOWHERE:\n            raise AlreadyParked(operation)\n    except",
         "        pass\n    except",
         T_PARK + "test_operation_that_was_parked_is_rejected_without_its_lock",
     ),

@@ -3,6 +3,7 @@
 import contextlib
 import random
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,22 +35,16 @@ def test_check_looks_at_its_own_key_alone(purgatory, mock_timer):
 
 
 def test_who_left_during_a_check_is_not_asked(purgatory):
-    """An operation that another one's hook has ended isn't checked any more, a method of its own included."""
+    """An operation that another one's hook has ended isn't checked any more."""
 
-    class Group(Waiting):
-        asked = 0
+    def end_all(_):
+        for each in group:
+            each.force_complete()
 
-        def maybe_try_complete(self):
-            Group.asked += 1
-            for each in group:
-                each.force_complete()
-            return self.is_completed
+    group = park_all(purgatory, [Waiting(look=lambda own: own.checks > 2 and end_all(own)) for _ in range(4)])
 
-    group = park_all(purgatory, [Group() for _ in range(4)])
-    Group.asked = 0
-
-    assert 1 == purgatory.check_and_complete("k")
-    assert 1 == Group.asked
+    purgatory.check_and_complete("k")
+    assert [3, 2, 2, 2] == [operation.checks for operation in group]
 
 
 @pytest.mark.guarantee("hooks that raise")
@@ -89,19 +84,16 @@ def test_cancel_for_key_returns_the_operations(purgatory, mock_timer):
     assert 1 == purgatory.watched
 
 
-def test_interrupt_of_a_cancel_for_key_costs_the_list_alone(purgatory):
+def test_interrupt_of_a_cancel_for_key_costs_the_list_alone(make):
     """An operation that was removed before an exception came has the outcome. The others can still be taken out."""
-
-    class Struck(Waiting):
-        cancel = raising(KeyboardInterrupt)
-
-    operations = park_all(purgatory, [Waiting(), Struck(), Waiting()])
+    observer = SimpleNamespace(leaving=lambda each: each is operations[1] and raising(KeyboardInterrupt)())
+    purgatory = make(observers=[observer])
+    operations = park_all(purgatory, [Waiting(), Waiting(), Waiting()])
     with pytest.raises(KeyboardInterrupt):
         purgatory.cancel_for_key("k")
-    assert [Outcome.CANCELLED, None, None] == [operation.outcome for operation in operations]
+    assert [Outcome.CANCELLED, Outcome.CANCELLED, None] == [operation.outcome for operation in operations]
 
-    del Struck.cancel
-    assert operations[1:] == purgatory.cancel_for_key("k")
+    assert operations[2:] == purgatory.cancel_for_key("k")
 
 
 def test_cancel_inside_its_own_check(purgatory):

@@ -9,7 +9,6 @@ import pytest
 
 from purgatory import COMPILED, PurgatoryClosed
 from purgatory._core.shard import Shard
-from purgatory._core.watchers import Watchers
 from tests.support import cpython_only, park, park_many
 from tests.support.operations import WAYS_OUT
 from tests.unit.purgatory.tools import Key
@@ -142,18 +141,13 @@ def test_key_whose_last_operation_left_while_it_was_looked_at_is_forgotten_later
     remove = Shard.remove_if_empty
 
     def park_first(shard, watchers):
-        last.extend(park_many(purgatory, 1))
-        return remove(shard, watchers)
+        (last,) = park_many(purgatory, 1)
+        is_forgotten = remove(shard, watchers)
+        last.force_complete()
+        return is_forgotten
 
-    def leave_after(watchers):
-        entries = dict(watchers)
-        last[0].force_complete()
-        return entries
-
-    last = []
     with monkeypatch.context() as patch:
         patch.setattr(Shard, "remove_if_empty", park_first)
-        patch.setattr(Watchers, "copy", leave_after, raising=False)
         assert 0 == purgatory.purge()
 
     assert (1, 1) == (purgatory.known_keys, purgatory.purge())

@@ -22,7 +22,7 @@ from purgatory import (
 )
 from purgatory._core.implementation import CORE
 from purgatory._core.operation import Operation
-from tests.support import Waiting, in_thread, park, park_all, park_one, raising, satisfy
+from tests.support import park, park_one, raising, satisfy
 from tests.support.chains import chain
 from tests.support.leaks import growth
 from timer import MockTimer
@@ -70,21 +70,6 @@ def test_lock_stays(purgatory):
     operation = park_one(purgatory, Small(), "key")
     operation.__init__(5, lock=threading.Lock())
     assert 1 == satisfy(purgatory, "key", operation)
-
-
-def test_own_check_is_called(purgatory):
-    """A maybe_try_complete that a subclass defines is called by checks and by expiry."""
-    called = []
-
-    class Own(Small):
-        def maybe_try_complete(self):
-            called.append(self)
-            return super().maybe_try_complete()
-
-    first, second = park_all(purgatory, [Own(), Own()], "key")
-    assert 1 == satisfy(purgatory, "key", second)
-    first.run()
-    assert [first, second, first] == called
 
 
 @pytest.mark.parametrize("name", ["cancel", "extend", "force_complete", "maybe_try_complete", "run"])
@@ -222,30 +207,6 @@ def test_future_whose_done_parks_the_operation_that_asks_is_rejected(purgatory):
         assert not operation.maybe_try_complete()
     assert 2 == len(errors)
     assert not purgatory.try_complete_else_watch(DelayedFuture(60_000, [Future()], print), ["key"])
-
-
-def test_overridden_check_counts_when_two_threads_bring_the_first_of_a_type(purgatory):
-    """A ``maybe_try_complete`` is called also if another thread parks one while the type is looked at."""
-    parked, called = [], []
-
-    class Meta(type(DelayedOperation)):
-        def __getattribute__(cls, name):
-            if name == "maybe_try_complete" and len(parked) == 1:
-                parked.append(cls(60_000))
-                in_thread(park_one, purgatory, parked[1], "key")
-            return super().__getattribute__(name)
-
-    class Own(Waiting, metaclass=Meta):
-        def maybe_try_complete(self):
-            called.append(self)
-            return False
-
-    parked.append(Own(60_000))
-    park_one(purgatory, parked[0], "key")
-    purgatory.check_and_complete("key")
-    purgatory.shutdown("cancel")  # they would never expire
-    assert {*parked} == {*called}
-    assert 2 == len(parked)
 
 
 def test_lock_of_an_operation_is_taken_once(purgatory):

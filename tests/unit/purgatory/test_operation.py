@@ -4,8 +4,10 @@ import copy
 import inspect
 import pickle
 import re
+import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,9 +20,10 @@ from purgatory import (
     InvalidOperation,
     InvalidSetting,
     Outcome,
+    PurgatoryFull,
     ReservedName,
 )
-from purgatory._core.subclasses import RESERVED
+from purgatory._core.subclasses import FINAL, RESERVED
 from tests.support.operations import Waiting, park, park_all, park_many, park_one, raising, satisfy
 from tests.support.threads import eventually, in_thread, run_threads
 from tests.unit.purgatory.tools import AddingAgain, Racing, at_check
@@ -465,7 +468,8 @@ def test_name_of_the_librarys_cannot_be_assigned(name):
 @pytest.mark.parametrize(
     "name",
     [
-        *("keys", "checks", "outcome", "delay_ms", "is_pending", "drained", "run"),
+        *("keys", "checks", "outcome", "delay_ms", "is_pending", "drained", "is_parked", "remaining_ms", "run"),
+        *FINAL,
         *("_op_state", "_op_home_shard", "_op_remove", "_op_anything", "_task_bucket", "_task_anything"),
     ],
 )
@@ -517,10 +521,15 @@ def test_reserved_names_are_those_that_cannot_be_assigned():
         if not name.startswith("_") and inspect.isdatadescriptor(value)
     }
     assert properties == set(RESERVED)
+    hooks = {"try_complete", "on_complete", "on_expiration"}
+    methods = {name for name in dir(DelayedOperation) if callable(getattr(DelayedOperation, name)) and name[0] != "_"}
+    assert set(FINAL) == methods - hooks - {"register"}
 
     guide = (Path(__file__).resolve().parents[3] / "docs/guide.md").read_text(encoding="utf-8")
     section = guide.partition("## Reserved names")[2].partition("\n## ")[0]
-    assert [*RESERVED, "_op_", "_task_"] == [name for name in re.findall(r"`(\w+)`", section) if name != "ReservedName"]
+    assert [*RESERVED, *FINAL, "_op_", "_task_"] == [
+        name for name in re.findall(r"`(\w+)`", section) if name != "ReservedName"
+    ]
 
 
 def test_repr_tells_type_state_keys_and_time(purgatory, mock_timer):
@@ -625,7 +634,7 @@ def test_extend_of_one_that_does_not_wait_is_false(purgatory, mock_timer):
 def test_extend_while_it_is_being_parked_counts(make, when):
     """A deadline that is moved while the operation is being parked counts once it is parked."""
     answers = []
-    timer = Racing(**{when: lambda task: answers.append(in_thread(task.extend, 5_000))})
+    timer = Racing(**{when: lambda task: answers or answers.append(in_thread(task.extend, 5_000))})
     purgatory = make(timer=timer)
     operation = park(purgatory, delay_ms=10)
     assert [True] == answers
@@ -657,6 +666,50 @@ def test_extend_in_a_check_of_one_without_a_delay_counts(make):
 
         assert operation.outcome is None
         assert (1, 0) == (purgatory.totals().extended, purgatory.totals().expired)
+
+
+def test_operation_that_is_rejected_keeps_the_delay_that_it_has_set(small, mock_timer):
+    """An operation that extends itself in its first check, and gets no place, keeps the delay for its next parking."""
+    first, operation = (
+        park(small),
+        Waiting(60_000, look=at_check(1, lambda own: answers or answers.append(own.extend(5)))),
+    )
+    answers = []
+    with pytest.raises(PurgatoryFull):
+        park_one(small, operation)
+    first.cancel()
+    park_one(small, operation)
+
+    assert [True] == answers
+    assert 5 == operation.remaining_ms
+
+
+def test_operation_says_whether_it_is_parked_and_for_how_long(purgatory, mock_timer):
+    """``is_parked`` and ``remaining_ms`` tell of an operation that waits, before, while and after it does."""
+    operation = Waiting(100)
+    assert (False, None) == (operation.is_parked, operation.remaining_ms)
+    park_one(purgatory, operation)
+    mock_timer.advance_clock(40)
+    assert (True, 60.0) == (operation.is_parked, operation.remaining_ms)
+    operation.extend(500)
+    assert 500.0 == operation.remaining_ms
+    operation.cancel()
+    assert (False, None) == (operation.is_parked, operation.remaining_ms)
+
+
+def test_operation_without_a_timer_has_no_time_left():
+    """``remaining_ms`` of an operation that nothing expires is None."""
+    with DelayedOperationPurgatory("untimed", timer_enabled=False) as untimed:
+        operation = park(untimed)
+        assert (True, None) == (operation.is_parked, operation.remaining_ms)
+
+
+def test_overdue_operation_has_no_time_left():
+    """``remaining_ms`` is 0 once the deadline has passed and the operation still waits."""
+    with DelayedOperationPurgatory("late", timer=SystemTimer("late"), reaper_enabled=False) as late:
+        operation = park(late, delay_ms=1)
+        time.sleep(0.01)
+        assert (True, 0.0) == (operation.is_parked, operation.remaining_ms)
 
 
 @pytest.mark.parametrize(
@@ -711,3 +764,45 @@ def test_extending_races_expiry():
                 operation.cancel()
     assert [] == lost
     assert raced > 0
+
+
+@pytest.mark.guarantee("stack exhaustion")
+@pytest.mark.parametrize("how", ["force_complete", "check", "run"])
+def test_operation_that_finds_no_stack_is_answered_later(make, mock_timer, how):
+    """An operation that would end where the stack ends runs ``on_complete``, or waits for its deadline."""
+    purgatory, operations = make(max_parked=1_000), []
+    ends = {"force_complete": DelayedOperation.force_complete, "run": DelayedOperation.run}
+
+    def deepen(depth, call):
+        return call() if depth == 0 else deepen(depth - 1, call)
+
+    limit = sys.getrecursionlimit()
+    for depth in range(300, 400):
+        operation = park(purgatory, depth, delay_ms=1_000)
+        operation.ready = True
+        operations.append(operation)
+        call = partial(purgatory.check_and_complete, depth) if how == "check" else partial(ends[how], operation)
+        try:
+            sys.setrecursionlimit(400)
+            deepen(depth, call)
+        except RecursionError:
+            pass
+        finally:
+            sys.setrecursionlimit(limit)
+    lost = [each for each in operations if each.is_completed and each.history[:1] != ["complete"]]
+    assert [] == lost
+    mock_timer.advance_clock(2_000)
+    assert eventually(lambda: all(each.is_completed for each in operations))
+    assert (0, 0, 0) == (purgatory.watched, purgatory._shards.completing(), len(purgatory._capacity.taken))
+
+
+def test_check_before_it_is_parked_is_repeated_too():
+    """A check of an operation that was never parked, and whose lock is taken, is repeated as any other."""
+    lock = threading.Lock()
+    operation = Waiting(lock=lock)
+    operation.ready = True
+    with lock:
+        assert not operation.maybe_try_complete()
+
+    assert eventually(lambda: operation.outcome is Outcome.FORCED or operation.outcome is Outcome.SATISFIED)
+    assert ["complete"] == operation.history

@@ -218,8 +218,8 @@ def test_interrupt_after_a_refusal_leaves_the_operation_to_its_next_parker(monke
     """A thread that is interrupted after PurgatoryFull does not cancel what another thread has parked by then."""
     first, operation, reset = park(small), Waiting(), DelayedOperation._op_reset
 
-    def strike(operation):
-        assert reset(operation)
+    def strike(operation, reached):
+        assert reset(operation, reached)
         first.cancel()
         assert not in_thread(small.try_complete_else_watch, operation, ["k"])
         raise Interrupted
