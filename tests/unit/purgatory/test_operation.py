@@ -771,7 +771,6 @@ def test_extending_races_expiry():
 def test_operation_that_finds_no_stack_is_answered_later(make, mock_timer, how):
     """An operation that would end where the stack ends runs ``on_complete``, or waits for its deadline."""
     purgatory, operations = make(max_parked=1_000), []
-    ends = {"force_complete": DelayedOperation.force_complete, "run": DelayedOperation.run}
 
     def deepen(depth, call):
         return call() if depth == 0 else deepen(depth - 1, call)
@@ -781,10 +780,14 @@ def test_operation_that_finds_no_stack_is_answered_later(make, mock_timer, how):
         operation = park(purgatory, depth, delay_ms=1_000)
         operation.ready = True
         operations.append(operation)
-        call = partial(purgatory.check_and_complete, depth) if how == "check" else partial(ends[how], operation)
+        ends = {
+            "check": partial(purgatory.check_and_complete, depth),
+            "force_complete": operation.force_complete,
+            "run": operation.run,
+        }
         try:
             sys.setrecursionlimit(400)
-            deepen(depth, call)
+            deepen(depth, ends[how])
         except RecursionError:
             pass
         finally:
