@@ -1,4 +1,4 @@
-"""The state that the console shows, as plain values for JSON: purgatories, timers, reapers, feeds.
+"""The state that the console shows, as plain values for JSON: purgatories, timers, reapers, feeds, gates.
 
 A :class:`Sampler` is used repeatedly: rates and recent lateness are differences between two looks.
 """
@@ -16,6 +16,7 @@ import attrs
 import purgatory
 from purgatory._core.take_snapshot import driver_of
 from purgatory.console._feeds import Feeds
+from purgatory.console._gates import look_at_gates
 from purgatory.console._peek import Peek, describe
 from timer._base import is_alive
 
@@ -111,6 +112,7 @@ class Sampler:
             "purgatories": purgatories,
             "timers": list(timers.values()),
             "feeds": self._feeds.look(),
+            "gates": look_at_gates(),
         }
 
     def operations(self, identity: str, text: str) -> Json | None:

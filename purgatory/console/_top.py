@@ -76,6 +76,8 @@ def screen(
     ]
     if state.get("feeds"):
         parts.append(_feeds(state["feeds"], narrow=narrow))
+    if state.get("gates"):
+        parts.append(_gates(state["gates"]))
     parts += [_timer(timer) for timer in state["timers"]]
     lists = [_keys(purgatory, keys) for purgatory in state["purgatories"] if purgatory["oldest"]]
     if lists:
@@ -152,6 +154,27 @@ def _feeds(feeds: Iterable[Json], *, narrow: bool) -> Table:
             _count(totals["gaps"]),
             f"{totals['reconnections']:,}",
             _count(totals["skipped"]),
+        )
+    return table
+
+
+def _gates(gates: Iterable[Json]) -> Table:
+    """One row per gate."""
+    table = Table(expand=True, box=None, header_style="bright_black", pad_edge=False)
+    table.add_column("gate", no_wrap=True, overflow="ellipsis", ratio=1, min_width=9)
+    for name in ("inside", "permits", "waiting", "hold", "granted", "late", "full"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for seen in gates:
+        totals = seen["totals"]
+        table.add_row(
+            Text(seen["id"], "bold"),
+            f"{seen['in_use']:,}",
+            f"{seen['permits']:,}",
+            f"{seen['waiting']:,}",
+            duration(seen["hold_ms"]),
+            f"{totals['granted']:,}",
+            _count(totals["late"]),
+            _count(totals["full"]),
         )
     return table
 

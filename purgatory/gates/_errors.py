@@ -10,8 +10,8 @@ from purgatory import PurgatoryError, PurgatoryFull
 class GateRejected(PurgatoryFull):
     """The gate ``name`` rejected a caller at once: it could not be admitted in time, or too many callers wait.
 
-    ``limit`` is the gate's ``max_waiting``, and ``tenant`` the caller's tenant or priority. After ``retry_after_ms``
-    the callers that wait now are probably served.
+    ``limit`` is the gate's ``max_waiting``. ``tenant`` is the caller's tenant, or None if the order is not ``"fair"``.
+    After ``retry_after_ms`` the callers that wait now are probably served.
     """
 
     def __init__(self, name: str, limit: int | None, tenant: Hashable, why: str, retry_after_ms: int) -> None:

@@ -195,7 +195,9 @@ class Gate:
     async def aclose(self, drain: Drain = "expire", *, timeout_ms: int = 5_000) -> ShutdownReport[GateWait]:
         """Shut down as :meth:`shutdown` does, while the loop runs on."""
         self._closed = True
-        return await asyncio.to_thread(self.shutdown, drain, timeout_ms=timeout_ms)
+        report = await asyncio.to_thread(self.shutdown, drain, timeout_ms=timeout_ms)
+        await self._async.shutdown(timeout_ms=timeout_ms)  # returns when the tasks have their answers
+        return report
 
     def __enter__(self) -> Self:
         return self
@@ -216,12 +218,16 @@ class Gate:
 
 
 class Entry:
-    """A block for one caller of a gate. :meth:`Gate.enter` makes it."""
+    """A block for one caller of a gate. :meth:`Gate.enter` makes it.
 
-    __slots__ = ("_gate", "_share", "_since_ns", "_timeout_ms")
+    Attributes:
+        gate: the gate.
+    """
+
+    __slots__ = ("_share", "_since_ns", "_timeout_ms", "gate")
 
     def __init__(self, gate: Gate, timeout_ms: int | None, share: Hashable) -> None:
-        self._gate = gate
+        self.gate = gate
         self._timeout_ms = timeout_ms
         self._share = share
         self._since_ns = 0
@@ -229,7 +235,7 @@ class Entry:
     async def __aenter__(self) -> None:
         if self._take():
             return
-        waiters, wait = self._gate._async._waiters, self._wait(GateWait)
+        waiters, wait = self.gate._async._waiters, self._wait(GateWait)
         self._park(waiters.begin_wait, wait)
         try:
             wait.permits.join(wait)
@@ -242,15 +248,15 @@ class Entry:
         self._since_ns = self._granted_ns(wait)
 
     async def __aexit__(self, *_: object) -> None:
-        self._gate._permits.release(self._since_ns)
+        self.gate._permits.release(self._since_ns)
 
     def __enter__(self) -> None:
         if self._take():
             return
         if asyncio._get_running_loop() is not None:
-            raise BlockingEnter(self._gate.name)
+            raise BlockingEnter(self.gate.name)
         wait = self._wait(BlockingWait)
-        self._park(self._gate._purgatory.try_complete_else_watch, wait)
+        self._park(self.gate._purgatory.try_complete_else_watch, wait)
         try:
             wait.permits.join(wait)
             wait.woken.acquire()
@@ -260,11 +266,11 @@ class Entry:
         self._since_ns = self._granted_ns(wait)
 
     def __exit__(self, *_: object) -> None:
-        self._gate._permits.release(self._since_ns)
+        self.gate._permits.release(self._since_ns)
 
     def _take(self) -> bool:
         """Take a free permit. False if the caller has to wait, and may expect to be admitted in time."""
-        gate = self._gate
+        gate = self.gate
         if gate._closed:
             raise PurgatoryClosed(gate.name)
         self._since_ns = gate._permits.take()
@@ -281,19 +287,19 @@ class Entry:
 
     def _wait(self, kind: type[WaitT]) -> WaitT:
         wait = kind(_NEVER_MS if self._timeout_ms is None else self._timeout_ms)
-        wait.permits, wait.share, wait.since_ns = self._gate._permits, self._share, 0
+        wait.permits, wait.share, wait.since_ns = self.gate._permits, self._share, 0
         return wait
 
     def _park(self, park: Callable[[Any, list[Hashable]], bool], wait: GateWait) -> None:
         """Park an operation. Its key is shown by the console, and cancelled by ``cancel_for_key``."""
         try:
-            park(wait, [self._gate.name if self._share is None else self._share])
+            park(wait, [self.gate.name if self._share is None else self._share])
         except PurgatoryFull as error:
             raise self._rejected(f"{error.limit} callers may wait") from None
 
     def _granted_ns(self, wait: GateWait) -> int:
         """When the permit was granted. Raises the error that says why there is none."""
-        gate, outcome = self._gate, wait.outcome
+        gate, outcome = self.gate, wait.outcome
         if outcome:  # only a grant completes the operation: FORCED, or SATISFIED if a thread was checking it
             return wait.since_ns
         if wait.drained or (outcome is Outcome.CANCELLED and gate._purgatory.is_closed):
@@ -303,12 +309,13 @@ class Entry:
         raise GateTimeout(gate.name, wait.delay_ms, self._retry_after_ms())
 
     def _rejected(self, why: str) -> GateRejected:
-        gate = self._gate
-        return GateRejected(gate.name, gate._purgatory.capacity, self._share, why, self._retry_after_ms())
+        gate = self.gate
+        tenant = self._share if gate._order == "fair" else None
+        return GateRejected(gate.name, gate._purgatory.capacity, tenant, why, self._retry_after_ms())
 
     def _retry_after_ms(self) -> int:
         """After how long the callers that would be admitted before this one are probably gone."""
-        return math.ceil(self._gate._permits.estimate_ms(self._share)) or UNKNOWN_MS
+        return math.ceil(self.gate._permits.estimate_ms(self._share)) or UNKNOWN_MS
 
 
 def _queue(order: Order, weights: Mapping[str, int] | None) -> ArrivalQueue:

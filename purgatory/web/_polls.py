@@ -20,9 +20,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
 from collections.abc import AsyncIterator, Callable, Collection, Hashable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from starlette.exceptions import HTTPException
 
@@ -32,7 +33,7 @@ from purgatory._core.operation_type import OperationT
 from purgatory._core.waits import result_of
 from purgatory.aio import AsyncPurgatory, drain_on_signals
 from purgatory.aio._waits import taking, until
-from purgatory.web._hang_up import HungUp, checked_request, is_gone, is_gone_by_now, listen
+from purgatory.web._hang_up import HungUp, checked_request, is_gone, is_gone_by_now, listen, unless_hung_up
 from timer._base import OnError
 
 if TYPE_CHECKING:
@@ -49,11 +50,32 @@ class Unavailable(HTTPException):
 
     Attributes:
         retry_after_s: after how many seconds.
+        status_code: 503, or 429 if a gate rejects a caller of a tenant.
     """
 
-    def __init__(self, why: str, retry_after_s: int) -> None:
-        super().__init__(503, why, headers={"Retry-After": str(retry_after_s)})
+    def __init__(self, why: str, retry_after_s: int, status_code: int = 503) -> None:
+        super().__init__(status_code, why, headers={"Retry-After": str(retry_after_s)})
         self.retry_after_s = retry_after_s
+
+
+class HasAsyncPurgatory(Protocol):
+    """A gate, as an endpoint sees it."""
+
+    @property
+    def async_purgatory(self) -> AsyncPurgatory[Any]:
+        """Where its callers wait."""
+
+
+class GateEntry(Protocol):
+    """What :meth:`purgatory.gates.Gate.enter` returns."""
+
+    @property
+    def gate(self) -> HasAsyncPurgatory:
+        """The gate."""
+
+    async def __aenter__(self) -> object: ...
+
+    async def __aexit__(self, *_: object) -> object: ...
 
 
 class LongPolls(Generic[OperationT]):
@@ -183,6 +205,37 @@ class LongPolls(Generic[OperationT]):
             finally:
                 self._end(operation, listener)
         return self._outcome(operation, listener)
+
+    @contextlib.asynccontextmanager
+    async def enter(self, request: Request, entry: GateEntry) -> AsyncIterator[None]:
+        """Enter a gate for a request: ``async with polls.enter(request, gate.enter(timeout_ms=2_000)):``.
+
+        A client that hangs up leaves the gate's queue. A stop signal ends all waits at the gate.
+
+        Raises:
+            HungUp: the client has gone before it was admitted.
+            Unavailable: 503 if the gate rejects the caller, its time is up, or the server is stopping. 429 if the gate
+                rejects a caller of a tenant. ``Retry-After`` is the gate's estimate.
+            InvalidSetting: ``request`` is not an HTTP request.
+        """
+        drain_on_signals(entry.gate.async_purgatory)
+        entering = asyncio.ensure_future(entry.__aenter__())
+        try:
+            await unless_hung_up(request, entering)
+        except PurgatoryClosed:
+            raise self._stopping() from None
+        except BaseException as error:
+            if entering.done() and not entering.cancelled() and entering.exception() is None:
+                await entry.__aexit__(None, None, None)  # admitted, and cancelled at the same moment
+            retry_after_ms = getattr(error, "retry_after_ms", None)
+            if retry_after_ms is None:
+                raise
+            status_code = 503 if getattr(error, "tenant", None) is None else 429
+            raise Unavailable(str(error), math.ceil(retry_after_ms / 1000), status_code) from None
+        try:
+            yield
+        finally:
+            await entry.__aexit__(None, None, None)
 
     def delay_ms(self, timeout_ms: int) -> int:
         """How long to wait for a client that waits for ``timeout_ms``: less by the margin and the jitter."""

@@ -1186,4 +1186,11 @@ MUTANTS = (
         "            tenant_share=1.0,",
         T_GATES + "test_flooding_tenant_leaves_places_to_others",
     ),
+    Mutant(
+        "a request that is cancelled at its grant gives the permit back",
+        "purgatory/web/_polls.py",
+        "                await entry.__aexit__(None, None, None)  # admitted",
+        "                pass  # admitted",
+        "tests/unit/web/test_gates.py::test_request_cancelled_at_its_grant_gives_the_permit_back",
+    ),
 )

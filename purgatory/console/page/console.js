@@ -98,6 +98,7 @@ function show() {
   lists(current);
   totals(current);
   feeds(state.feeds);
+  gates(state.gates);
   clockwork(state.timers.find(({ id }) => id === current.timer));
 }
 
@@ -217,6 +218,16 @@ function feeds(all) {
     row.cells[2].title = position ?? "";
     row.cells[1].classList.toggle("late", is_following === false);
     for (const [index, count] of [[7, totals.gaps], [9, totals.skipped]]) row.cells[index].classList.toggle("late", count > 0);
+  });
+}
+
+function gates(all) {
+  $("gates-panel").hidden = all.length === 0;
+  fill($("gates").tBodies[0], all, () => make("tr", {}, make("td"), ...[0, 0, 0, 0, 0, 0, 0].map(() => make("td", { class: "n" }))), (row, { id, in_use, permits, waiting, hold_ms, totals }) => {
+    const texts = [id, number(in_use), number(permits), number(waiting), worded(hold_ms), number(totals.granted), number(totals.late), number(totals.full)];
+    texts.forEach((text, index) => say(row.cells[index], text));
+    row.cells[0].title = id;
+    for (const [index, count] of [[6, totals.late], [7, totals.full]]) row.cells[index].classList.toggle("late", count > 0);
   });
 }
 
