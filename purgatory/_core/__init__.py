@@ -21,7 +21,6 @@ A name with an asterisk has a C file beside it, which tells the same steps.
     user_lock*       the user's lock of an operation
     subclasses       the rules for operation types
     operation*       the operation: its turn, its check, its end
-    settings         the settings of a purgatory by name
     arguments*       the arguments of ``try_complete_else_watch``
     snapshot         a purgatory's figures as frozen values
     shards*          the shard of a key

@@ -23,6 +23,7 @@ from purgatory import (
     DelayedOperation,
     DelayedOperationPurgatory,
     InvalidSetting,
+    Observer,
     Outcome,
     PurgatorySnapshot,
     ShutdownReport,
@@ -41,9 +42,8 @@ from timer import Timer
 from timer._base import OnError
 
 if TYPE_CHECKING:
-    from typing import Self, Unpack
+    from typing import Self
 
-    from purgatory._core.settings import Settings
     from purgatory._core.shutdown import Drain
 
 ResultT = TypeVar("ResultT")
@@ -61,8 +61,8 @@ class AsyncPurgatory(Generic[OperationT]):
         timer: expires the operations. Purgatories of one loop may share it. They do not shut it down. The default is a
             :class:`LoopTimer` of the purgatory's own.
         slice_size: how many operations are checked, expired or woken before the loop runs other callbacks.
-        settings: ``broker_id``, ``purge_interval``, ``shards``, ``max_parked``, ``tenant``, ``tenant_share``,
-            ``keep_context`` and ``observers``, as :class:`~purgatory.DelayedOperationPurgatory` takes them.
+        broker_id, purge_interval, shards, max_parked, tenant, tenant_share, keep_context, observers: as
+            :class:`~purgatory.DelayedOperationPurgatory` takes them.
 
     Raises:
         InvalidSetting: a setting that cannot work.
@@ -88,14 +88,31 @@ class AsyncPurgatory(Generic[OperationT]):
         *,
         timer: Timer | None = None,
         slice_size: int = 512,
-        **settings: Unpack[Settings[OperationT]],
+        broker_id: int = 0,
+        purge_interval: int = 1000,
+        shards: int = 512,
+        max_parked: int | None = None,
+        tenant: Callable[[OperationT], Hashable] | None = None,
+        tenant_share: float = 1.0,
+        keep_context: bool = False,
+        observers: Iterable[Observer] = (),
     ) -> None:
         if timer is not None and not (isinstance(timer, Timer) and timer.is_driven):
             raise InvalidSetting("timer", timer, "a LoopTimer, or another timer that is driven already")
         checked_int("slice_size", slice_size, 1)
         self._own_timer = LoopTimer(name, slice_size=slice_size) if timer is None else None
         purgatory: DelayedOperationPurgatory[OperationT] = DelayedOperationPurgatory(
-            name, timer=timer or self._own_timer, reaper_enabled=False, **settings
+            name,
+            timer=timer or self._own_timer,
+            reaper_enabled=False,
+            broker_id=broker_id,
+            purge_interval=purge_interval,
+            shards=shards,
+            max_parked=max_parked,
+            tenant=tenant,
+            tenant_share=tenant_share,
+            keep_context=keep_context,
+            observers=observers,
         )
         self._set_up(purgatory, slice_size, owned=True)
 

@@ -15,7 +15,6 @@ from purgatory import (
     PurgatoryClosed,
     PurgatoryFull,
 )
-from purgatory._core.settings import Settings
 from purgatory.aio import AsyncPurgatory, AsyncThresholdPurgatory, NoRunningLoop, WrongLoop
 from tests.support import Waiting, in_thread, satisfy
 from tests.support.loops import Async, until
@@ -175,9 +174,13 @@ def test_purgatory_belongs_to_one_loop():
 
 
 def test_settings_are_those_of_the_core():
-    """What ``AsyncPurgatory`` passes on is all that the core takes, but what concerns the timer."""
-    core = set(inspect.signature(DelayedOperationPurgatory).parameters)
-    assert core - {"name", "timer", "reaper_enabled", "timer_enabled"} == set(Settings.__annotations__)
+    """Each setting of the core can be passed, with its default, except those about its timer's thread."""
+    ours, core = (
+        {name: setting.default for name, setting in inspect.signature(kind).parameters.items()}
+        for kind in (AsyncPurgatory, DelayedOperationPurgatory)
+    )
+    assert {"slice_size": 512} == dict(ours.items() - core.items())
+    assert {"reaper_enabled": True, "timer_enabled": True} == dict(core.items() - ours.items())
 
 
 # -- normal ends
