@@ -4,6 +4,7 @@ import ast
 import json
 import logging
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,6 +37,7 @@ def written():
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Attribute)
                 and ast.unparse(node.func.value) == "log"
+                and node.func.attr in {"debug", "info", "warning", "error"}
             ):
                 fields = {keyword.arg for keyword in node.keywords} - {"exc_info"}
                 found[node.args[0].value] = (node.func.attr, fields)
@@ -261,3 +263,38 @@ def test_error_comes_with_its_traceback(unconfigured, caplog):
 
     assert error is caplog.records[0].exc_info[1]
     assert {"error": "ValueError('no')"} == caplog.records[0].fields
+
+
+@pytest.mark.parametrize(
+    ("before", "has_it"),
+    [("", False), ("logging.getLogger('purgatory').setLevel(logging.CRITICAL)", False), ("import structlog", True)],
+)
+def test_structlog_is_imported_with_the_first_line(before, has_it):
+    """A program without a line to write does not pay for the import, which takes longer than that of the library."""
+    program = f"import logging, sys\n{before}\n{SERVICE}\nprint('structlog' in sys.modules)"
+    ends = "; serve(); print('structlog' in sys.modules)"
+    out, _ = output_of(program + ends)
+
+    assert [str(has_it), str(has_it or not before)] == out.splitlines()
+
+
+@pytest.mark.parametrize("where", ["at exit", "in a forked child", "where the import fails"])
+def test_line_is_written_wherever_it_comes_from(where):
+    """Also at the exit of the interpreter, in a forked child and where structlog cannot be imported any more."""
+    what = "Log('purgatory').error('it_failed', error=ValueError('no'), stack='here')"
+    ways = {
+        "at exit": f"import atexit\natexit.register(lambda: {what})",
+        "in a forked child": f"import os\nif not (pid := os.fork()):\n    {what}\n    os._exit(0)\nos.waitpid(pid, 0)",
+        "where the import fails": f"import sys\nsys.modules['structlog'] = None\n{what}",
+    }
+    out, err = output_of("from purgatory._core.log import Log\n" + ways[where])
+
+    assert ("", "it_failed error=ValueError('no')\nhere\n") == (out, err)
+
+
+def test_caller_is_named_without_structlog(monkeypatch, caplog):
+    """The line that ``logging`` gets directly names its caller, too."""
+    monkeypatch.setitem(sys.modules, "structlog", None)
+    Log("purgatory.test").error("it_failed")
+
+    assert Path(__file__).name == caplog.records[0].filename
