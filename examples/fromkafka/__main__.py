@@ -97,8 +97,8 @@ def answer(
     row = F.from_json(F.col("value").cast("string"), spark_schema(TRACE))  # of what is no JSON, one without anything
     told = source.select(row.withField("seq", F.col("offset")).alias("row"))
     settings = stream.StreamSettings(buckets=4, partitions=2, delay_ms=1_000)
-    stream.keep(spark, checkpoint, settings)
-    with stream.settled(spark, settings):
+    stream.check_checkpoint(spark, checkpoint, settings)
+    with stream.apply_settings(spark, settings):
         return (
             stream.answers_of(told.select("row.*"), settings)
             .writeStream.foreachBatch(sent_to(bootstrap, answers))

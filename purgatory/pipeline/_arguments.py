@@ -35,7 +35,10 @@ def parser() -> argparse.ArgumentParser:
         sub = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         add(sub)
         if name != "compact":
-            sub.add_argument("--master", metavar="URL", help="Spark master (default: local cores)")
+            where = sub.add_mutually_exclusive_group()
+            where.add_argument("--master", metavar="URL", help="Spark master (default: local cores)")
+            how = "Spark Connect server, such as sc://host:15002 (default: SPARK_REMOTE)"
+            where.add_argument("--remote", metavar="URL", help=how)
             how = "Spark setting (may be repeated)"
             sub.add_argument("--conf", action="append", default=[], metavar="NAME=VALUE", help=how)
     return top
@@ -57,8 +60,9 @@ def _report(sub: argparse.ArgumentParser) -> None:
 
 
 def _stream(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("--in", dest="source", required=True, metavar="DIR", help="folder of a trace")
-    sub.add_argument("--out", required=True, metavar="DIR", help="folder for the answers")
+    how = "folder of a trace, or a table with its columns"
+    sub.add_argument("--in", "--trace", dest="source", required=True, metavar="DIR|TABLE", help=how)
+    sub.add_argument("--out", required=True, metavar="DIR|TABLE", help="folder or table for the answers")
     sub.add_argument(
         "--checkpoint", required=True, metavar="DIR", help="folder that fixes --buckets, --partitions, --keep-keys"
     )
@@ -70,10 +74,11 @@ def _stream(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--partitions", type=int, default=4, help="tasks per stage (default 4)")
     _keep_keys(sub)
     sub.add_argument("--files-per-batch", type=int, default=1000, help="most files to read per batch (default 1000)")
+    how = "most bytes to read per batch, instead of --files-per-batch"
+    sub.add_argument("--bytes-per-batch", type=int, metavar="BYTES", help=how)
     sub.add_argument("--files-out", type=int, default=1, help="most files to write per batch and part (default 1)")
-    sub.add_argument(
-        "--format", choices=("parquet", "delta"), default="parquet", help="format of the answers (default parquet)"
-    )
+    how = "format of the answers (default parquet, or what the catalog of a table makes)"
+    sub.add_argument("--format", choices=("parquet", "delta", "iceberg"), default="parquet", help=how)
     how = "shortest time between batches (default 0)"
     sub.add_argument("--trigger", dest="trigger_s", type=seconds, default=0.0, metavar="TIME", help=how)
     sub.add_argument("--allow-gaps", action="store_true", help="start also if a segment is missing")

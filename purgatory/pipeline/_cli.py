@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,8 @@ from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.journal.records.errors import JournalError
 from purgatory.journal.records.normal import Normal
 from purgatory.pipeline._arguments import parser
+from purgatory.pipeline._spark.errors import PlaceMissing, describe, is_sparks
+from purgatory.pipeline._spark.names import inside, is_folder, is_table
 
 if TYPE_CHECKING:
     import argparse
@@ -22,17 +24,24 @@ if TYPE_CHECKING:
     from purgatory.pipeline._tables.engine import Engine
 
 #: The extra that brings a missing package. `report` brings all others, and needs neither Spark nor Java.
-_EXTRAS = {"deltalake": "delta", "google": "spark", "pandas": "spark", "py4j": "spark", "pyspark": "spark"}
+_EXTRAS = {
+    "deltalake": "delta",
+    "pyiceberg": "iceberg",
+    "google": "spark",
+    "pandas": "spark",
+    "py4j": "spark",
+    "pyspark": "spark",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Return the exit status."""
     options = parser().parse_args(argv)
     try:
-        if "master" in options and (options.master or options.conf):
-            from purgatory.pipeline._spark.session import say
+        if "master" in options and (options.master or options.remote or options.conf):
+            from purgatory.pipeline._spark.session import configure
 
-            say(options.master, options.conf)
+            configure(options.master, options.remote, options.conf)
         status: int = globals()[f"_{options.command}"](options)
     except (JournalError, ValueError) as error:
         sys.stderr.write(f"purgatory pipeline: {error}\n")
@@ -43,40 +52,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"purgatory pipeline: {error}{'' if isinstance(error, MissingExtra) else remedy}\n")
         return 2
     except Exception as error:
-        if not type(error).__module__.startswith(("pyspark", "py4j")):
+        if not is_sparks(error):
             raise
-        sys.stderr.write(f"purgatory pipeline: Spark failed: {spark_says(error)}\n")
+        sys.stderr.write(f"purgatory pipeline: Spark failed: {describe(error)}\n")
         return 1
     except KeyboardInterrupt:
         return 130
     return status
 
 
-def spark_says(error: Exception) -> str:
-    """The cause in Spark's report of a failed job, as one line without stack traces."""
-    text = str(error).partition("=== Streaming Query ===")[0]  # the query's plan
-    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")]
-    lines = [line for line in lines if line != "Driver stacktrace:"]
-    causes = [line for line in lines if re.match(r"(Caused by: )?[\w.$]+(Exception|Error): ", line)]
-    told = causes[-1].removeprefix("Caused by: ") if causes else (lines or [type(error).__name__])[0]
-    segments = sorted(set(_SEGMENT.findall(str(error))))
-    if segments and not any(name in told for name in segments):
-        told = f"{', '.join(segments[:3])}: {told}"
-    return told if len(told) <= _LONGEST else f"{told[: _LONGEST - 1]}…"
-
-
-_LONGEST = 500
-_SEGMENT = re.compile(r"(?:journal|trace)-\d{20}-\d{20}\.parquet")
-
-
 def _report(options: argparse.Namespace) -> int:
-    from purgatory.pipeline._spark.outputs import fetched, placed
+    from purgatory.pipeline._spark.outputs import local_copy, output_folder
     from purgatory.pipeline.report import OF_AN_EARLIER, Wishes, report
 
     engine = _engine(options, options.journal, JOURNAL)
     with (
-        fetched(options.against, OF_AN_EARLIER, "report") as against,
-        placed(options.out, "report") as folder,
+        local_copy(options.against, OF_AN_EARLIER, "report") as against,
+        output_folder(options.out, "report") as folder,
     ):
         given = {name: getattr(options, name) for name in ("window_s", "title", "allow_gaps", "quiet")}
         wishes = Wishes(**given, normal=Normal.of(options), against=against)
@@ -96,7 +88,9 @@ def _engine(options: argparse.Namespace, folders: Sequence[str], schema: Schema)
 
 
 def _page_of(out: str) -> str:
-    return f"{out.rstrip('/')}/index.html" if "://" in out else str(Path(out, "index.html").resolve())
+    if is_folder(out):
+        return str(Path(out, "index.html").resolve())
+    return inside(out, "files" if is_table(out) else "index.html")
 
 
 def _stream(options: argparse.Namespace) -> int:
@@ -104,18 +98,18 @@ def _stream(options: argparse.Namespace) -> int:
 
     from purgatory.pipeline import stream
     from purgatory.pipeline._rows.completeness import check_streamable
-    from purgatory.pipeline._spark import places
     from purgatory.pipeline._spark.session import session
 
     settings = stream.StreamSettings(**{name: getattr(options, name) for name in fields_dict(stream.StreamSettings)})
-    if "://" not in options.source:
+    if is_folder(options.source):
         check_streamable(Path(options.source), allow_gaps=options.allow_gaps)
     spark = session("stream")
     tell = None if options.quiet else lambda progress: sys.stderr.write(f"{progress}\n")
     counts = stream.run(spark, options.source, options.out, options.checkpoint, settings, tell=tell)
     _print(f"{counts['rows']:,} rows in {counts['batches']} batches and {counts['seconds']:.1f} s")
-    if any(places.exists(spark, f"{options.out}/{log}") for log in places.LOGS.values()):
-        for row in stream.answers(spark, options.out).groupBy("part", "outcome").count().orderBy("part").collect():
+    with suppress(PlaceMissing):
+        rows = stream.answers(spark, options.out, options.format)
+        for row in rows.groupBy("part", "outcome").count().orderBy("part").collect():
             _print(f"{row['part']:<10} {row['outcome'] or '':<10} {row['count']:>12,}")
     return 0
 
@@ -123,12 +117,13 @@ def _stream(options: argparse.Namespace) -> int:
 def _compact(options: argparse.Namespace) -> int:
     from datetime import timedelta
 
-    from purgatory.pipeline._spark import delta
+    from purgatory.pipeline._spark.delta import DeltaSink
 
-    if not delta.is_table(options.answers):
+    sink = DeltaSink(options.answers)
+    if not sink.exists():
         message = f"--answers must be a Delta table, got {options.answers!r}: run the stream with --format delta"
         raise ValueError(message)
-    _print(str(delta.compact(options.answers, retention=timedelta(seconds=options.retention))))
+    _print(str(sink.compact(retention=timedelta(seconds=options.retention))))
     return 0
 
 
@@ -139,9 +134,9 @@ def _monitor(options: argparse.Namespace) -> int:
     if options.out and not options.checkpoint:
         raise ValueError("--out needs --checkpoint: it is what makes the output exact after a restart")
     if options.stream:
-        from purgatory.pipeline._state.checkpoint_state import standing
+        from purgatory.pipeline._state.checkpoint_state import read_status
 
-        _print(str(standing(session("monitor"), options.stream)))
+        _print(str(read_status(session("monitor"), options.stream)))
         return 0
     names = ("journal", "out", "checkpoint", "window_s", "delay_s", "once", "allow_gaps")
     monitor.start(session("monitor"), **{name: getattr(options, name) for name in names}).awaitTermination()
@@ -151,17 +146,12 @@ def _monitor(options: argparse.Namespace) -> int:
 def _replay(options: argparse.Namespace) -> int:
     from contextlib import nullcontext
 
-    from purgatory.pipeline._spark.outputs import placed
+    from purgatory.pipeline._spark.outputs import output_folder
     from purgatory.pipeline.replay import replay
 
     engine = _engine(options, [options.trace], TRACE)
     keep_us = None if options.keep_ms is None else options.keep_ms * 1000
-    if engine.name == "spark":
-        from purgatory.pipeline._spark import places
-        from purgatory.pipeline._spark.session import session
-
-        places.writable(session("replay"), options.out)
-    with nullcontext(options.out) if engine.name == "spark" else placed(options.out, "replay") as out:
+    with nullcontext(options.out) if engine.name == "spark" else output_folder(options.out, "replay") as out:
         found = replay(engine, str(out), keep_us=keep_us, allow_gaps=options.allow_gaps)
     for line in found.missing:
         _print(f"not read: {line}")
@@ -173,14 +163,14 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _whatif(options: argparse.Namespace) -> int:
-    from purgatory.pipeline._spark.outputs import placed
+    from purgatory.pipeline._spark.outputs import output_folder
     from purgatory.pipeline._summaries.choices import Grid
     from purgatory.pipeline.whatif import whatif
 
     grid = Grid() if options.grid is None else Grid.read(options.grid)
     normal = Normal.of(options)
     place, schema = (options.journal, JOURNAL) if options.trace is None else (options.trace, TRACE)
-    with placed(options.out, "whatif") as folder:
+    with output_folder(options.out, "whatif") as folder:
         path = whatif(_engine(options, [place], schema), folder, grid, allow_gaps=options.allow_gaps, normal=normal)
         chosen = json.loads((path.parent / "choice.json").read_text(encoding="utf-8"))
     for each in chosen:

@@ -8,6 +8,8 @@ from purgatory.journal.records import OUTCOMES
 from purgatory.journal.records.normal import CANCELLED, EXPIRED
 from purgatory.pipeline._rows.validity import ANSWERED, JOURNAL_PROBLEM
 from purgatory.pipeline._spark import places
+from purgatory.pipeline._spark.names import is_table
+from purgatory.pipeline._spark.session import is_connect
 from purgatory.pipeline.source import PurgatoryDataSource
 
 if TYPE_CHECKING:
@@ -57,9 +59,12 @@ def start(
 
     Raises:
         OutputTaken: the output belongs to another checkpoint.
+        ValueError: there is no output, through Spark Connect.
     """
+    if out is None and is_connect(spark):
+        raise ValueError("--out must be given through Spark Connect: Spark's console is on the server")
     if out is not None:
-        places.check_output(spark, out, "parquet", f"{checkpoint}/metadata")
+        places.check_output(spark, out, "parquet", str(checkpoint))
     spark.dataSource.register(PurgatoryDataSource)
     where = "url" if journal.startswith(("http://", "https://")) else "path"
     source = spark.readStream.format("purgatory").option(where, journal).option("allowGaps", str(allow_gaps)).load()
@@ -69,6 +74,7 @@ def start(
     if out is None:
         writer = writer.outputMode("update").format("console").option("truncate", "false")
     else:
-        writer = writer.outputMode("append").format("parquet").option("path", out)
+        writer = writer.outputMode("append").format("parquet")
     trigger = {"availableNow": True} if once else {"processingTime": "2 seconds"}
-    return writer.trigger(**trigger).start()
+    writer = writer.trigger(**trigger)
+    return writer.toTable(out) if out is not None and is_table(out) else writer.start(out)

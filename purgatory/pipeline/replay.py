@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from purgatory.pipeline._spark.names import inside
 from purgatory.pipeline._tables import answers
 from purgatory.pipeline._tables.table import Table
 
@@ -48,7 +49,7 @@ def replay(engine: Engine, out: str, *, keep_us: int | None, allow_gaps: bool = 
         unread = engine.open(allow_gaps=allow_gaps)
         answers.prepare(engine, keep_us)
         for name in ("answers", "malformed"):
-            engine.save(name, f"{out}/{name}")
+            engine.save(name, inside(out, name))
         outcomes = engine.query(Table("select outcome, count(*) from answers group by all", "outcome:text n"))
         malformed = engine.query(Table("select count(*) from malformed", "n"))["n"][0].as_py()
         counts = {row["outcome"]: row["n"] for row in outcomes.sort_by("outcome").to_pylist()}

@@ -132,6 +132,23 @@ def report(engine: Engine, out: str | Path, wishes: Wishes | None = None) -> Pat
     return path
 
 
+def report_on(
+    journals: str | Path | Sequence[str | Path], out: str | Path, *, engine: str = "auto", **options: Any
+) -> Path:
+    """Report on journals, from a notebook or a program. Return the page's path.
+
+    Args:
+        journals: folders of journals or of a fleet's journals, or places that only Spark reads.
+        out: the folder to write to.
+        engine: `local`, `spark` (in the session that is active, if there is one), or `auto`.
+        options: the fields of `Wishes`.
+    """
+    from purgatory.pipeline._tables.engine import engine_for
+
+    places = [journals] if isinstance(journals, str | Path) else journals
+    return report(engine_for(list(map(str, places)), engine), out, Wishes(**{"quiet": True, **options}))
+
+
 def _made(engine: Engine, widths: relations.Widths, *, malformed: bool) -> dict[str, pa.Table]:
     """Every table, by name. The advice follows from the counts of waits."""
     found = queries.tables(engine, widths, malformed=malformed)

@@ -1,7 +1,7 @@
 """`purgatory pipeline stream`: the purgatory as one streaming query, exactly once.
 
     trace rows -> malformed rows set apart -> one row per key, packed by bucket -> stage 1, by bucket of the key
-    -> stage 2, by bucket of the operation -> Parquet or Delta
+    -> stage 2, by bucket of the operation -> Parquet, Delta, Iceberg or a table of Spark's catalog
 
 It uses event time, Append mode and two chained stateful stages. The output is one table, partitioned by `part`: `done`
 (every operation once), `late` and `malformed` (rows set aside, with the reason). Read it through `answers`, which
@@ -14,36 +14,39 @@ reports them.
 A batch has a fixed cost of about a second, plus the cost of its rows. So the query is for more operations than one
 machine holds, not for answers within milliseconds. Use the embedded purgatory for those.
 
-`answers_of` connects other sources and sinks (Kafka, Delta, Iceberg): it turns any streaming DataFrame with a trace's
-columns into answers. `settled` sets the session while such a query is started::
+`answers_of` connects other sources and sinks: it turns any streaming DataFrame with a trace's columns into answers. It
+asks Spark nothing, so it may stand inside a declarative pipeline. `apply_settings` sets the session while such a query
+is started::
 
-    with settled(spark, settings):
+    with apply_settings(spark, settings):
         query = answers_of(rows, settings).writeStream.outputMode("append")....start()
 
-Buckets, partitions and `keep_ms` must not change while a checkpoint exists. `start` writes them into the checkpoint and
-checks them at each restart. Code that starts a query by itself calls `keep` first.
+Buckets, partitions and `keep_ms` must not change while a checkpoint exists. The state has them, and a stage that finds
+others in it fails. `check_checkpoint` finds out before the start.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from purgatory.journal.records import KEEP_KEYS_MS, TRACE
 from purgatory.pipeline._rows.load import spark_schema
 from purgatory.pipeline._rows.validity import TRACE_PROBLEM
 from purgatory.pipeline._spark import places
+from purgatory.pipeline._spark.errors import PlaceMissing, reporting
+from purgatory.pipeline._spark.names import for_spark, is_table
 from purgatory.pipeline._spark.session import ROCKSDB, STREAMING, STRICT, importable
-from purgatory.pipeline._state.checkpoint_state import standing
+from purgatory.pipeline._spark.sinks import BatchWriter, sink_of
+from purgatory.pipeline._state.checkpoint_state import check_settings, read_status
+from purgatory.pipeline._state.fixed import Fixed
 from purgatory.pipeline._state.processors import ANSWER, BETWEEN, PARKED, KeyStage, OperationStage
-from purgatory.pipeline._state.state_machines import SEMANTICS
 from purgatory.pipeline._state.wire import PACKED, packing
 
 if TYPE_CHECKING:
@@ -52,13 +55,11 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+#: The name under which a query's progress (``observedMetrics``) has the counts of a batch: ``answered``, ``late``,
+#: ``malformed``, and by how many more or fewer are ``parked``.
 METRICS: Final = "purgatory"
-"""Under which name a query's progress (`observedMetrics`) has the batch's `answered`, `late`, `malformed`, and by how
-many more or fewer are `parked`."""
 
-_KEPT: Final = "purgatory.json"
-
-
+FORMATS: Final = ("parquet", "delta", "iceberg")
 _at_least_one: Final = attrs.validators.ge(1)
 
 
@@ -74,44 +75,26 @@ class StreamSettings:
     partitions: int = attrs.field(default=4, validator=_at_least_one)  # tasks of each stage
     keep_ms: int | None = KEEP_KEYS_MS  # how long a key keeps its level after a row has named it; None for ever
     files_per_batch: int = attrs.field(default=1_000, validator=_at_least_one)
+    bytes_per_batch: int | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least_one))
     files_out: int = attrs.field(default=1, validator=_at_least_one)  # most files per batch and part
     trigger_s: float = 0.0  # minimum interval between the starts of batches
-    format: str = attrs.field(default="parquet", validator=attrs.validators.in_(places.LOGS))  # of the answers
+    format: str = attrs.field(default="parquet", validator=attrs.validators.in_(FORMATS))  # of the answers
     once: bool = False
 
     @property
-    def keep_us(self) -> int | None:
-        """`keep_ms` in microseconds."""
-        return None if self.keep_ms is None else self.keep_ms * 1000
+    def fixed(self) -> Fixed:
+        """What the state of a query fixes."""
+        return Fixed(self.buckets, None if self.keep_ms is None else self.keep_ms * 1000)
 
 
-class CheckpointDiffers(ValueError):
-    """A checkpoint that these settings or this version cannot continue."""
-
-
-def keep(spark: SparkSession, checkpoint: str, settings: StreamSettings) -> None:
-    """Write the settings into a new checkpoint, or compare them with those of an existing one.
+def check_checkpoint(spark: SparkSession, checkpoint: str, settings: StreamSettings) -> None:
+    """Compare the settings with those of the state in a checkpoint, if there is one.
 
     Raises:
-        CheckpointDiffers: it was started with other settings.
-        PlaceUnusable: it cannot be written.
+        CheckpointDiffers: it was started with other settings, or by another version.
+        PlaceUnusable: it cannot be read.
     """
-    places.writable(spark, checkpoint)
-    place = f"{checkpoint}/{_KEPT}"
-    wanted: dict[str, int | None] = {"semantics": SEMANTICS, "buckets": settings.buckets}
-    wanted |= {"partitions": settings.partitions, "keep_ms": settings.keep_ms}
-    text = places.read(spark, place)
-    if text is None:
-        if places.exists(spark, f"{checkpoint}/offsets"):
-            message = f"{checkpoint} has no file {_KEPT} with its settings: use a new checkpoint and a new output"
-            raise CheckpointDiffers(message)
-        places.write(spark, place, json.dumps(wanted))
-        return
-    found = json.loads(text)
-    if differ := [name for name in wanted if found.get(name) != wanted[name]]:
-        said = ", ".join(f"{name} {found.get(name)}, not {wanted[name]}" for name in differ)
-        message = f"{checkpoint} was started with {said}: use these settings, or a new checkpoint and a new output"
-        raise CheckpointDiffers(message)
+    check_settings(spark, checkpoint, settings.fixed, min(settings.partitions, settings.buckets))
 
 
 _COUNTED: Final = {"done": "answered", "late": "late", "malformed": "malformed"}
@@ -124,10 +107,9 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
         rows: from whatever source, with a trace's columns (`spark_schema(TRACE)`); `seq` may be null: it is only shown.
         settings: of which buckets, partitions and `keep_ms` must not change while the query's checkpoint lives.
     """
-    if "normal_ends" not in rows.columns:  # of a trace that another program writes
-        rows = rows.withColumn("normal_ends", F.lit(None).cast("string"))
     timed = (
-        rows.withColumn("purgatory", F.coalesce("purgatory", F.lit("")))  # the one without a name
+        rows.to(spark_schema(TRACE))  # a column that another program's trace lacks is null
+        .withColumn("purgatory", F.coalesce("purgatory", F.lit("")))  # the one without a name
         .withColumn("reason", F.expr(TRACE_PROBLEM))
         # A malformed row must not move time: one dated far ahead would make every other row late.
         .withColumn("time", F.when(F.col("reason").isNull(), F.col("ts")))
@@ -140,19 +122,23 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
         *("seq", "kind", "purgatory", "operation", "keys", "delay_ms", "levels", "reason", "normal_ends"),
         F.unix_micros("ts").alias("us"),
         F.when(F.col("reason").isNotNull(), detail).alias("detail"),
-    ).mapInArrow(packing(settings.buckets), PACKED)
+    ).mapInArrow(packing(settings.buckets), _struct(PACKED))
     between = packed.groupBy("bucket").transformWithStateInPandas(
-        statefulProcessor=KeyStage(settings.buckets, settings.keep_us),
-        outputStructType=BETWEEN,
+        statefulProcessor=KeyStage(settings.fixed),
+        outputStructType=_struct(BETWEEN),
         outputMode="Append",
         timeMode="EventTime",
         eventTimeColumnName="at",
     )
-    answered = between.groupBy("bucket").transformWithStateInPandas(
-        statefulProcessor=OperationStage(),
-        outputStructType=ANSWER,
-        outputMode="Append",
-        timeMode="EventTime",
+    answered = (
+        between.to(_struct(BETWEEN))
+        .groupBy("bucket")
+        .transformWithStateInPandas(
+            statefulProcessor=OperationStage(settings.fixed),
+            outputStructType=_struct(ANSWER),
+            outputMode="Append",
+            timeMode="EventTime",
+        )
     )
     counts = [F.count_if(F.col("part") == part).alias(name) for part, name in _COUNTED.items()]
     parked = F.sum(F.when(F.col("part") == PARKED, F.col("created_us")).otherwise(0)).alias("parked")
@@ -164,14 +150,18 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
     )
 
 
-@contextmanager
-def settled(spark: SparkSession, settings: StreamSettings) -> Iterator[None]:
-    """Set what a query needs while it is started. The query keeps it, and the session is restored.
+def _struct(columns: str) -> StructType:
+    """Columns as Spark's type. A text in its place would be parsed by the server, which a pipeline forbids."""
+    struct = StructType()
+    for column in columns.split(", "):
+        name, kind = column.split()
+        struct = struct.add(name, kind)
+    return struct
 
-    Raises:
-        NoConnect: the session is one of Spark Connect.
-    """
-    places.classic(spark, "stream")
+
+@contextmanager
+def apply_settings(spark: SparkSession, settings: StreamSettings) -> Iterator[None]:
+    """Set what a query needs while it is started. The query keeps it, and the session is restored."""
     importable(spark)
     wanted = {"spark.sql.shuffle.partitions": str(min(settings.partitions, settings.buckets))}
     if spark.conf.get("spark.sql.streaming.stateStore.providerClass") != ROCKSDB:
@@ -190,27 +180,30 @@ def settled(spark: SparkSession, settings: StreamSettings) -> Iterator[None]:
 
 
 def start(spark: SparkSession, source: str, out: str, checkpoint: str, settings: StreamSettings) -> StreamingQuery:
-    """Start the query over a folder of sealed trace files.
+    """Start the query over a folder of sealed trace files, or over a table with a trace's columns.
 
     Raises:
         CheckpointDiffers: the checkpoint was started with other settings.
-        NoConnect: the session is one of Spark Connect.
         OutputTaken: the output belongs to another checkpoint, or is of the other format.
         PlaceMissing: there is no such source.
-        PlaceUnusable: output or checkpoint cannot be written.
+        PlaceUnusable: output or checkpoint cannot be read.
     """
-    places.classic(spark, "stream")
-    places.readable(spark, source)
-    places.writable(spark, out)
-    places.check_output(spark, out, settings.format, f"{checkpoint}/{_KEPT}")
-    keep(spark, checkpoint, settings)
-    rows = (
-        spark.readStream.schema(spark_schema(TRACE))
-        .option("maxFilesPerTrigger", settings.files_per_batch)
-        .option("pathGlobFilter", "trace-*.parquet")
-        .options(**STRICT)
-        .parquet(source)
-    )
+    source = for_spark(source)
+    if not places.exists(spark, source):
+        raise PlaceMissing(source)
+    if settings.format == "iceberg" and not is_table(out):
+        raise ValueError(f"--out must be catalog.schema.table with --format iceberg, got {out!r}")
+    places.check_output(spark, out, settings.format, checkpoint)
+    check_checkpoint(spark, checkpoint, settings)
+    most = ("maxFilesPerTrigger", settings.files_per_batch)
+    if settings.bytes_per_batch is not None:
+        most = ("maxBytesPerTrigger", settings.bytes_per_batch)
+    reader = spark.readStream.option(*most)
+    if is_table(source):
+        rows = reader.table(source)
+    else:
+        reader = reader.schema(spark_schema(TRACE)).option("pathGlobFilter", "trace-*.parquet").options(**STRICT)
+        rows = reader.parquet(source)
     writer = (
         # As many files as are wanted, not one for each task of the last stage.
         answers_of(rows, settings)
@@ -219,25 +212,33 @@ def start(spark: SparkSession, source: str, out: str, checkpoint: str, settings:
         .outputMode("append")
         .option("checkpointLocation", checkpoint)
     )
-    if settings.format == "delta":
-        from purgatory.pipeline._spark import delta
-
-        writer = writer.foreachBatch(partial(delta.append, out, checkpoint))
-    else:
-        writer = writer.format("parquet").partitionBy("part").option("path", out)
     every = f"{round(settings.trigger_s * 1000)} milliseconds"
     writer = writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime=every)
-    with settled(spark, settings):
-        return writer.start()
+    with apply_settings(spark, settings):
+        if settings.format != "parquet":
+            return writer.foreachBatch(BatchWriter(sink_of(settings.format, out), checkpoint)).start()
+        writer = writer.partitionBy("part")
+        return writer.toTable(out) if is_table(out) else writer.format("parquet").start(out)
 
 
-def answers(spark: SparkSession, out: str) -> DataFrame:
-    """The answers of a stream so far: by the log of Spark's sink, or by the log of the Delta table."""
-    if not places.exists(spark, f"{out}/_delta_log"):
-        return spark.read.parquet(out)
-    from purgatory.pipeline._spark import delta
+def answers(spark: SparkSession, out: str, form: str = "parquet") -> DataFrame:
+    """The answers of a stream so far: by the log of Spark's sink, or by the table's own log.
 
-    return delta.read(spark, out)
+    Args:
+        spark: the session.
+        out: the output of the stream.
+        form: its format. A Delta table is recognized in any case.
+
+    Raises:
+        PlaceMissing: nothing has been written.
+        PlaceUnusable: this session cannot read there.
+    """
+    with reporting(out):
+        if form == "iceberg" or (not is_table(out) and places.exists(spark, f"{out}/_delta_log")):
+            return sink_of(form if form == "iceberg" else "delta", out).read(spark)
+        rows = spark.table(out) if is_table(out) else spark.read.parquet(out)
+        _ = rows.schema  # looks now
+    return rows
 
 
 @attrs.frozen
@@ -258,14 +259,17 @@ class Progress:
     def of(cls, progress: Any, parked: int) -> Progress:
         """From Spark's report of a batch, and the number of operations that were parked before it."""
         row = progress["observedMetrics"].get(METRICS)
-        counts = {name: 0 if row is None else row[name] or 0 for name in (*_COUNTED.values(), "parked")}
+        row = {} if row is None else row.asDict()
+        if "schema" in row:  # through Spark Connect
+            row = dict(zip((field["name"] for field in row["schema"]["fields"]), row["values"], strict=True))
+        counts = {name: row.get(name) or 0 for name in (*_COUNTED.values(), "parked")}
         parked += counts.pop("parked")
         state = sum(part["customMetrics"].get("rocksdbSstFileSize", 0) for part in progress["stateOperators"])
         took = progress["durationMs"].get("triggerExecution", 0) / 1000
         watermark = datetime.fromisoformat(progress.get("eventTime", {}).get("watermark", "1970-01-01T00:00:00Z"))
         return cls(
             progress["batchId"],
-            progress["numInputRows"],
+            sum(source["numInputRows"] for source in progress["sources"]),
             **counts,
             parked=parked,
             state_bytes=state,
@@ -304,19 +308,21 @@ def run(
         tell: called with each batch's progress.
     """
     started = time.monotonic()
-    places.classic(spark, "stream")
-    before = standing(spark, checkpoint).parked if places.exists(spark, f"{checkpoint}/{_KEPT}") else 0
+    before = read_status(spark, checkpoint).parked if places.exists(spark, f"{checkpoint}/metadata") else 0
     query = start(spark, source, out, checkpoint, settings)
     rows, batches, parked, last = 0, 0, before, -1
     going = True
-    while going:
-        going = not query.awaitTermination(1)
-        for progress in query.recentProgress:
-            if progress["batchId"] <= last or "addBatch" not in progress["durationMs"]:
-                continue  # reported already, or a report that there is nothing to do
-            last = progress["batchId"]
-            found = Progress.of(progress, parked)
-            rows, batches, parked = rows + found.rows, batches + 1, found.parked
-            if tell is not None:
-                tell(found)
+    try:
+        while going:
+            going = not query.awaitTermination(1)
+            for progress in query.recentProgress:
+                if progress["batchId"] <= last or "addBatch" not in progress["durationMs"]:
+                    continue  # reported already, or a report that there is nothing to do
+                last = progress["batchId"]
+                each = Progress.of(progress, parked)
+                rows, batches, parked = rows + each.rows, batches + 1, each.parked
+                if tell is not None:
+                    tell(each)
+    finally:
+        query.stop()  # a server would go on with it
     return {"rows": rows, "batches": batches, "seconds": time.monotonic() - started}

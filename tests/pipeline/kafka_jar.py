@@ -64,8 +64,8 @@ def rows_of(spark, broker, **options):
 
 def answer(spark, broker, checkpoint, trigger, **options):
     settings = stream.StreamSettings(buckets=4, partitions=2, delay_ms=1_000)
-    stream.keep(spark, checkpoint, settings)
-    with stream.settled(spark, settings):
+    stream.check_checkpoint(spark, checkpoint, settings)
+    with stream.apply_settings(spark, settings):
         answers = stream.answers_of(rows_of(spark, broker, **options), settings)
         sent = answers.select(F.col("operation").alias("key"), F.to_json(F.struct("*")).alias("value"))
         return (

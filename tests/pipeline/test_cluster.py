@@ -205,8 +205,8 @@ def test_defaults_and_settings_are_honoured(tmp_path):
         f"spark.driver.extraJavaOptions {QUICK}\n"
     )
     program = (
-        "import json; from purgatory.pipeline._spark.session import say, session;"
-        "say('local[1]', ['spark.sql.session.timeZone=Asia/Seoul', 'spark.ui.enabled=false']);"
+        "import json; from purgatory.pipeline._spark.session import configure, session;"
+        "configure('local[1]', None, ['spark.sql.session.timeZone=Asia/Seoul', 'spark.ui.enabled=false']);"
         "c = session('honest').sparkContext.getConf();"
         "names = ('master', 'app.name', 'sql.shuffle.partitions', 'sql.session.timeZone');"
         "names += ('driver.memory', 'log.level', 'ui.showConsoleProgress');"

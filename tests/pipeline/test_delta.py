@@ -11,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from purgatory.pipeline import stream
 from purgatory.pipeline._cli import main
-from purgatory.pipeline._spark import delta
+from purgatory.pipeline._spark.delta import DeltaSink
 from tests.support import workloads
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
@@ -78,7 +78,7 @@ def test_compaction_keeps_every_row(spark, places, capsys):
     assert after < before
     assert rows == answered(spark, places[1])
 
-    assert before <= delta.compact(places[1], retention=timedelta(0)).deleted
+    assert before <= DeltaSink(places[1]).compact(retention=timedelta(0)).deleted
     assert rows == answered(spark, places[1])
 
 
@@ -86,8 +86,8 @@ def test_a_retention_of_minutes_deletes_nothing_sooner(tmp_path):
     """Delta counts in hours. Half an hour is rounded up: readers of an older version still need its files."""
     for _ in range(3):
         write_deltalake(tmp_path, pa.table({"part": ["done"], "operation": ["op"]}), mode="append")
-    assert 0 == delta.compact(str(tmp_path), retention=timedelta(minutes=30)).deleted
-    assert 3 == delta.compact(str(tmp_path), retention=timedelta(0)).deleted
+    assert 0 == DeltaSink(str(tmp_path)).compact(retention=timedelta(minutes=30)).deleted
+    assert 3 == DeltaSink(str(tmp_path)).compact(retention=timedelta(0)).deleted
 
 
 def test_compaction_of_a_folder_that_is_no_table_is_refused(tmp_path, capsys):
@@ -114,5 +114,5 @@ def test_stream_is_named_by_its_checkpoint(spark, places):
     stream.run(spark, *places, SETTINGS)
     stream_id = json.loads(Path(places[2], "metadata").read_text(encoding="utf-8"))["id"]
 
-    assert delta.transaction_version(places[1], stream_id) is not None
-    assert delta.transaction_version(places[1], "another") is None
+    assert DeltaSink(places[1]).last_batch(stream_id) is not None
+    assert DeltaSink(places[1]).last_batch("another") is None

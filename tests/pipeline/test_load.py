@@ -7,7 +7,7 @@ import pytest
 
 from purgatory.journal.records import TRACE
 from purgatory.journal.records.parquet import arrow_schema
-from purgatory.pipeline._rows.load import spark_schema
+from purgatory.pipeline._rows.load import load, spark_schema
 from purgatory.pipeline._rows.validity import TRACE_PROBLEM
 from purgatory.pipeline._tables.table import Table, schema
 from tests.support import workloads
@@ -83,3 +83,11 @@ def test_the_local_engine_gives_the_same_reasons(tmp_path):
     found = engine.query(Table(f"select {TRACE_PROBLEM} from source order by seq", schema("reason:text")))
     engine.close()
     assert [reason for _, reason in CASES] == found["reason"].to_pylist()
+
+
+def test_local_folder_is_read_whatever_the_default_file_system_is(spark, request, tmp_path):
+    """On a cluster, a path without a scheme would be one of HDFS."""
+    spark.conf.set("fs.defaultFS", "hdfs://127.0.0.1:1")
+    request.addfinalizer(lambda: spark.conf.unset("fs.defaultFS"))
+    workloads.write(tmp_path / "trace", pa.Table.from_pylist([row(), row(seq=1)], arrow_schema(TRACE)), TRACE, files=1)
+    assert 2 == load(spark, str(tmp_path / "trace"), TRACE).count()

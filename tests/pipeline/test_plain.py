@@ -12,11 +12,14 @@ from purgatory import DelayedOperationPurgatory
 from purgatory.journal.records import JOURNAL, KEEP_KEYS_MS
 from purgatory.journal.records.instants import seconds
 from purgatory.pipeline._arguments import parser
-from purgatory.pipeline._cli import main, spark_says
-from purgatory.pipeline._spark.session import WrongSetting, say
+from purgatory.pipeline._cli import main
+from purgatory.pipeline._spark.errors import describe
+from purgatory.pipeline._spark.names import for_spark, inside, is_address, is_folder, is_table
+from purgatory.pipeline._spark.session import WrongSetting, configure
 from purgatory.pipeline._summaries.choices import Grid, WrongGrid, choose
 from purgatory.pipeline._summaries.idle import NEVER, forgetting
 from purgatory.pipeline._tables.local import Local
+from purgatory.pipeline.report import report_on
 from purgatory.pipeline.stream import StreamSettings
 from tests.support import Waiting, workloads
 from timer import MockTimer
@@ -153,9 +156,9 @@ GONE = "java.io.FileNotFoundException: File x/trace-00000000000000000000-0000000
         ("", "RuntimeError"),
     ],
 )
-def test_of_what_spark_says_the_cause_is_told(text, expected):
+def test_cause_of_spark_s_report_is_one_line(text, expected):
     """One line of it: the cause's own, or the first. Never a plan's or a stack's."""
-    assert expected == spark_says(RuntimeError(text))
+    assert expected == describe(RuntimeError(text))
 
 
 @pytest.mark.parametrize(("given", "keep"), [([], KEEP_KEYS_MS), (["forever"], None), (["90m"], 5_400_000)])
@@ -189,7 +192,7 @@ def test_settings_for_spark_are_handed_to_it(monkeypatch):
     """A master and settings go before what the environment says of a session's start, quoted as they must be."""
     monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "--verbose pyspark-shell")
-    say("spark://host:7077", ["spark.driver.extraJavaOptions=-Da=b -Dc"])
+    configure("spark://host:7077", None, ["spark.driver.extraJavaOptions=-Da=b -Dc"])
     expected = "--master spark://host:7077 --conf 'spark.driver.extraJavaOptions=-Da=b -Dc' --verbose pyspark-shell"
     assert expected == os.environ["PYSPARK_SUBMIT_ARGS"]
 
@@ -198,15 +201,15 @@ def test_settings_for_spark_are_handed_to_it(monkeypatch):
 def test_what_is_no_setting_is_refused(setting):
     """A setting has a name of Spark's and a value."""
     with pytest.raises(WrongSetting, match="write --conf spark.NAME=VALUE"):
-        say(None, [setting])
+        configure(None, None, [setting])
 
 
 def test_settings_come_too_late_under_spark_submit(monkeypatch):
     """Where spark-submit has started the JVM, it is to be given them."""
     monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
-    say(None, [])
+    configure(None, None, [])
     with pytest.raises(WrongSetting, match="started by spark-submit"):
-        say("local[2]", [])
+        configure("local[2]", None, [])
 
 
 @pytest.mark.parametrize("change", [{"buckets": 3}, {"partitions": 0}, {"files_out": 0}, {"files_per_batch": 0}])
@@ -235,3 +238,51 @@ def test_what_an_earlier_report_set_aside_is_no_part_of_the_next(tmp_path):
         workloads.write(tmp_path / name, rows, JOURNAL, files=1)
         assert 0 == main(["report", "--journal", str(tmp_path / name), "--out", str(tmp_path / "out"), "--quiet"])
         assert (name == "before") == (tmp_path / "out" / "tables" / "quarantine").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ("s3a://bucket/x", is_address),
+        ("dbfs:/x", is_address),
+        ("file:/tmp/x", is_address),
+        ("main.ops.answers", is_table),
+        ("./main.ops.answers", is_folder),
+        ("var/a.b.c", is_folder),
+        ("a.b", is_folder),
+        ("12:30", is_folder),
+        ("/tmp/a:b/c", is_folder),
+    ],
+)
+def test_place_is_an_address_a_table_or_a_folder(place, kind):
+    """Each name is of one of the three kinds."""
+    assert [kind] == [each for each in (is_address, is_table, is_folder) if each(place)]
+
+
+def test_name_inside_a_place():
+    """A folder is below a folder. A table is beside a table."""
+    assert ("out/x", "s3a://b/out/x") == (inside("out", "x"), inside("s3a://b/out/", "x"))
+    assert inside("main.ops.report", "x") == "main.ops.report_x"
+
+
+def test_folder_of_this_machine_is_named_by_its_address(tmp_path, monkeypatch):
+    """Spark would look for a plain path in its default file system. What is not here is left to Spark."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a b").mkdir()
+    assert f"file://{tmp_path}/a b" == for_spark("a b")
+    assert ("nowhere", "main.ops.x", "hdfs://x/y") == tuple(map(for_spark, ("nowhere", "main.ops.x", "hdfs://x/y")))
+
+
+def test_missing_package_on_a_server_is_named():
+    """The line says what to install, and where."""
+    error = RuntimeError("PythonException: ...\n  File x\nModuleNotFoundError: No module named 'purgatory'\n")
+    expected = "install 'delayed-operation-purgatory[spark]' in the Python of its workers"
+    assert expected in describe(error)
+
+
+def test_report_is_a_call(tmp_path):
+    """A program gets the page's path."""
+    workloads.write(tmp_path / "journal", workloads.journal(50, seconds=60), JOURNAL, files=1)
+    page = report_on(tmp_path / "journal", tmp_path / "out", title="A heading")
+    assert tmp_path / "out" / "index.html" == page
+    assert "A heading" in page.read_text(encoding="utf-8")

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from purgatory.pipeline._state import wire
+from purgatory.pipeline._state.fixed import Fixed
 from purgatory.pipeline._state.processors import KeyStage, OperationStage
 from purgatory.pipeline._state.state_machines import OperationCore
 from purgatory.pipeline._state.wire import hand, handed, home, packing, parted, unpack
@@ -111,7 +112,7 @@ def test_operations_of_many_keys_are_packed_a_few_at_a_time(raw, packed, monkeyp
 
 def test_nothing_is_decided_before_the_watermark(stage, raw, packed, said, mark):
     """Rows wait for the watermark, then come out in the order of their own instants."""
-    tester, _ = stage(KeyStage(1))
+    tester, _ = stage(KeyStage(Fixed(1)))
     watch = raw("operation", 5_000, ["k"], [3], operation="op", delay_ms=4)
     assert ([], [], []) == said(tester.testInPandas(0, packed(watch, raw("event", 6_000, ["k"], [3]))[["rows"]]))
     opened = ("p\0op", 1, 5_000, 9_000, mark(watch), 7)
@@ -120,7 +121,7 @@ def test_nothing_is_decided_before_the_watermark(stage, raw, packed, said, mark)
 
 def test_a_late_row_is_set_aside_and_says_so(stage, raw, packed, said):
     """A row at or before the watermark comes out as late and in full, once however many keys it has."""
-    tester, _ = stage(KeyStage(1))
+    tester, _ = stage(KeyStage(Fixed(1)))
     tester.setWatermark(10)
     late = raw("operation", 9_000, ["a", "b"], [3, 4], operation="op", delay_ms=90)
     ((*what, detail),) = said(tester.testInPandas(0, packed(late)[["rows"]]))[2]
@@ -133,7 +134,7 @@ def test_a_late_row_is_set_aside_and_says_so(stage, raw, packed, said):
 
 def test_a_malformed_row_passes_with_its_reason_however_old_it_seems(stage, raw, packed, said):
     """An impossible row is never judged by its instant, nor divided."""
-    tester, _ = stage(KeyStage(1))
+    tester, _ = stage(KeyStage(Fixed(1)))
     tester.setWatermark(10)
     bad = raw("wish", None, None, [None], reason="no keys", detail="{}")
     assert [("malformed", None, None, 0, "no keys", "{}")] == said(tester.testInPandas(0, packed(bad)[["rows"]]))[2]
@@ -141,7 +142,7 @@ def test_a_malformed_row_passes_with_its_reason_however_old_it_seems(stage, raw,
 
 def test_an_operation_expires_when_the_watermark_passes_its_deadline(stage, given):
     """The deadline's timer fires with the watermark, not before, and once."""
-    tester, rows = stage(OperationStage(), "operation", "outcome", "finished_us")
+    tester, rows = stage(OperationStage(Fixed(1)), "operation", "outcome", "finished_us")
     assert [(None, None, 0)] == rows(tester.testInPandas(0, given([("p\0op", 1, 5_000, 9_000, 7, 1)])))
     assert [] == rows(tester.setWatermark(8))
     assert [("op", "expired", 9_000), (None, None, 0)] == rows(tester.setWatermark(9))
@@ -152,14 +153,14 @@ def test_the_garbage_collector_pauses_while_a_bucket_is_at_work(stage, given, mo
     """It is off while state is read, changed and written, and on again after that."""
     seen = []
     monkeypatch.setattr(OperationCore, "next_us", property(lambda _: seen.append(gc.isenabled())))
-    tester, _ = stage(OperationStage(), "operation")
+    tester, _ = stage(OperationStage(Fixed(1)), "operation")
     tester.testInPandas(0, given([("p\0op", 1, 5_000, 9_000, 7, 1)]))
     assert ([False], True) == (seen, gc.isenabled())
 
 
 def test_the_garbage_collector_is_on_again_after_a_failure(stage):
     """A value that can't be read stops the bucket, and leaves the collector as it was."""
-    tester, _ = stage(OperationStage(), "operation")
+    tester, _ = stage(OperationStage(Fixed(1)), "operation")
     with pytest.raises(pickle.UnpicklingError):
         tester.testInPandas(0, pd.DataFrame([(b"torn",)], columns=["rows"]))
     assert gc.isenabled()
@@ -167,7 +168,7 @@ def test_the_garbage_collector_is_on_again_after_a_failure(stage):
 
 def test_rows_set_aside_pass_through_the_second_stage(stage, given):
     """Late and malformed rows reach the output unchanged."""
-    tester, rows = stage(OperationStage(), "part", "operation", "reason", "detail")
+    tester, rows = stage(OperationStage(Fixed(1)), "part", "operation", "reason", "detail")
     aside = ("op", "late", "p", "op", 5_000, "older", "{}")
     assert [("late", "op", "older", "{}")] == rows(tester.testInPandas(0, given(aside=[aside])))
 

@@ -57,7 +57,7 @@ def test_a_stream_reads_a_store_and_keeps_answers_and_checkpoint_there(spark, st
     rows = stream.answers(spark, places[1]).selectExpr("operation", "outcome", "unix_micros(finished) f").collect()
     assert len(rows) == len({row["operation"] for row in rows})
     assert brute(trace_rows("kafka", **shape)) == {row["operation"]: (row["outcome"], row["f"]) for row in rows}
-    assert (kept / "checkpoint" / "purgatory.json").exists()
+    assert (kept / "checkpoint" / "metadata").exists()
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_place_that_the_driver_doesnt_see_doesnt_exist(spark, tmp_path, monkey
 
 
 @pytest.mark.parametrize("command", ["report", "whatif"])
-@pytest.mark.parametrize("place", ["s3a://nowhere/out", "hdfs://127.0.0.1:1/out"])
+@pytest.mark.parametrize("place", ["s3a://nowhere/out", "hdfs://127.0.0.1:1/out", "dbfs:/out"])
 def test_a_page_that_cant_be_written_is_refused_before_the_work(spark, tmp_path, monkeypatch, capsys, command, place):
     """A store that this session can't reach is one line, nothing was gone over, and no folder of that name was made."""
     monkeypatch.chdir(tmp_path)

@@ -22,7 +22,8 @@ from purgatory.journal.records import TRACE
 from purgatory.pipeline import stream
 from purgatory.pipeline._cli import main
 from purgatory.pipeline._rows.load import spark_schema
-from purgatory.pipeline._spark.errors import NoConnect, OutputTaken, PlaceMissing, PlaceUnusable
+from purgatory.pipeline._spark.errors import OutputTaken, PlaceMissing, PlaceUnusable
+from purgatory.pipeline._state.fixed import CheckpointDiffers
 from purgatory.pipeline.source import PurgatoryDataSource
 from tests.pipeline.test_replay import plainly, worlds, written
 from tests.support import workloads
@@ -181,30 +182,23 @@ def test_operations_without_events_and_events_without_operations(spark, tmp_path
     assert "broken" == json.loads(bad["detail"])["operation"]
 
 
-def test_a_checkpoint_is_gone_on_with_as_it_was_begun(spark, tmp_path):
-    """Other buckets, partitions or times to keep keys are rejected in one line that says which. The same go on."""
-    begun = stream.StreamSettings(buckets=4, partitions=2)
-    stream.keep(spark, str(tmp_path), begun)
-    stream.keep(spark, str(tmp_path), attrs.evolve(begun, delay_ms=9, trigger_s=3.0))
-    for change, said in (
+def test_a_checkpoint_continues_with_its_settings_only(spark, tmp_path):
+    """Other buckets, partitions or times to keep keys are rejected in one line that says which."""
+    shape = workloads.Workload(operations=30, events=10, seconds=10, keys=5, unreachable=3.0, delays_ms=(86_400_000,))
+    workloads.write(tmp_path / "trace", workloads.trace(shape), TRACE, files=1)
+    trace, out, checkpoint = (str(tmp_path / name) for name in ("trace", "out", "checkpoint"))
+    begun = stream.StreamSettings(buckets=4, partitions=2, once=True)
+    stream.check_checkpoint(spark, checkpoint, begun)
+    stream.run(spark, trace, out, checkpoint, begun)
+    stream.check_checkpoint(spark, checkpoint, attrs.evolve(begun, delay_ms=9, trigger_s=3.0))
+    for change, expected in (
         ({"buckets": 8}, "buckets 4, not 8"),
-        ({"partitions": 3, "keep_ms": 5}, "partitions 2, not 3, keep_ms 604800000, not 5"),
-        ({"keep_ms": None}, "keep_ms 604800000, not None"),
+        ({"partitions": 3}, "partitions 2, not 3"),
+        ({"buckets": 2, "keep_ms": 5}, "buckets 4, not 2, keep_us 604800000000, not 5000"),
+        ({"keep_ms": None}, "keep_us 604800000000, not None"),
     ):
-        with pytest.raises(stream.CheckpointDiffers, match=f"started with {said}: use these settings, or a new"):
-            stream.keep(spark, str(tmp_path), attrs.evolve(begun, **change))
-    kept = json.loads((tmp_path / "purgatory.json").read_text())
-    (tmp_path / "purgatory.json").write_text(json.dumps({**kept, "semantics": 1}))
-    (tmp_path / ".purgatory.json.crc").unlink()  # Hadoop's, of its own files
-    with pytest.raises(stream.CheckpointDiffers, match="started with semantics 1, not 5"):
-        stream.keep(spark, str(tmp_path), begun)
-
-
-def test_a_checkpoint_that_says_nothing_is_not_guessed_at(spark, tmp_path):
-    """One of before there was anything written into it is rejected."""
-    (tmp_path / "offsets").mkdir()
-    with pytest.raises(stream.CheckpointDiffers, match="use a new checkpoint"):
-        stream.keep(spark, str(tmp_path), stream.StreamSettings())
+        with pytest.raises(CheckpointDiffers, match=f"started with {expected}: use these settings, or a new"):
+            stream.start(spark, trace, out, checkpoint, attrs.evolve(begun, **change))
 
 
 @pytest.mark.parametrize("log", ["_spark_metadata", "_delta_log"])
@@ -216,7 +210,8 @@ def test_an_output_of_another_checkpoint_is_refused(spark, tmp_path, log):
     with pytest.raises(OutputTaken, match="of another checkpoint or format: use a new output"):
         stream.start(spark, *places, stream.StreamSettings())
     assert not (tmp_path / "checkpoint").exists()
-    stream.keep(spark, places[2], stream.StreamSettings())
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "metadata").touch()
     other = {"_spark_metadata": "delta", "_delta_log": "parquet"}[log]
     with pytest.raises(OutputTaken, match="of another checkpoint or format: use a new output"):
         stream.start(spark, *places, stream.StreamSettings(format=other))
@@ -291,7 +286,7 @@ def test_any_source_and_sink_will_do_in_a_stock_session(spark, request, tmp_path
         values = values.select(F.from_json("value", spark_schema(TRACE)).alias("row")).select("row.*")
         source = opened.unionByName(values)
         settings = stream.StreamSettings(buckets=2, partitions=2)
-        with stream.settled(stock, settings):
+        with stream.apply_settings(stock, settings):
             query = (
                 stream.answers_of(source, settings)
                 .writeStream.format("memory")
@@ -305,13 +300,6 @@ def test_any_source_and_sink_will_do_in_a_stock_session(spark, request, tmp_path
     assert "7" == stock.conf.get("spark.sql.shuffle.partitions")
     found = stock.table("answers").where("part = 'done'").selectExpr("operation", "outcome", "unix_micros(finished) f")
     assert brute(rows) == {row["operation"]: (row["outcome"], row["f"]) for row in found.collect()}
-
-
-def test_spark_connect_is_answered_plainly(tmp_path):
-    """A session of Spark Connect is rejected with a line that says what to use."""
-    remote = type("SparkSession", (), {"__module__": "pyspark.sql.connect.session"})()
-    with pytest.raises(NoConnect, match="stream does not run through Spark Connect.*use a classic session"):
-        stream.start(remote, str(tmp_path), "out", "checkpoint", stream.StreamSettings())
 
 
 def test_a_stream_says_what_is_parked_also_when_it_goes_on(spark, tmp_path, capsys):

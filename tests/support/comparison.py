@@ -65,7 +65,7 @@ def verify(
     given = stream.answers(spark, str(folder / "answers")).cache()
     clean = on_time(load(spark, str(folder / "trace"), TRACE), given)
     workloads.write(folder / "clean", clean.orderBy("seq").toArrow(), TRACE, files=1)
-    replay(Local([str(folder / "clean")], schema=TRACE), str(folder / "replay"), keep_us=settings.keep_us)
+    replay(Local([str(folder / "clean")], schema=TRACE), str(folder / "replay"), keep_us=settings.fixed.keep_us)
     twin = _comparable(spark.read.parquet(str(folder / "replay" / "answers"))).cache()
     library = rehearsed(spark, folder / "clean", folder / "journal", shape.keep_keys_ms)
     streamed = _comparable(given.where("part = 'done'"))

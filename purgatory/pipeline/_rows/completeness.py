@@ -28,6 +28,7 @@ from purgatory.journal.records import TRACE
 from purgatory.journal.records.errors import JournalFormat, JournalMissing, reduced
 from purgatory.journal.records.folder import check_kind, doubled, end, list_segments
 from purgatory.journal.records.parquet import opened
+from purgatory.pipeline._spark.names import is_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -127,7 +128,7 @@ def doubled_in(folder: Path) -> list[Gap]:
 
 def _gap(journal: str, first: int, last: int, *, doubled: bool = False) -> Gap:
     where = f"in {journal}"
-    if "://" not in journal:
+    if is_folder(journal):
         segments = [s for s in list_segments(Path(journal)) if s.first <= last and (s.last is None or s.last >= first)]
         names = [segment.path.name for segment in segments]
         more = f" and {len(names) - 2} more" if len(names) > 2 else ""

@@ -19,6 +19,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from purgatory.journal.records.folder import check_kind
 from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline._rows.between import ALL, Between
+from purgatory.pipeline._spark.names import for_spark, is_address, is_table
+from purgatory.pipeline._spark.places import frame_of
 from purgatory.pipeline._spark.session import STRICT
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ def load(
 
     Args:
         spark: the session.
-        folder: where it is; `s3a://...` and its like are read by Spark alone.
+        folder: where it is. Spark alone reads an address (`s3a://...`) or a table.
         schema: which of the two it holds.
         damaged: if given, segments that cannot be read are noted here and left out.
         between: segments that hold no row of this range of time are left out.
@@ -56,15 +58,15 @@ def load(
     """
     columns = spark_schema(schema)
     reader = spark.read.schema(columns).options(**STRICT)
-    if "://" in folder:  # a store that only Spark reaches: sealed segments alone
+    if is_table(folder):
+        return spark.table(folder).to(columns)
+    if is_address(folder):  # a store that only Spark reaches: sealed segments alone
         return reader.parquet(folder)
     check_kind(Path(folder), schema)
     whole: list[str] = []
     rest: list[pa.RecordBatch] = []
-    between.each(Path(folder), schema, lambda path, _: whole.append(str(path)), rest.extend, damaged=damaged)
+    between.each(Path(folder), schema, lambda path, _: whole.append(for_spark(str(path))), rest.extend, damaged=damaged)
     frames = [reader.parquet(*whole)] if whole else []
     if rest or not frames:
-        empty = arrow_schema(schema).empty_table()  # Spark takes no column without a chunk
-        table = pa.Table.from_batches(rest, empty.schema) if rest else empty
-        frames.append(spark.createDataFrame(table, columns))
+        frames.append(frame_of(spark, pa.Table.from_batches(rest, arrow_schema(schema))))
     return reduce(DataFrame.unionByName, frames)

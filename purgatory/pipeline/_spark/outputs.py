@@ -1,8 +1,11 @@
-"""Where a page and its tables go: into a folder of this machine, or wherever Spark writes.
+"""Where a page and its tables go: a folder of this machine, a store, or tables of a catalog.
 
-They are small, so they are always written to a local folder. For a place that only Spark reaches (`s3a://...`,
-`hdfs://...`) that is a temporary folder, which is copied when it is complete. A job that fails leaves nothing in the
-place, and the output of an earlier run stays until then. Whether a place can be written is tested before the work.
+They are small, so they are always written to a local folder. For a store or a catalog that is a temporary folder, which
+is copied when it is complete. A job that fails leaves nothing in the place, and the output of an earlier run stays
+until then. Whether a place can be written is tested before the work.
+
+In a catalog, `main.ops.report` means one table for each table (`main.ops.report_outcomes`), and `main.ops.report_files`
+with the page and the other texts (columns `name` and `content`).
 """
 
 from __future__ import annotations
@@ -11,54 +14,70 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
-from purgatory.pipeline._spark.errors import PlaceUnusable
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from purgatory.pipeline._spark.errors import PlaceUnusable, reporting
+from purgatory.pipeline._spark.names import inside, is_folder, is_table
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @contextmanager
-def placed(out: str, command: str) -> Iterator[Path]:
+def output_folder(out: str, command: str) -> Iterator[Path]:
     """A folder to write to, whose files and folders are in `out` once the block has ended well.
 
     Args:
-        out: a folder, which is then the one that is given, or a place of Spark's.
+        out: a folder, which is then the one that is given, an address, or a name in a catalog.
         command: the command that writes, and the name of a session for it.
 
     Raises:
         PlaceUnusable: the folder cannot be made or written, or this session cannot write there.
     """
-    if "://" not in out:
-        yield _folder(out)
+    if is_folder(out):
+        yield _writable(out)
         return
-    from purgatory.pipeline._spark import places  # pyspark is imported only where it is used
-    from purgatory.pipeline._spark.session import session
+    from purgatory.pipeline._spark.session import session  # pyspark is imported only where it is used
 
     spark = session(command)
-    places.writable(spark, out)
     with tempfile.TemporaryDirectory(prefix="purgatory-out-") as aside:
+        with reporting(out):
+            if is_table(out):
+                spark.sql(f"describe schema {out.rpartition('.')[0]}").collect()
+            else:
+                _hadoop(spark, out).mkdirs(_path(spark, out))
         yield Path(aside)
-        for each in sorted(Path(aside).iterdir()):
-            places.put(spark, each, f"{out.rstrip('/')}/{each.name}")
+        with reporting(out):
+            (_save if is_table(out) else _copy)(spark, Path(aside), out)
 
 
 @contextmanager
-def fetched(place: str | None, names: Sequence[str], command: str) -> Iterator[str | None]:
-    """The folder that `placed` was once given, for reading: itself, or, of a place of Spark's, copies of these."""
-    if place is None or "://" not in place:
+def local_copy(place: str | None, names: Sequence[str], command: str) -> Iterator[str | None]:
+    """The folder that `output_folder` was once given, for reading: itself, or copies of these files and folders."""
+    if place is None or is_folder(place):
         yield place
         return
-    from purgatory.pipeline._spark import places
     from purgatory.pipeline._spark.session import session
 
     spark = session(command)
-    places.readable(spark, place)
     with tempfile.TemporaryDirectory(prefix="purgatory-in-") as aside:
-        for name in names:
-            places.get(spark, f"{place.rstrip('/')}/{name}", Path(aside) / name)
+        with reporting(place):
+            for name in names:
+                local = Path(aside) / name
+                local.parent.mkdir(parents=True, exist_ok=True)
+                if is_table(place):
+                    _load(spark, place, local)
+                else:
+                    source = _path(spark, inside(place, name))
+                    _hadoop(spark, place).copyToLocalFile(False, source, _path(spark, local.as_uri()), True)
         yield aside
 
 
-def _folder(out: str) -> Path:
+def _writable(out: str) -> Path:
     folder = Path(out)
     probe = folder / f".writable-{uuid4().hex}"
     try:
@@ -68,3 +87,50 @@ def _folder(out: str) -> Path:
     except OSError as error:
         raise PlaceUnusable(out, error.strerror or str(error)) from None
     return folder
+
+
+def _copy(spark: SparkSession, folder: Path, out: str) -> None:
+    system = _hadoop(spark, out)
+    for each in sorted(folder.iterdir()):
+        target = _path(spark, inside(out, each.name))
+        system.delete(target, True)
+        system.copyFromLocalFile(_path(spark, each.as_uri()), target)
+
+
+def _save(spark: SparkSession, folder: Path, out: str) -> None:
+    """The tables below a folder, and its texts, as tables of a catalog."""
+    from purgatory.pipeline._spark.places import frame_of
+
+    texts = [path for path in sorted(folder.iterdir()) if path.is_file()]
+    columns = {"name": [path.name for path in texts], "content": [path.read_text(encoding="utf-8") for path in texts]}
+    tables = {path.parent.name: pq.read_table(path) for path in sorted(folder.rglob("*.parquet"))}
+    if texts:
+        tables["files"] = pa.table(columns)
+    for name, table in tables.items():
+        frame_of(spark, table).write.mode("overwrite").saveAsTable(inside(out, name))
+
+
+def _load(spark: SparkSession, out: str, local: Path) -> None:
+    if local.suffix:
+        texts = spark.table(inside(out, "files")).where(f"name = '{local.name}'").collect()
+        for row in texts:
+            local.write_text(row["content"], encoding="utf-8")
+    else:
+        pq.write_table(spark.table(inside(out, local.name)).toArrow(), local)
+
+
+def _path(spark: SparkSession, place: str) -> Any:
+    return spark._jvm.org.apache.hadoop.fs.Path(place)  # type: ignore[union-attr]  # noqa: SLF001
+
+
+def _hadoop(spark: SparkSession, place: str) -> Any:
+    """The file system of an address. Spark's own writers cannot write a file of a given name.
+
+    Raises:
+        PlaceUnusable: the session is one of Spark Connect, which copies no file to a store.
+    """
+    from purgatory.pipeline._spark.session import is_connect
+
+    if is_connect(spark):
+        raise PlaceUnusable(place, "Spark Connect copies no files to a store; give a folder or catalog.schema.name")
+    return _path(spark, place).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001

@@ -1,11 +1,12 @@
-"""One way to get a Spark session, however the program was started.
+"""One way to get a Spark session, however the program was started: a JVM of this process, or a server.
 
 Settings of others take precedence: `--master` and `--conf` of the command line, those of `spark-submit`,
 `spark-defaults.conf`, and those of a session that exists already. The settings here are facts about these jobs, each
 with its reason. They apply where nothing else was set. Without a master, the machine's own cores are used.
 
 The other settings are known only once the JVM runs, because the JVM reads `spark-defaults.conf` and the arguments of
-`spark-submit`. So the JVM is started first, and asked.
+`spark-submit`. So the JVM is started first, and asked. Through Spark Connect (`--remote`, `SPARK_REMOTE`) the server's
+settings are asked for, and only those of a session can be set. No Java is needed here then.
 """
 
 from __future__ import annotations
@@ -17,41 +18,44 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from purgatory import pipeline
-from purgatory.pipeline._spark.errors import NoConnect
 
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
+#: What a session needs for the stream: it sets these itself (``stream.settled``).
 STREAMING: Final[Mapping[str, str]] = {
     "spark.sql.streaming.stateStore.providerClass": ROCKSDB,  # transformWithState needs it
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",  # upload changes, not snapshots
 }
-"""What a session needs for the stream: it sets these itself (`stream.settled`)."""
 
+#: Options of Spark's reader. A wrong page checksum, or a file that a worker does not see, stops the job.
 STRICT: Final[Mapping[str, str]] = {
     "parquet.page.verify-checksum.enabled": "true",
     "ignoreCorruptFiles": "false",
     "ignoreMissingFiles": "false",
 }
-"""Options of Spark's reader. A wrong page checksum, or a file that a worker does not see, stops the job."""
 
-_SETTINGS: Final[Mapping[str, str]] = {
+_RUNTIME: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",  # windows must not move with a laptop
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",  # lets format("purgatory") skip segments by sequence number
-    "spark.log.level": "ERROR",
     **STREAMING,
 }
+_SETTINGS: Final[Mapping[str, str]] = {
+    **_RUNTIME,
+    "spark.log.level": "ERROR",
+    "spark.python.authenticate.socketTimeout": "120s",  # a worker on a busy machine needs more than 15 s to answer
+}
+#: Where driver and executors are one process: on a cluster, the driver must be found, and the cluster's size counts.
 _LOCAL: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.partitions": "8",  # tables here are small once grouped
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
-"""Where driver and executors are one process: on a cluster, the driver must be found, and the cluster's size counts."""
-
+#: Settings of the command line for a session of Spark Connect, which is opened later.
+_REMOTE: Final[dict[str, str]] = {}
 
 _BAR: Final = "spark.ui.showConsoleProgress"
 
@@ -65,19 +69,28 @@ def submitted() -> bool:
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
-def say(master: str | None, settings: Iterable[str]) -> None:
-    """Set the master and settings (`NAME=VALUE`) of a session that is started later.
+def configure(master: str | None, remote: str | None, settings: Iterable[str]) -> None:
+    """Set the master or the server, and settings (`NAME=VALUE`), of a session that is started later.
 
     Raises:
         WrongSetting: a setting has no value, or it is too late: `spark-submit` has started the JVM already.
     """
-    words = [] if master is None else ["--master", master]
+    pairs = {}
     for setting in settings:
-        name, found, _ = setting.partition("=")
-        if not found or not name.startswith("spark."):
+        name, equals, value = setting.partition("=")
+        if not equals or not name.startswith("spark."):
             message = f"a Spark setting must be spark.NAME=VALUE, got {setting!r}: write --conf spark.NAME=VALUE"
             raise WrongSetting(message)
-        words += ["--conf", setting]
+        pairs[name] = value
+    if remote is not None:
+        os.environ["SPARK_REMOTE"] = remote
+    if "SPARK_REMOTE" in os.environ:
+        if master is not None:
+            raise WrongSetting(f"--master must not be given with a server, got {master!r}: use --remote alone")
+        _REMOTE.update(pairs)
+        return
+    words = [] if master is None else ["--master", master]
+    words += [word for name, value in pairs.items() for word in ("--conf", f"{name}={value}")]
     if not words:
         return
     if submitted():
@@ -93,12 +106,30 @@ def session(name: str, settings: Mapping[str, str] | None = None) -> SparkSessio
         name: the name of the application, after "purgatory".
         settings: settings that take precedence.
     """
-    if os.environ.get("SPARK_REMOTE") or (settings or {}).get("spark.remote"):
-        raise NoConnect(name)
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
-    insisted = list((settings or {}).items())
+    remote = os.environ.get("SPARK_REMOTE")
+    return _start(name, settings or {}) if remote is None else _connect(remote, {**_REMOTE, **(settings or {})})
+
+
+def is_connect(spark: SparkSession) -> bool:
+    """Whether a session is one of Spark Connect."""
+    return type(spark).__module__.startswith("pyspark.sql.connect")
+
+
+def _connect(remote: str, settings: Mapping[str, str]) -> SparkSession:
+    spark = SparkSession.builder.remote(remote).getOrCreate()
+    others = spark.conf.getAll  # those that the server or its user has set
+    for key, value in {**{key: _RUNTIME[key] for key in _RUNTIME.keys() - others}, **settings}.items():
+        spark.conf.set(key, value)
+    return spark
+
+
+def _start(name: str, settings: Mapping[str, str]) -> SparkSession:
+    from pyspark import SparkConf, SparkContext  # not in the plain client
+
+    insisted = list(settings.items())
     conf = SparkConf(loadDefaults=False).setAll(insisted)
     SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001  # nothing public starts the JVM without a context
     given = SparkConf().setAll(insisted)
@@ -123,8 +154,10 @@ def importable(spark: SparkSession) -> None:
     """Let the Python processes of this session find this package where we did, unless it is installed.
 
     What `spark-submit` is given by `--py-files` the executors find by themselves, but not the process that Spark starts
-    beside the driver to set up a stateful stage.
+    beside the driver to set up a stateful stage. Through Spark Connect, it must be installed on the server.
     """
+    if is_connect(spark):
+        return
     root = str(Path(pipeline.__file__).parents[2])  # a folder, or a zip
     environment = spark.sparkContext.environment
     places = [place for place in environment.get("PYTHONPATH", "").split(os.pathsep) if place]

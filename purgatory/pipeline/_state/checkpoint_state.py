@@ -1,4 +1,4 @@
-"""The operations that a stream has parked, read from its checkpoint alone: for `monitor --stream`, and for a restart.
+"""The content of a stream's state, read from its checkpoint alone: for `monitor --stream`, and for a restart.
 
 Spark's own reader reads the state of both stages. Of each bucket only the agenda is read. Its directory has the sizes
 of the leaves. So it takes seconds, however much is parked, and it works while the query runs.
@@ -11,17 +11,19 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from purgatory.pipeline._spark import places
+from purgatory.pipeline._spark.errors import PlaceMissing
+from purgatory.pipeline._spark.places import exists
 from purgatory.pipeline._spark.session import STREAMING
+from purgatory.pipeline._state.fixed import CheckpointDiffers, Fixed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Row, SparkSession
 
 
 @attrs.frozen
-class Standing:
+class StreamStatus:
     """The content of a stream's state after its last batch."""
 
     batch: int  # -1: no batch has finished
@@ -34,32 +36,58 @@ class Standing:
         return f"after batch {self.batch}: {self.parked:,} operations parked, {rest}"
 
 
-def standing(spark: SparkSession, checkpoint: str) -> Standing:
-    """Read what a stream's checkpoint holds.
+def read_status(spark: SparkSession, checkpoint: str) -> StreamStatus:
+    """Read what is parked in a stream's checkpoint.
 
     Raises:
         PlaceMissing: there is no checkpoint.
         PlaceUnusable: this session cannot read there.
     """
-    places.classic(spark, "monitor")
-    places.readable(spark, checkpoint)
-    if not places.exists(spark, f"{checkpoint}/state/0"):
-        return Standing(-1, 0, 0, 0)
-    for name, value in STREAMING.items():
-        spark.conf.set(name, value)
-    stages = spark.read.format("state-metadata").load(checkpoint).collect()
+    if not exists(spark, f"{checkpoint}/metadata"):
+        raise PlaceMissing(checkpoint)
     counts = {"parked": 0, "waiting": 0, "inbox": 0}
-    for number in {stage["operatorId"]: stage for stage in stages}:
-        for agenda in _agendas(spark, checkpoint, number):
-            *directories, _ = agenda
+    batch = -1
+    for stage in _stages(spark, checkpoint):
+        batch = max(batch, stage["maxBatchId"])
+        for row in _agendas(spark, checkpoint, stage["operatorId"]):
+            *directories, _ = _unpickled(row)
             # The third column of a directory has the sizes. Stage 1 has two directories: its keys and its inbox.
             sizes = [sum(directory[2]) for directory in directories]
             for name, size in zip(("parked",) if len(sizes) == 1 else ("waiting", "inbox"), sizes, strict=True):
                 counts[name] += size
-    return Standing(max(stage["maxBatchId"] for stage in stages), **counts)
+    return StreamStatus(batch, **counts)
 
 
-def _agendas(spark: SparkSession, checkpoint: str, stage: int) -> Iterator[tuple[Any, ...]]:
+def check_settings(spark: SparkSession, checkpoint: str, fixed: Fixed, partitions: int) -> None:
+    """Compare settings with those of the state in a checkpoint, if there is one.
+
+    Raises:
+        CheckpointDiffers: they are others, or the state is of another version.
+        PlaceUnusable: this session cannot read there.
+    """
+    for stage in _stages(spark, checkpoint):
+        if stage["numPartitions"] != partitions:
+            raise CheckpointDiffers(checkpoint, f"partitions {stage['numPartitions']}, not {partitions}")
+        for row in _agendas(spark, checkpoint, stage["operatorId"]):
+            fixed.check(row["settings"], checkpoint)
+
+
+def _stages(spark: SparkSession, checkpoint: str) -> list[Row]:
+    if not exists(spark, f"{checkpoint}/state/0/_metadata"):
+        return []
+    for name, value in STREAMING.items():
+        spark.conf.set(name, value)
+    rows = spark.read.format("state-metadata").load(checkpoint).collect()
+    return list({row["operatorId"]: row for row in rows}.values())
+
+
+def _agendas(spark: SparkSession, checkpoint: str, stage: int) -> Iterator[Row]:
     reader = spark.read.format("statestore").option("operatorId", stage).option("stateVarName", "agenda")
-    for row in reader.load(checkpoint).select("value.bytes").collect():
-        yield pickle.loads(row["bytes"])  # a checkpoint is as trusted as the program  # noqa: S301
+    rows = reader.load(checkpoint).select("value.*")
+    if "settings" not in rows.columns:
+        raise CheckpointDiffers(checkpoint, "an earlier version")
+    yield from rows.collect()
+
+
+def _unpickled(row: Row) -> Any:
+    return pickle.loads(row["bytes"])  # a checkpoint is as trusted as the program  # noqa: S301

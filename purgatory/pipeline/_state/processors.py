@@ -52,24 +52,27 @@ if TYPE_CHECKING:
         TimerValues,
     )
 
+    from purgatory.pipeline._state.fixed import Fixed
+
 
 _BYTES: Final = "bytes binary"
+_AGENDA: Final = "bytes binary, settings string"
 _NUMBER: Final = "number long"
 
-BETWEEN: Final = "at timestamp, bucket int, rows binary"
-"""The rows from stage 1 to stage 2: one value per bucket of stage 2."""
+#: The rows from stage 1 to stage 2: one value per bucket of stage 2.
+BETWEEN: Final = "at timestamp, bucket integer, rows binary"
 
 _TEXTS: Final = ("part", "purgatory", "operation", "outcome", "reason", "detail")
 _NAMES: Final = (*_TEXTS[:4], "created_us", "finished_us", *_TEXTS[4:], "ended_well")
+#: The rows that stage 2 gives: operations that are done, rows set aside, and the change in parked ones (``PARKED``).
 ANSWER: Final = ", ".join(
     f"{name} {'string' if name in _TEXTS else 'boolean' if name == 'ended_well' else 'long'}" for name in _NAMES
 )
-"""The rows that stage 2 gives: operations that are done, rows set aside, and the change in parked ones (`PARKED`)."""
 
 PARKED: Final = "parked"
 
+#: A row set aside: its part, purgatory, operation, instant, the reason, and the row in full.
 Aside: TypeAlias = tuple[str, str | None, str | None, int, str, str]
-"""A row set aside: its part, purgatory, operation, instant, the reason, and the row in full."""
 
 
 @contextmanager
@@ -96,10 +99,10 @@ class _Leaves:
         Raises:
             StateLost: there is none, though the agenda says so.
         """
-        found = self._state.getValue((number,))
-        if found is None:
+        value = self._state.getValue((number,))
+        if value is None:
             raise StateLost(number)
-        return bytes(found[0])
+        return bytes(value[0])
 
     def write(self, number: int, data: bytes) -> None:
         """Store a leaf."""
@@ -123,9 +126,13 @@ class StateLost(RuntimeError):
 class _Bucket(StatefulProcessor):
     """What both stages have in common: the agenda, the one timer, and how Spark calls them."""
 
+    def __init__(self, fixed: Fixed) -> None:
+        self._fixed = fixed
+        self._settings = fixed.dump()
+
     def init(self, handle: StatefulProcessorHandle) -> None:
         self._handle = handle
-        self._agenda = handle.getValueState("agenda", _BYTES)
+        self._agenda = handle.getValueState("agenda", _AGENDA)
         self._leaves = _Leaves(handle.getMapState("leaves", _NUMBER, _BYTES))
 
     def handleInputRows(
@@ -148,8 +155,12 @@ class _Bucket(StatefulProcessor):
 
     def _kept(self) -> bytes | None:
         # exists() first: a get() of nothing is an error in some versions and a row of None in others.
-        found = self._agenda.get() if self._agenda.exists() else None
-        return None if found is None else bytes(found[0])
+        if not self._agenda.exists():
+            return None
+        agenda, settings = self._agenda.get() or (b"", "{}")
+        if settings != self._settings:
+            self._fixed.check(settings)
+        return bytes(agenda)
 
     def _keep(self, core: KeyCore | OperationCore, watermark_ms: int, fired: int | None) -> None:
         due = core.next_us
@@ -165,15 +176,11 @@ class _Bucket(StatefulProcessor):
         if core.is_empty:
             self._agenda.clear()
         else:
-            self._agenda.update((core.agenda,))
+            self._agenda.update((core.agenda, self._settings))
 
 
 class KeyStage(_Bucket):
     """Stage 1: from rows of the trace to operations to open, keys that were reached, and rows that are set aside."""
-
-    def __init__(self, buckets: int, keep_us: int | None = None) -> None:
-        self._buckets = buckets  # of stage 2
-        self._keep_us = keep_us
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         super().init(handle)
@@ -181,13 +188,13 @@ class KeyStage(_Bucket):
 
     def _answer(self, values: Iterable[bytes], watermark_ms: int, fired: int | None) -> Iterator[pd.DataFrame]:
         aside: list[Aside] = []
-        core = KeyCore(self._kept(), self._leaves, self._inbox, keep_us=self._keep_us)
+        core = KeyCore(self._kept(), self._leaves, self._inbox, keep_us=self._fixed.keep_us)
         for value in values:
             self._take(core, unpack(value), watermark_ms * 1000, aside)
         opened, hits = core.advance(watermark_ms * 1000)
         self._keep(core, watermark_ms, fired)
         # Rows that are set aside are distributed by their text, because one bucket could not hold all of them.
-        parts = list(hand(opened, hits, [(row[5], *row) for row in aside], self._buckets))
+        parts = list(hand(opened, hits, [(row[5], *row) for row in aside], self._fixed.buckets))
         if parts:
             frame = pd.DataFrame(parts, columns=["bucket", "rows"])
             frame.insert(0, "at", pd.Timestamp(watermark_ms + 1, unit="ms"))

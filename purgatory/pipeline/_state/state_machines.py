@@ -48,9 +48,6 @@ if TYPE_CHECKING:
 
     from purgatory.pipeline._state.leaf_index import Store
 
-SEMANTICS: Final = 5
-"""The version of the semantics and the state. A checkpoint of another version is rejected."""
-
 Event: TypeAlias = tuple[int, str, int]
 """An instant (us), a key and the level that it has reached."""
 

@@ -51,7 +51,7 @@ _ESCAPE: Final = "\1"
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)  # odd, its bits in disorder: a multiplication spreads what it is given
 
 _ANSWERED: Final = pa.array([OPERATION, EVENT])
-PACKED: Final = "bucket int, rows binary"
+PACKED: Final = "bucket integer, rows binary"
 NORMAL: Final = 32
 """The bit of a mark that says that an expiry is a normal end of the operation."""
 _WHOLE: Final = ["seq", "kind", "purgatory", "operation", "keys", "delay_ms", "levels"]

@@ -15,6 +15,8 @@ from purgatory.pipeline._rows.between import ALL, Between
 from purgatory.pipeline._rows.completeness import Run, runs_of
 from purgatory.pipeline._rows.load import load
 from purgatory.pipeline._spark import places
+from purgatory.pipeline._spark.errors import reporting
+from purgatory.pipeline._spark.names import is_folder, is_table
 from purgatory.pipeline._tables.engine import Engine
 from purgatory.pipeline._tables.table import typed
 
@@ -49,10 +51,11 @@ class Cluster(Engine):
         super().__init__(journals, between, schema)
 
     def _qualified(self, place: str) -> str:
-        return places.qualified(self._spark, place)
+        files = [] if is_table(place) else places.files(self._spark, place)
+        return files[0].rpartition("/")[0] if files else place
 
     def _promised(self) -> Sequence[Run]:
-        remote = ["://" in name for name in self.journals]
+        remote = [not is_folder(name) for name in self.journals]
         if any(remote) and not all(remote):
             raise ValueError("give folders, or places that Spark reads (s3a://...), not both at once")
         if not any(remote):
@@ -67,8 +70,11 @@ class Cluster(Engine):
             PlaceMissing: there is no such place, as the driver sees it.
             PlaceUnusable: this session can't look there.
         """
-        places.readable(self._spark, place)
-        files = [file.rpartition("/")[2] for file in load(self._spark, place, self.schema).inputFiles()]
+        if is_table(place):
+            with reporting(place):
+                ends = self._spark.table(place).selectExpr("min(seq)", "max(seq)").first()
+            return Run(place, *ends) if ends and ends[0] is not None else Run(place, 0, -1)
+        files = [file.rpartition("/")[2] for file in places.files(self._spark, place)]
         spans = [(int(match[2]), int(match[3])) for file in files if (match := SEALED.fullmatch(file))]
         if not spans:
             raise JournalFormat(f"{place} holds no sealed segment of a {self.schema.name}")
@@ -82,7 +88,7 @@ class Cluster(Engine):
         ends = {run.journal: run.last for run in self.expected}
         read = zip(self.journals, frames, strict=True)
         runs = [run for name, frame in read for run in runs_of(frame, name, ends.get(name, -1))]
-        whole = self._between == ALL or "://" in self.journals[0]  # a store is read whole
+        whole = self._between == ALL or not is_folder(self.journals[0])  # a store is read whole
         unread = self._unread(runs, damaged, whole=whole, allow_gaps=allow_gaps)
         rows = reduce(DataFrame.unionByName, frames)
         rows.where(self._between.of_rows(self.schema)).createOrReplaceTempView("source")
@@ -90,7 +96,7 @@ class Cluster(Engine):
 
     def given(self, name: str, rows: pa.Table) -> None:
         """Provide some rows as a relation."""
-        self._spark.createDataFrame(rows).createOrReplaceTempView(name)
+        places.frame_of(self._spark, rows).createOrReplaceTempView(name)
 
     def view(self, name: str, sql: str) -> None:
         """Give a query a name."""
@@ -110,8 +116,13 @@ class Cluster(Engine):
 
     def save(self, name: str, place: str) -> None:
         """Write a relation as Parquet. From then on, its name means what was written."""
-        self._spark.table(name).write.mode("overwrite").parquet(place)
-        self._spark.read.parquet(place).createOrReplaceTempView(name)
+        rows = self._spark.table(name)
+        if is_table(place):
+            rows.write.mode("overwrite").saveAsTable(place)
+        else:
+            rows.write.mode("overwrite").parquet(place)
+        saved = self._spark.table(place) if is_table(place) else self._spark.read.parquet(place)
+        saved.createOrReplaceTempView(name)
 
     def query(self, table: Table) -> pa.Table:
         """The rows of a table."""

@@ -12,6 +12,7 @@ from purgatory.journal.records import JOURNAL
 from purgatory.journal.records.folder import dropped
 from purgatory.pipeline._rows.between import ALL, Between
 from purgatory.pipeline._rows.completeness import IncompleteJournal, gaps_in, hulls
+from purgatory.pipeline._spark.names import is_folder
 from purgatory.pipeline._tables.journals import folders, left_out, there
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class Engine(ABC):
         self.schema = schema
         self.journals: Sequence[str] = folders(journals, schema, self._qualified)
         self.left_out: Sequence[str] = left_out(journals) if schema is JOURNAL else ()
-        self.dropped = sum(dropped(Path(name)) for name in self.journals if "://" not in name)
+        self.dropped = sum(dropped(Path(name)) for name in self.journals if is_folder(name))
         self.expected: Sequence[Run] = self._promised()
 
     def _promised(self) -> Sequence[Run]:
@@ -154,11 +155,12 @@ def engine_for(
     Raises:
         ValueError: the local engine was chosen, and cannot reach a journal.
     """
-    remote = [name for name in journals if "://" in name]
+    remote = [name for name in journals if not is_folder(name)]
     if choice == "local" and remote:
         raise ValueError(f"journals must be folders for --engine local, got {remote[0]}: use --engine spark")
     if choice == "auto":
-        submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit: a person who starts a cluster wants it used
+        # spark-submit or a server: a person who has a cluster wants it used
+        submitted = bool({"PYSPARK_GATEWAY_PORT", "SPARK_REMOTE"} & os.environ.keys())
         fits = not remote and not submitted and sum(map(len, there(folders(journals, schema)))) <= MOST_LOCAL
         choice = "local" if fits else "spark"
     if choice == "local":

@@ -9,6 +9,7 @@ from posixpath import normpath
 from purgatory.journal.records import JOURNAL, Schema
 from purgatory.journal.records.folder import check_kind, folders_in, is_trace, journals_in, list_segments, tip
 from purgatory.pipeline._rows.completeness import Run
+from purgatory.pipeline._spark.names import is_folder
 
 
 def folders(given: Iterable[str], schema: Schema = JOURNAL, qualified: Callable[[str], str] = str) -> list[str]:
@@ -25,11 +26,11 @@ def folders(given: Iterable[str], schema: Schema = JOURNAL, qualified: Callable[
     """
     found: dict[Hashable, str] = {}
     for name in given:
-        fleet = journals_in(Path(name)) if schema is JOURNAL and "://" not in name else []
+        fleet = journals_in(Path(name)) if schema is JOURNAL and is_folder(name) else []
         for each in [name] if fleet in ([], [Path(name)]) else map(str, fleet):
             found.setdefault(_identity(each, qualified), each)
     for name in found.values():
-        if "://" not in name:
+        if is_folder(name):
             check_kind(Path(name), schema)
     return list(found.values())
 
@@ -39,7 +40,7 @@ def left_out(given: Iterable[str]) -> list[str]:
     found = []
     for name in given:
         folder = Path(name)
-        fleet = "://" not in name and folder.is_dir() and not list_segments(folder)
+        fleet = is_folder(name) and folder.is_dir() and not list_segments(folder)
         inside = folders_in(folder) if fleet else []
         empty = [each for each in inside if not list_segments(each)]
         found += [f"{each}: a trace" for each in inside if is_trace(each)]
@@ -51,9 +52,11 @@ def left_out(given: Iterable[str]) -> list[str]:
 
 def _identity(name: str, qualified: Callable[[str], str]) -> Hashable:
     """One name for a place, however it is spelled: a slash at the end, a link, a way around through other folders."""
-    scheme, _, path = name.rpartition("://")
+    scheme, _, path = "", "", name
+    if not is_folder(name):
+        scheme, _, path = qualified(name).partition(":")
+        path = f"/{path.lstrip('/')}" if scheme == "file" else path
     if scheme not in {"", "file"}:
-        scheme, _, path = qualified(name).rpartition("://")
         return scheme, normpath(path)
     try:
         status = Path(path).stat()
