@@ -13,7 +13,7 @@ from tests.support.programs import ROOT
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[Any]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """One small session for all tests: quick to start (C1 only), nothing to be measured with."""
     from purgatory.pipeline._spark.session import session  # noqa: PLC0415  # Spark need not be there
 
@@ -25,11 +25,13 @@ def spark() -> Iterator[Any]:
         {
             "spark.master": "local[2]",
             "spark.ui.enabled": "false",
+            "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
             "spark.sql.adaptive.enabled": "false",
             "spark.driver.extraJavaOptions": quick,
-            "spark.sql.codegen.factoryMode": "FALLBACK",
+            "spark.sql.codegen.wholeStage": "false",  # compiling costs more than such few rows
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         },
     )
     yield spark
