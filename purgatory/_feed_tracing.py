@@ -9,17 +9,39 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
+import attrs
+
 from timer._fork import new_lock
 
 AnswerT = TypeVar("AnswerT")
 ArgumentT = TypeVar("ArgumentT")
 
 
+@attrs.frozen
+class Destination:
+    """Where a feed publishes.
+
+    Attributes:
+        feed: the feed's name.
+        system: what carries its events, as OpenTelemetry names it: ``kafka``, ``redis``, ``postgresql``, ``memory``.
+        name: the topic, stream or table.
+    """
+
+    feed: str
+    system: str
+    name: str
+
+
 class FeedTracer(Protocol):
     """Carries the trace of a publisher to the workers that apply its event."""
 
-    async def publish(self, feed: str, key: str, send: Callable[[str | None], Awaitable[AnswerT]]) -> AnswerT:
-        """Await ``send(context)``, where ``context`` is what the event carries to the workers, or None."""
+    async def publish(
+        self, destination: Destination, key: str, size: int, send: Callable[[str | None], Awaitable[AnswerT]]
+    ) -> AnswerT:
+        """Await ``send(context)``, where ``context`` is what the event carries to the workers, or None.
+
+        ``size`` is that of the event's value, in bytes.
+        """
 
     def run(self, context: str, call: Callable[[ArgumentT], AnswerT], argument: ArgumentT) -> AnswerT:
         """Return ``call(argument)``. The publisher's span is the current one meanwhile."""

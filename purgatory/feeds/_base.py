@@ -28,12 +28,16 @@ class FeedBase(abc.ABC):
 
     #: The class of this feed's positions.
     position_type: ClassVar[type[Position]] = LogPosition
+    #: What carries the events, as OpenTelemetry names it (``messaging.system``).
+    system: ClassVar[str] = "purgatory"
 
     def __init__(self, name: str, where: str, max_bytes: int, max_pending: int, publish_timeout_ms: int) -> None:
         if not isinstance(name, str) or not name:
             raise InvalidSetting("name", name, "a non-empty str")
         self.name = name
         self.where = where
+        #: The topic, stream or table of the events (``messaging.destination.name``).
+        self.destination = name
         self.max_bytes = checked_int("max_bytes", max_bytes, 1)
         self.max_pending = checked_int("max_pending", max_pending, 1)
         self.publish_timeout_ms = checked_int("publish_timeout_ms", publish_timeout_ms, 1)

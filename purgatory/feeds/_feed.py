@@ -16,7 +16,7 @@ import attrs
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting
 from purgatory._feed_records import FeedStatistics, register
-from purgatory._feed_tracing import tracing
+from purgatory._feed_tracing import Destination, tracing
 from purgatory.aio import AsyncPurgatory
 from purgatory.feeds._base import FeedBase
 from purgatory.feeds._errors import EventTooLarge
@@ -86,7 +86,8 @@ class Feed(FeedBase):
         tracer = tracing.tracer
         if tracer is None:
             return await self._publish(event)
-        return await tracer.publish(self.name, key, functools.partial(self._publish_traced, event))
+        destination = Destination(self.name, self.system, self.destination)
+        return await tracer.publish(destination, key, len(value), functools.partial(self._publish_traced, event))
 
     async def _publish_traced(self, event: NewEvent, context: str | None) -> Position:
         return await self._publish(attrs.evolve(event, context=context))

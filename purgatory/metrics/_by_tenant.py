@@ -21,7 +21,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 import purgatory
 from purgatory._core.label import label
-from purgatory.metrics._readings import encodable
+from purgatory._readings import encodable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

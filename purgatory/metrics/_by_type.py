@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any, Final
 from prometheus_client.core import CounterMetricFamily
 
 from purgatory import Observer, Outcome
+from purgatory._readings import encodable
 from purgatory.metrics._attach import AttachedObservers
 from purgatory.metrics._histograms import FOLD_AT
-from purgatory.metrics._readings import encodable
 from timer._fork import new_lock
 
 if TYPE_CHECKING:

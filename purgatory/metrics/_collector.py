@@ -1,12 +1,6 @@
 """The collector: turns purgatories, timers, feeds and gates of the process into metric families, one series per name.
 
-**Same names.** Two live purgatories of one name are one series: counters and gauges are added up, and of two ages the
-greater counts. Of two feeds of one name, the one that is behind counts. Were each exported by itself, Prometheus would
-reject the whole page because of a duplicate.
-
-**When a purgatory ends**, a sum over purgatories would fall. Prometheus takes a lower value for a restart, and would
-count the others again. So the last values of a purgatory that ended are kept as long as another one of the same name
-lives. When the last one ends, the series ends. A later purgatory of that name starts at zero, as after a restart.
+``purgatory._series`` says how objects of one name are added up.
 
 **Timers** are exported once each, under the label ``timer``, however many purgatories share one. Under the label
 ``purgatory`` every sum over them would count the timer several times. ``purgatory_timer_info`` shows which purgatory
@@ -19,89 +13,28 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-import purgatory
 from purgatory import InvalidSetting
-from purgatory._core.take_snapshot import driver_of
 from purgatory._core.watchdog import slow_callbacks
-from purgatory._feed_records import live_feeds
-from purgatory._gate_records import live_gates
+from purgatory._readings import FAMILIES, Family, Kind, Observed, Series, Subject, encodable
+from purgatory._series import SeriesByName
 from purgatory.metrics._attach import AttachedObservers
 from purgatory.metrics._by_tenant import ByTenant
 from purgatory.metrics._by_type import ByType
-from purgatory.metrics._histograms import EXPONENTS, CallbackTime, Observed, ParkedTime, cumulative_buckets
-from purgatory.metrics._readings import (
-    FAMILIES,
-    Family,
-    Kind,
-    Reading,
-    Series,
-    Subject,
-    encodable,
-    read_feed,
-    read_gate,
-    read_purgatory,
-    read_timer,
-)
+from purgatory.metrics._histograms import EXPONENTS, CallbackTime, ParkedTime, cumulative_buckets
 from timer._fork import new_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from purgatory import DelayedOperationPurgatory
-    from timer import Driver, Timer
 
 _PREFIX: Final = "purgatory_"
-_KIND: Final = {family.name: family.kind for family in FAMILIES}
-_PICK: Final[dict[Kind, Callable[[tuple[float, float]], float]]] = {Kind.MAX: max, Kind.MIN: min}
-_NOTHING: Final[Observed] = ((), 0)
-
-
-class _NameSeries:
-    """The series of one name: the values of its live members, added to the last values of those that went.
-
-    Members are distinguished by ``id``. A new member may have the ``id`` of one that went since the last scrape. Its
-    counters then replace the other's, which looks like a restart.
-    """
-
-    def __init__(self) -> None:
-        self._last: dict[int, Reading] = {}
-        self._gone_values: dict[Series, float] = {}
-        self._gone_observed: dict[Series, Observed] = {}
-
-    def update(self, members: dict[int, Reading]) -> Reading:
-        """Add the values of the live members, by their ``id``. Returns the sums."""
-        for gone in self._last.keys() - members.keys():
-            values, observed = self._last[gone]
-            for series, value in values.items():
-                if _KIND[series[0]] is Kind.COUNTER:
-                    self._gone_values[series] = self._gone_values.get(series, 0.0) + value
-            for series, counts in observed.items():
-                self._gone_observed[series] = _added(self._gone_observed.get(series, _NOTHING), counts)
-        self._last = members
-        total = dict(self._gone_values)
-        total_observed = dict(self._gone_observed)
-        for values, observed in members.values():
-            for series, value in values.items():
-                pick = _PICK.get(_KIND[series[0]], sum)
-                total[series] = pick((total[series], value)) if series in total else value
-            for series, counts in observed.items():
-                total_observed[series] = _added(total_observed.get(series, _NOTHING), counts)
-        return total, total_observed
-
-
-def _added(one: Observed, other: Observed) -> Observed:
-    longer, shorter = sorted((one[0], other[0]), key=len, reverse=True)
-    counts = [*longer]
-    for place, number in enumerate(shorter):
-        counts[place] += number
-    return tuple(counts), one[1] + other[1]
 
 
 class PurgatoryCollector(Collector):
@@ -116,7 +49,7 @@ class PurgatoryCollector(Collector):
 
     def __init__(self) -> None:
         self._scraping = new_lock()
-        self._names: dict[tuple[Subject, str], _NameSeries] = {}
+        self._series = SeriesByName()
         self.parked_time = AttachedObservers(_parked_time)
         self.callback_time = AttachedObservers(lambda _: CallbackTime())
         self.by_type = ByType()
@@ -141,13 +74,11 @@ class PurgatoryCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """The families now."""
         with self._scraping:
-            info, found = self._read()
-            for gone in self._names.keys() - found.keys():
-                del self._names[gone]
             by_tenant = list(self.by_tenant.families())
-            sums = {
-                name: self._names.setdefault(name, _NameSeries()).update(found[name]) for name in sorted(found, key=str)
-            }
+            sums = self._series.read(self.parked_time.of, self.callback_time.of)
+            info = _timer_info()
+            for user, used in sorted(self._series.users):
+                info.add_metric([user, used], 1)
         yield info
         counts: Counter[str] = Counter()
         for (whose, _), count in slow_callbacks().items():
@@ -165,31 +96,6 @@ class PurgatoryCollector(Collector):
             yield filled
         yield from self.by_type.families([name for subject, name in sums if subject is Subject.PURGATORY])
         yield from by_tenant
-
-    def _read(self) -> tuple[Metric, dict[tuple[Subject, str], dict[int, Reading]]]:
-        """Which purgatory uses which timer, and the readings by name and then by ``id``."""
-        found: dict[tuple[Subject, str], dict[int, Reading]] = {}
-        timers: dict[Timer, Driver | None] = {}
-        users: set[tuple[str, str]] = set()
-        for member in purgatory.live():
-            reading = read_purgatory(member, self.parked_time.of(member), self.callback_time.of(member))
-            found.setdefault((Subject.PURGATORY, encodable(member.name)), {})[id(member)] = reading
-            if member.timer is not None:
-                timer = member.timer.inner
-                timers[timer] = timers.get(timer) or driver_of(member)
-                users.add((encodable(member.name), encodable(timer.name)))
-        for timer, driver in timers.items():
-            of_timer = read_timer(timer, driver)
-            if of_timer is not None:
-                found.setdefault((Subject.TIMER, encodable(timer.name)), {})[id(timer)] = of_timer
-        for feed in live_feeds():
-            found.setdefault((Subject.FEED, encodable(feed.name)), {})[id(feed)] = read_feed(feed.statistics())
-        for gate in live_gates():
-            found.setdefault((Subject.GATE, encodable(gate.name)), {})[id(gate)] = read_gate(gate.statistics())
-        info = _timer_info()
-        for user, used in sorted(users):
-            info.add_metric([user, used], 1)
-        return info, found
 
 
 def _slow_callbacks() -> CounterMetricFamily:

@@ -23,15 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from purgatory import DelayedOperation
+    from purgatory._readings import Observed
 
 #: How many observations wait to be folded before an observer folds them.
 FOLD_AT: Final = 4096
 
 #: Exponents of the buckets exported: 2**14 ns (16 us) to 2**37 ns (137 s). Greater values are in +Inf.
 EXPONENTS: Final = range(14, 38)
-
-#: Counts by power of two (entry *i*: values of *i* bits), and the sum, of nanoseconds.
-Observed = tuple[tuple[int, ...], int]
 
 _SATISFIED: Final = Outcome.SATISFIED
 _IMMEDIATE: Final = Outcome.IMMEDIATE

@@ -1,4 +1,4 @@
-"""OpenTelemetry: a span for each operation that waits, from the moment it is parked to the answer.
+"""OpenTelemetry: a span for each operation that waits, from the moment it is parked to the answer, and metrics.
 
 `instrument` does it for every purgatory and feed of the process, `Spans` is the observer for one purgatory. Needs the
 extra ``[otel]``, which is OpenTelemetry's API. The SDK that the program configures decides where the spans go.
@@ -8,8 +8,9 @@ from purgatory._distribution import missing
 
 try:
     from purgatory.otel._instrument import instrument
+    from purgatory.otel._metrics import export_metrics
     from purgatory.otel._spans import Spans
 except ModuleNotFoundError as error:
     raise missing(error, "otel") from error
 
-__all__ = ["Spans", "instrument"]
+__all__ = ["Spans", "export_metrics", "instrument"]

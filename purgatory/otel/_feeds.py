@@ -18,6 +18,8 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
+    from purgatory._feed_tracing import Destination
+
 AnswerT = TypeVar("AnswerT")
 ArgumentT = TypeVar("ArgumentT")
 
@@ -37,16 +39,31 @@ class FeedSpans:
         self._tracer = trace.get_tracer("purgatory", tracer_provider=tracer_provider)
         self._keys = keys
 
-    async def publish(self, feed: str, key: str, send: Callable[[str | None], Awaitable[AnswerT]]) -> AnswerT:
+    async def publish(
+        self, destination: Destination, key: str, size: int, send: Callable[[str | None], Awaitable[AnswerT]]
+    ) -> AnswerT:
         """Publish under a span, which ends when the feed has answered."""
-        attributes: dict[str, str | list[str]] = {"purgatory.feed": feed}
+        attributes: dict[str, str | int | list[str]] = {
+            "purgatory.feed": destination.feed,
+            "messaging.system": destination.system,
+            "messaging.destination.name": destination.name,
+            "messaging.operation.name": "publish",
+            "messaging.operation.type": "send",
+            "messaging.message.body.size": size,
+        }
         if self._keys:
             attributes["purgatory.keys"] = [str(key)]
-        kind = trace.SpanKind.PRODUCER
-        with self._tracer.start_as_current_span(f"publish {feed}", kind=kind, attributes=attributes) as span:
+            if destination.system == "kafka":
+                attributes["messaging.kafka.message.key"] = str(key)
+        name, kind = f"publish {destination.name}", trace.SpanKind.PRODUCER
+        with self._tracer.start_as_current_span(name, kind=kind, attributes=attributes) as span:
             carrier: dict[str, str] = {}
             _PROPAGATOR.inject(carrier)
-            position = await send(carrier.get(_FIELD))
+            try:
+                position = await send(carrier.get(_FIELD))
+            except Exception as error:
+                span.set_attribute("error.type", type(error).__qualname__)
+                raise
             span.set_attribute("purgatory.position", str(position))
             return position
 

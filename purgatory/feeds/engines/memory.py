@@ -65,6 +65,8 @@ class MemoryFeed(Feed):
     [b'hello']
     """
 
+    system = "memory"
+
     def __init__(self, name: str = "memory", *, keep: int = 10_000, **settings: int) -> None:
         super().__init__(name, where="the memory of this process", **settings)
         self._lock = new_lock()

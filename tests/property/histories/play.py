@@ -51,9 +51,9 @@ from purgatory._core import (  # noqa: E402
 )
 from purgatory._core import purgatory as module  # noqa: E402
 from purgatory._core.retrier import Retrier  # noqa: E402
+from purgatory._readings import read_purgatory, read_timer  # noqa: E402
 from purgatory.journal import Journal, read  # noqa: E402
 from purgatory.metrics._histograms import CallbackTime, ParkedTime  # noqa: E402
-from purgatory.metrics._readings import read_purgatory, read_timer  # noqa: E402
 from tests.property.histories import things  # noqa: E402
 from tests.property.histories.compare import FAILED  # noqa: E402
 from tests.property.histories.steps import Steps  # noqa: E402

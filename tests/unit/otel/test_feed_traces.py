@@ -8,7 +8,7 @@ from opentelemetry import trace
 
 from purgatory import DelayedOperationPurgatory
 from purgatory._feed_tracing import Tracing
-from purgatory.feeds import EventTooLarge, MemoryFeed, PublishRejected
+from purgatory.feeds import EventTooLarge, KafkaFeed, MemoryFeed, PostgresFeed, PublishRejected, RedisFeed
 from purgatory.feeds.engine import NewEvent
 from purgatory.otel import instrument
 from tests.support import Waiting
@@ -47,6 +47,11 @@ async def test_poll_in_another_worker_is_linked_to_the_publisher(telemetry, feed
         "purgatory.feed": "inbox",
         "purgatory.keys": ("ann",),
         "purgatory.position": str(position),
+        "messaging.system": "memory",
+        "messaging.destination.name": "inbox",
+        "messaging.operation.name": "publish",
+        "messaging.operation.type": "send",
+        "messaging.message.body.size": 5,
     } == dict(span.attributes)
     assert [[ids(span)]] * 2 == [links(wait) for wait in telemetry.waits()]
 
@@ -107,6 +112,21 @@ async def test_publish_that_fails_is_an_error_of_its_span(telemetry, feed):
     span = telemetry.published()
     assert trace.StatusCode.ERROR is span.status.status_code
     assert ["exception"] == [event.name for event in span.events]
+    assert "PublishRejected" == span.attributes["error.type"]
+
+
+async def test_span_is_named_after_the_topic(telemetry, feed, monkeypatch):
+    """System and destination are the engine's, also if the feed has another name. Kafka's key has a name of its own."""
+    monkeypatch.setattr(MemoryFeed, "system", "kafka")
+    feed.destination = "app.inbox"
+    await feed.publish("ann", b"")
+
+    span = telemetry.published()
+    assert "publish app.inbox" == span.name
+    assert ("kafka", "app.inbox", "ann", "inbox") == tuple(
+        span.attributes[name]
+        for name in ("messaging.system", "messaging.destination.name", "messaging.kafka.message.key", "purgatory.feed")
+    )
 
 
 async def test_keys_can_be_left_out(feed):
@@ -116,7 +136,7 @@ async def test_keys_can_be_left_out(feed):
     await feed.publish("secret", b"")
     stop()
 
-    assert {"purgatory.feed", "purgatory.position"} == set(telemetry.published().attributes)
+    assert "secret" not in str(telemetry.published().attributes)
 
 
 async def test_stop_ends_the_spans_of_feeds(feed):
@@ -160,3 +180,17 @@ def test_the_last_tracer_counts():
         assert first is tracing.tracer
     tracing.remove(first)
     assert tracing.tracer is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "system"),
+    [
+        (lambda: RedisFeed("redis://localhost", stream="inbox", name="mine"), "redis"),
+        (lambda: PostgresFeed("dbname=app", table="inbox", name="mine"), "postgresql"),
+        (lambda: KafkaFeed("localhost:9092", topic="inbox", name="mine"), "kafka"),
+    ],
+)
+def test_each_engine_says_what_it_is(engine, system):
+    """An engine has the system's name in OpenTelemetry's conventions, and the topic, stream or table."""
+    feed = engine()
+    assert (system, "inbox", "mine") == (feed.system, feed.destination, feed.name)

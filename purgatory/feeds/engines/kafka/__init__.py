@@ -60,6 +60,7 @@ class KafkaFeed(Feed):
     """
 
     position_type: ClassVar[type[Position]] = KafkaPosition
+    system = "kafka"
 
     def __init__(
         self,
@@ -79,7 +80,7 @@ class KafkaFeed(Feed):
             raise InvalidSetting("topic", topic, wanted, "for example inbox, or app.inbox")
         where = f"Kafka at {', '.join(addresses)}, topic {topic!r}"
         super().__init__(topic if name is None else name, where=where, **{"max_bytes": 1_000_000, **settings})
-        self.topic = topic
+        self.topic = self.destination = topic
         self.partitions = checked_int("partitions", partitions, 1)
         self.replication_factor = (
             None if replication_factor is None else checked_int("replication_factor", replication_factor, 1)

@@ -49,6 +49,8 @@ class PostgresFeed(Feed):
         InvalidSetting: a setting that cannot work.
     """
 
+    system = "postgresql"
+
     def __init__(
         self,
         dsn: str,
@@ -61,6 +63,7 @@ class PostgresFeed(Feed):
     ) -> None:
         self._tables = Tables(table)
         super().__init__(table if name is None else name, where=f"{_where(dsn)}, table {table}", **settings)
+        self.destination = table
         self._dsn = dsn
         self._keep = None if keep is None else checked_int("keep", keep, 1)
         self._keep_s = None if keep_s is None else checked_int("keep_s", keep_s, 1)

@@ -39,6 +39,8 @@ class RedisFeed(Feed):
         InvalidSetting: a setting that cannot work.
     """
 
+    system = "redis"
+
     def __init__(
         self,
         url: str | Sequence[str],
@@ -57,6 +59,7 @@ class RedisFeed(Feed):
         self.stream = stream
         where = f"{self._servers.where}, stream {stream!r}"
         super().__init__(stream if name is None else name, where=where, **settings)
+        self.destination = stream
         self.keep = checked_int("keep", keep, 1)
         self.keep_ids_ms = checked_int("keep_ids_ms", keep_ids_ms, 1)
         self.replicas = checked_int("replicas", replicas, 0)

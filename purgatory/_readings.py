@@ -1,4 +1,4 @@
-"""The exported families, and how a purgatory, a timer, a feed or a gate is read.
+"""The exported families, and how a purgatory, a timer, a feed or a gate is read: for Prometheus and OpenTelemetry.
 
 All values come from counters that the library keeps anyway. A *reading* has plain dicts from a series (family and
 outcome) to its value or histogram, so that the readings of two purgatories of one name can be added up.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import enum
 import time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import attrs
 
-from purgatory.metrics._histograms import Observed
 from timer import NS_PER_MS
 from timer._base import is_alive
 
@@ -20,11 +19,12 @@ if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory
     from purgatory._feed_records import FeedStatistics
     from purgatory._gate_records import GateStatistics
-    from purgatory.metrics._histograms import CallbackTime, ParkedTime
     from timer import Driver, Timer
 
 _NS: Final = 1_000_000_000
 
+#: A histogram: counts by power of two (entry *i*: values of *i* bits), and the sum, of nanoseconds.
+Observed = tuple[tuple[int, ...], int]
 #: A family's name and an outcome (or none).
 Series = tuple[str, str | None]
 #: The values and the histograms of one purgatory, timer, feed or gate.
@@ -158,13 +158,27 @@ FAMILIES: Final = (
 )
 
 
+class HasParkedTime(Protocol):
+    """An observer that measures how long operations are parked."""
+
+    def read(self) -> dict[str, Observed]:
+        """The histogram of each outcome."""
+
+
+class HasCallbackTime(Protocol):
+    """An observer that measures how long hooks take."""
+
+    def read(self) -> Observed:
+        """The histogram."""
+
+
 def encodable(name: str) -> str:
     """A name as a label's value: a lone surrogate has no UTF-8, and would break the whole page."""
     return name.encode("utf-8", "backslashreplace").decode()
 
 
 def read_purgatory(
-    purgatory: DelayedOperationPurgatory[Any], parked: ParkedTime | None, callbacks: CallbackTime | None
+    purgatory: DelayedOperationPurgatory[Any], parked: HasParkedTime | None, callbacks: HasCallbackTime | None
 ) -> Reading:
     """The values of one purgatory, and its histograms if it has observers for them.
 
