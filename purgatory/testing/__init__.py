@@ -1,10 +1,6 @@
 """Purgatories for your own tests: on a clock that you move, with a check at the end that every operation was answered.
 
-With pytest, name the plugin once, in the ``conftest.py`` at the root of the tests, and take the fixture
-``purgatories``::
-
-    pytest_plugins = ["purgatory.testing"]
-
+With pytest, take the fixture ``purgatories``. It is there wherever the library is installed::
 
     def test_session_ends_without_a_heartbeat(purgatories):
         sessions = purgatories.make("sessions")
@@ -24,23 +20,19 @@ At the end of the test the fixture fails it in three cases:
   cancellation by the test itself does not count.
 - A hook raised. The library contains the error, even a failed ``assert`` of the test.
 
+Where pytest loads no plugins by itself (``PYTEST_DISABLE_PLUGIN_AUTOLOAD``), name this one in the ``conftest.py`` at
+the root of the tests: ``pytest_plugins = ["purgatory.testing"]``.
+
 Without pytest: ``with Purgatories() as purgatories``, or ``async with`` on a loop.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 
 from purgatory.testing._purgatories import HookRaised, LeftParked, Purgatories
 
 __all__ = ["HookRaised", "LeftParked", "Purgatories"]
 
 with contextlib.suppress(ModuleNotFoundError):  # there is the class without it
-    import pytest
-
-    @pytest.fixture
-    def purgatories() -> Iterator[Purgatories]:
-        """Purgatories on a clock moved by hand. At the end of the test no operation may still wait in them."""
-        with Purgatories() as made:
-            yield made
+    from pytest_purgatory import purgatories as purgatories  # a plugin's fixtures are its attributes

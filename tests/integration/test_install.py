@@ -132,6 +132,10 @@ def test_wheel_of_the_source_distribution_has_the_native_edition(tmp_path):
     assert "none-any" not in wheel.name
     environment = installed(tmp_path, wheel)
     assert f"True\n{SAID}" == said_by(environment, tmp_path)
+    (tmp_path / "test_it.py").write_text("def test_it(purgatories):\n    purgatories.make('a')\n", encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", "test_it.py"]
+    run = subprocess.run(command, cwd=tmp_path, env=environment, timeout=60, capture_output=True, text=True)
+    assert "1 passed" in run.stdout, run.stdout
     assert f"False\n{SAID}" == said_by({**environment, "PURGATORY_PURE": "1"}, tmp_path)
 
 

@@ -107,16 +107,36 @@ def test_suite_that_awaits(tmp_path):
     }
 
 
-def run_suite(folder, suite):
+def run_suite(folder, suite, conftest='pytest_plugins = ["purgatory.testing"]', *options):
     """The output of pytest for a user's suite at a terminal. In a CI it prints more."""
     outside = {name: value for name, value in os.environ.items() if name not in {"CI", "BUILD_NUMBER"}}
-    (folder / "conftest.py").write_text('pytest_plugins = ["purgatory.testing"]\n', encoding="utf-8")
+    (folder / "conftest.py").write_text(f"{conftest}\n", encoding="utf-8")
     (folder / "test_sessions.py").write_text(suite, encoding="utf-8")
-    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import pytest; sys.exit(pytest.main())"
+    program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import pytest; sys.exit(pytest.main({list(options)}))"
     command = [sys.executable, "-c", program]
     return subprocess.run(
         command, cwd=folder, env=outside, capture_output=True, text=True, check=False, timeout=60
     ).stdout
+
+
+UNUSED = """
+import sys
+
+def test_without_the_fixture():
+    assert not {"purgatory", "timer"} & set(sys.modules)
+
+def test_with_the_fixture(purgatories):
+    purgatories.make("a")
+"""
+
+
+@pytest.mark.parametrize("conftest", ["", 'pytest_plugins = ["purgatory.testing"]'])
+@pytest.mark.slow
+def test_plugin_imports_the_library_when_it_is_used(tmp_path, conftest):
+    """A suite without the fixture imports no module of the library, unless it names the plugin itself."""
+    said = run_suite(tmp_path, UNUSED, conftest, "-p", "pytest_purgatory")
+
+    assert ("1 failed, 1 passed" if conftest else "2 passed") in said, said
 
 
 def test_purgatories_share_a_clock(purgatories):
