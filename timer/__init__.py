@@ -22,7 +22,6 @@ from timer._errors import (
     TimerClosed,
     TimerConfigError,
     TimerError,
-    TimerFull,
 )
 from timer._implementation import CORE
 from timer._reaper import Driver, SystemTimerReaper
@@ -53,7 +52,6 @@ __all__ = [
     "TimerClosed",
     "TimerConfigError",
     "TimerError",
-    "TimerFull",
     "TimerStatistics",
     "TimerTask",
     "TimerTaskEntry",

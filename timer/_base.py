@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import attrs
 
 from timer._clock import NS_PER_MS
-from timer._task import checked_delay_ms
+from timer._task import whole_delay_ms
 
 if TYPE_CHECKING:
     from typing import Self
@@ -172,19 +172,19 @@ class Timer(ShutsDown, abc.ABC):
         time limit. A second call has no effect.
         """
 
-    def put_off(self, task: TimerTask, delay_ms: float) -> bool:
+    def put_off(self, task: TimerTask, delay_ms: float | None) -> bool:
         """Move the deadline of a pending task to ``delay_ms`` from now, later or earlier than it was.
 
-        A delay below zero counts as zero. ``task.delay_ms`` and ``task.added_ns`` do not change. This default removes
-        the task and adds it again. If ``add`` raises, the task is in no timer. A timer with a limit must override this.
+        A delay below zero counts as zero, and None removes the deadline. ``task.delay_ms`` and ``task.added_ns`` do not
+        change. This default removes the task and adds it again. If ``add`` raises, the task is in no timer.
 
         Returns:
             True if the task was pending here. Otherwise False, and nothing has changed.
 
         Raises:
-            DelayTypeError, DelayValueError: the delay is not a finite number.
+            DelayTypeError, DelayValueError: the delay is not a number up to 10**12.
         """
-        whole_ms = checked_delay_ms(delay_ms)
+        whole_ms = whole_delay_ms(delay_ms)
         kept_ms, added_ns = task._task_delay_ms, task.added_ns
         if not task._task_withdraw():
             return False

@@ -23,22 +23,19 @@ static TimerBucket *as_bucket(PyObject *object)
 static PyObject *bucket_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"first", "end", "level", "lock", "closed", NULL};
-    PyObject *first, *end, *lock;
+    PyObject *lock;
     Py_ssize_t level;
     int closed = 0;
-    int64_t first_tick, end_tick;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!nO|$p:TimerTaskList", names, &PyLong_Type, &first, &PyLong_Type,
-                                     &end, &level, &lock, &closed)
-        || saturated(first, &first_tick) || saturated(end, &end_tick))
+    long long first, end;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "LLnO|$p:TimerTaskList", names, &first, &end, &level, &lock,
+                                     &closed))
         return NULL;
     TimerBucket *self = (TimerBucket *)type->tp_alloc(type, 0);
     if (self == NULL)
         return NULL;
-    self->first = Py_NewRef(first);
-    self->end = Py_NewRef(end);
+    self->first = first;
+    self->end = end;
     self->lock = Py_NewRef(lock);
-    self->first_tick = first_tick;
-    self->end_tick = end_tick;
     self->level = level;
     self->closed = (char)closed;
     return (PyObject *)self;
@@ -47,8 +44,6 @@ static PyObject *bucket_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
 static int bucket_traverse(TimerBucket *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->first);
-    Py_VISIT(self->end);
     Py_VISIT(self->lock);
     for (int index = 0; index < LANES; index++) {
         Lane *lane = &self->lanes[index];
@@ -93,7 +88,7 @@ static int bucket_empty(TimerBucket *self)
             index++;
             continue;
         }
-        remove_entry(entry, self, NULL, NULL);
+        remove_entry(entry, self, NULL);
         Py_DECREF(entry);
     }
     pass_through(self, NULL, 0, 1);
@@ -103,8 +98,6 @@ static int bucket_empty(TimerBucket *self)
 static void bucket_dealloc(TimerBucket *self)
 {
     PyObject_GC_UnTrack(self);
-    Py_DECREF(self->first);
-    Py_DECREF(self->end);
     Py_DECREF(self->lock);
     free_object(self);
 }
@@ -160,24 +153,16 @@ enum { FROM_SOURCE, FROM_NONE, FROM_SAME_TIMER };
 
 /* Move an entry to `target`, from `source`, from no bucket, or from any bucket of the same timer. If `deadline_ns` is
  * given, that is its new deadline. 1 if it was moved. 0 if it was not there, or if the target is closed and
- * `closed_too` is 0. -1 if the new times do not fit into 64 bits. The caller keeps all three from being freed. */
+ * `closed_too` is 0. The caller keeps all three from being freed. */
 static int move_entry(TimerEntry *entry, int from, TimerBucket *source, TimerBucket *target, int closed_too,
                       const int64_t *deadline_ns)
 {
     int moves = 0, was_last = 0;
-    int64_t put_off_by_ns = 0;
     lock_entry(entry);
     if (from == FROM_SAME_TIMER && entry->bucket != NULL && entry->bucket->lock == target->lock)
         source = entry->bucket;
     if (entry->bucket == source && (source != NULL || from == FROM_NONE)) {
         moves = 1;
-        if (deadline_ns != NULL
-            && (entry->delay_ms == TIMER_HUGE
-                || __builtin_add_overflow(entry->put_off_by_ns, *deadline_ns - entry->deadline_ns, &put_off_by_ns)
-                || put_off_by_ns > MOST_PUT_OFF_NS || put_off_by_ns < -MOST_PUT_OFF_NS))
-            moves = -1;
-    }
-    if (moves == 1) {
         if (source == NULL)
             set_lane(entry, 0); /* under the timer's lock, where all use one lane */
         Lane *to_lane = &target->lanes[lane_number(entry)];
@@ -194,7 +179,7 @@ static int move_entry(TimerEntry *entry, int from, TimerBucket *source, TimerBuc
             else
                 Py_INCREF(entry);
             if (deadline_ns != NULL) {
-                poke(&entry->put_off_by_ns, put_off_by_ns);
+                poke(&entry->put_off_by_ns, entry->put_off_by_ns + *deadline_ns - entry->deadline_ns);
                 poke(&entry->deadline_ns, *deadline_ns);
             }
             link_entry(target, to_lane, entry);
@@ -224,7 +209,7 @@ static PyObject *bucket_put(TimerBucket *self, PyObject *task)
 static PyObject *bucket_remove(TimerBucket *self, PyObject *task)
 {
     TimerEntry *entry = as_entry(task);
-    return entry == NULL ? NULL : PyBool_FromLong(remove_entry(entry, self, NULL, NULL));
+    return entry == NULL ? NULL : PyBool_FromLong(remove_entry(entry, self, NULL));
 }
 
 static PyObject *bucket_take(TimerBucket *self, PyObject *const *args, Py_ssize_t count)
@@ -239,32 +224,10 @@ static PyObject *bucket_take(TimerBucket *self, PyObject *const *args, Py_ssize_
         return NULL;
     if (count == 2 || args[2] == Py_None)
         return PyBool_FromLong(move_entry(entry, FROM_SOURCE, source, self, 1, NULL));
-    int64_t deadline_ns;
-    if (saturated(args[2], &deadline_ns))
+    int64_t deadline_ns = PyLong_AsLongLong(args[2]);
+    if (deadline_ns == -1 && PyErr_Occurred())
         return NULL;
-    if (fits(args[2], MOST_DEADLINE_NS)) {
-        int moves = move_entry(entry, FROM_SOURCE, source, self, 1, &deadline_ns);
-        if (moves >= 0)
-            return PyBool_FromLong(moves);
-    }
-    /* The times do not fit into 64 bits. They are set before the move, and set back if it fails. The caller holds the
-     * timer's lock, so no other thread sets them. */
-    PyObject *times = times_of(entry);
-    if (times == NULL)
-        return NULL;
-    PyObject *by = PyNumber_Subtract(args[2], PyTuple_GET_ITEM(times, 1)), *moved = NULL, *answer = NULL;
-    if (by != NULL)
-        moved = PyNumber_Add(PyTuple_GET_ITEM(times, 2), by);
-    if (moved != NULL && !set_times(entry, PyTuple_GET_ITEM(times, 0), args[2], moved)) {
-        int moves = move_entry(entry, FROM_SOURCE, source, self, 1, NULL);
-        if (moves
-            || !set_times(entry, PyTuple_GET_ITEM(times, 0), PyTuple_GET_ITEM(times, 1), PyTuple_GET_ITEM(times, 2)))
-            answer = PyBool_FromLong(moves);
-    }
-    Py_XDECREF(by);
-    Py_XDECREF(moved);
-    Py_DECREF(times);
-    return answer;
+    return PyBool_FromLong(move_entry(entry, FROM_SOURCE, source, self, 1, &deadline_ns));
 }
 
 static PyObject *bucket_next_slice(TimerBucket *self, PyObject *size)
@@ -325,7 +288,7 @@ static PyMethodDef bucket_methods[] = {
     {NULL}};
 
 static PyMemberDef bucket_members[] = {
-    READABLE(TimerBucket, first, Py_T_OBJECT_EX), READABLE(TimerBucket, end, Py_T_OBJECT_EX),
+    READABLE(TimerBucket, first, T_LONGLONG), READABLE(TimerBucket, end, T_LONGLONG),
     READABLE(TimerBucket, lock, Py_T_OBJECT_EX), READABLE(TimerBucket, level, T_PYSSIZET), {NULL}};
 
 static PyGetSetDef bucket_getset[] = {{"closed", (getter)bucket_get_closed, NULL, NULL, NULL}, {NULL}};

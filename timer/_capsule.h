@@ -31,7 +31,7 @@
 #include <stdint.h>
 
 #define TIMER_CORE_CAPSULE "timer._native.CAPSULE"
-#define TIMER_CORE_VERSION 3
+#define TIMER_CORE_VERSION 4
 
 /* A mutex if there is no global lock. With one it is empty, and takes neither memory nor time. */
 #ifdef Py_GIL_DISABLED
@@ -78,8 +78,7 @@ static inline void free_object(void *self)
 
 typedef struct TimerBucket TimerBucket;
 
-/* A task, or the head of a larger struct that is one. If its times do not fit into 64 bits, they are kept elsewhere.
- * Then delay_ms is TIMER_HUGE, and the other two numbers mean nothing. */
+/* A task, or the head of a larger struct that is one. */
 typedef struct TimerEntry {
     PyObject_HEAD
     int64_t delay_ms;
@@ -95,7 +94,6 @@ typedef struct TimerEntry {
 } TimerEntry;
 
 #define TIMER_UNSET INT64_MIN       /* delay_ms of an entry whose __init__ was not called */
-#define TIMER_HUGE (INT64_MIN + 1)  /* delay_ms of an entry whose times are kept elsewhere */
 
 /* A call of a hook that runs, and the calls of one thread: see timer/_running.c. */
 typedef struct {
@@ -138,8 +136,7 @@ typedef struct {
     int (*withdraw)(TimerEntry *entry);
     /* Have a batch call this function in place of run() of tasks of a type, whose run() nothing may replace. */
     void (*run_by)(PyTypeObject *type, PyCFunction run);
-    /* Set the deadline of an entry that no timer takes, by the system's clock: 1, 0 if it does not fit into 64 bits, or
-     * -1 with an error. */
+    /* Set the deadline of an entry that no timer takes, by the system's clock: 0, or -1 with an error. */
     int (*set_deadline)(TimerEntry *entry);
     /* Record that this thread calls a hook of a task. The caller keeps both references until end_call(). No error is
      * raised. */

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
 
 from timer._errors import TimerConfigError
 from timer._fork import new_lock
@@ -18,6 +19,13 @@ Clock = Callable[[], int]
 
 #: Nanoseconds per millisecond. Delays are milliseconds, and clocks are nanoseconds.
 NS_PER_MS = 1_000_000
+
+#: What a clock may return, so that deadlines fit into 64 bits: 126 years.
+LEAST_NOW_NS: Final = -(10**18)
+MOST_NOW_NS: Final = 4 * 10**18
+
+#: The furthest that a manual clock is advanced at once: as far as the longest delay.
+MOST_ADVANCE_MS: Final = 10**12
 
 system_clock: Clock = time.monotonic_ns
 
@@ -35,8 +43,8 @@ class ManualClock:
         return self._now_ns
 
     def advance(self, ms: float) -> None:
-        """Move the time forward. Raises :class:`TimerConfigError` if ``ms`` is negative or not finite."""
-        if not 0 <= ms <= 1e300:  # noqa: PLR2004  # more nanoseconds than a float can have
-            raise TimerConfigError("ms", ms, "zero or more, and finite: a monotonic clock does not go back")
+        """Move the time forward, by up to 10**12 ms. Raises :class:`TimerConfigError` for any other ``ms``."""
+        if not 0 <= ms <= MOST_ADVANCE_MS:
+            raise TimerConfigError("ms", ms, "from 0 to 10**12: a monotonic clock does not go back")
         with self._lock:
             self._now_ns += round(ms * NS_PER_MS)

@@ -12,7 +12,7 @@
  *     _dispatch.c      Tally, Batch: due tasks are claimed and run
  *
  * timer/_capsule.h says which struct owns what. Rare cases are left to Python: a new bucket, a delay that is not an int,
- * times beyond 64 bits, a full or closed timer, a task that raises.
+ * a closed timer, a task that raises.
  *
  * Adding, cancelling, putting off and claiming do not take the timer's lock. With a global lock, each stretch of C
  * between two calls of Python is one step. So no thread sees a task between two buckets, and `closed` is read in the
@@ -92,7 +92,6 @@ static int make_core(void)
     core.partial = core.system_clock == NULL ? NULL : imported("functools", "partial");
     if (core.partial == NULL || make_names(names, sizeof names / sizeof *names))
         return -1;
-    core.huge_times = PyDict_New();
     core.bucket = make_type(&bucket_spec);
     core.quick_timer = make_type(&quick_spec);
     core.tally = make_type(&tally_spec);

@@ -7,12 +7,12 @@
 #include <stdlib.h>
 
 #define NS_PER_MS 1000000
-/* The limits of what is computed in 64 bits: delays and clocks up to 31 years, deadlines, which are sums of both, and
- * how far a deadline may be moved. The sum of any two of these fits. Larger times are kept in a dict. */
+/* The limits of delays, and of what a clock may answer. A deadline is a sum of both. The difference between any two
+ * deadlines fits into 64 bits. */
 #define MOST_MS 1000000000000LL
-#define MOST_NOW_NS 1000000000000000000LL
-#define MOST_DEADLINE_NS 3000000000000000000LL
-#define MOST_PUT_OFF_NS 5000000000000000000LL
+#define NEVER_MS (2 * MOST_MS) /* the delay of a task without a deadline */
+#define LEAST_NOW_NS (-1000000000000000000LL)
+#define MOST_NOW_NS 4000000000000000000LL
 #define STRETCH 30                 /* A cache remembers one bucket per 2**30 ns of deadlines, */
 #define PLACES 64                  /* and this number of them. */
 #define MOST_LEVELS 14             /* Coarser levels of the wheel are left to Python. */
@@ -39,9 +39,8 @@ struct TimerBucket {
     PyObject_HEAD
     Lane lanes[LANES];
     Py_ssize_t level;
-    PyObject *first, *end;   /* ticks of any size */
     PyObject *lock;          /* its timer's lock, which identifies the timer */
-    int64_t first_tick, end_tick;
+    int64_t first, end;      /* ticks */
     int64_t after_ns, until_ns; /* the deadlines of this bucket are after the first and not after the second */
     char closed;
 };
@@ -68,7 +67,6 @@ typedef struct {
     LaneCache caches[LANES];
     Level level[MOST_LEVELS];
     int level_count;
-    char is_quick; /* tasks are not limited, and times fit into 64 bits */
     char is_system_clock;
     Mutex mutex;
 } QuickTimer;
@@ -101,7 +99,6 @@ static struct {
     PyTypeObject *run_type; /* tasks of this type are run by: */
     PyCFunction run;        /* NULL: none */
     PyObject *system_clock; /* time.monotonic_ns */
-    PyObject *huge_times;   /* {address of an entry: (delay_ms, deadline_ns, put_off_by_ns)} */
     PyObject *partial;      /* functools.partial */
     PyObject *str_add, *str_add_slowly, *str_begin, *str_clock, *str_contain, *str_end, *str_next_slice, *str_put_off,
         *str_put_off_slowly, *str_requeue, *str_run, *str_slot, *str_slots, *str_span;
@@ -180,7 +177,7 @@ static PyObject *python(const char *module, const char *name, PyObject *argument
     return answer;
 }
 
-/* The time of the clock as 64 bits, or the nearest number that fits. 0, or -1 with an error. */
+/* The time of the clock, or the nearest one that is allowed. 0, or -1 with an error. */
 static int now_of(PyObject *clock, int is_system_clock, int64_t *now_ns)
 {
     if (is_system_clock && read_system_clock(now_ns))
@@ -188,6 +185,8 @@ static int now_of(PyObject *clock, int is_system_clock, int64_t *now_ns)
     PyObject *answer = PyObject_CallNoArgs(clock);
     int failed = answer == NULL || saturated(answer, now_ns) ? -1 : 0;
     Py_XDECREF(answer);
+    if (!failed)
+        *now_ns = *now_ns > MOST_NOW_NS ? MOST_NOW_NS : *now_ns < LEAST_NOW_NS ? LEAST_NOW_NS : *now_ns;
     return failed;
 }
 

@@ -106,37 +106,8 @@ static int by_deadline(const void *one, const void *other)
     return a->number < b->number ? -1 : 1;
 }
 
-/* Sort by deadlines that do not fit into 64 bits. 0, or -1 with an error. */
-static int sort_huge(Due *due, Py_ssize_t count)
-{
-    PyObject *keys = PyList_New(0);
-    for (Py_ssize_t index = 0; keys != NULL && index < count; index++) {
-        PyObject *deadline = get_time(due[index].task, 1);
-        PyObject *key = deadline == NULL ? NULL : Py_BuildValue("(Nn)", deadline, index);
-        if (key == NULL || PyList_Append(keys, key))
-            Py_CLEAR(keys);
-        Py_XDECREF(key);
-    }
-    if (keys == NULL || PyList_Sort(keys)) {
-        Py_XDECREF(keys);
-        return -1;
-    }
-    Due *sorted = PyMem_New(Due, count);
-    if (sorted == NULL) {
-        Py_DECREF(keys);
-        PyErr_NoMemory();
-        return -1;
-    }
-    for (Py_ssize_t index = 0; index < count; index++)
-        sorted[index] = due[PyLong_AsSsize_t(PyTuple_GET_ITEM(PyList_GET_ITEM(keys, index), 1))];
-    memcpy(due, sorted, count * sizeof(Due));
-    PyMem_Free(sorted);
-    Py_DECREF(keys);
-    return 0;
-}
-
 /* Append the tasks of a bucket to the batch. 0, or -1 with an error. */
-static int gather_bucket(Batch *self, TimerBucket *bucket, Py_ssize_t *room, int *huge, int *sorted)
+static int gather_bucket(Batch *self, TimerBucket *bucket, Py_ssize_t *room, int *sorted)
 {
     PyObject *tasks = bucket_head(bucket, PY_SSIZE_T_MAX);
     if (tasks == NULL)
@@ -156,7 +127,6 @@ static int gather_bucket(Batch *self, TimerBucket *bucket, Py_ssize_t *room, int
         TimerEntry *task = (TimerEntry *)Py_NewRef(PyList_GET_ITEM(tasks, index));
         Due *due = &self->tasks[self->count];
         *due = (Due){peek(&task->deadline_ns), self->count, task, bucket};
-        *huge |= peek(&task->delay_ms) == TIMER_HUGE;
         *sorted &= self->count == 0 || due[-1].deadline_ns <= due->deadline_ns;
         self->count++;
     }
@@ -176,17 +146,15 @@ static void drop_tasks(Batch *self)
 static int gather(Batch *self)
 {
     Py_ssize_t room = self->left + 1;
-    int huge = 0, sorted = 1;
+    int sorted = 1;
     self->tasks = PyMem_New(Due, room);
     if (self->tasks == NULL) {
         PyErr_NoMemory();
         return -1;
     }
     for (Py_ssize_t index = 0; index < PyTuple_GET_SIZE(self->buckets); index++)
-        if (gather_bucket(self, (TimerBucket *)PyTuple_GET_ITEM(self->buckets, index), &room, &huge, &sorted))
+        if (gather_bucket(self, (TimerBucket *)PyTuple_GET_ITEM(self->buckets, index), &room, &sorted))
             return -1;
-    if (huge)
-        return sort_huge(self->tasks, self->count);
     if (!sorted)
         qsort(self->tasks, self->count, sizeof(Due), by_deadline);
     return 0;
@@ -202,15 +170,6 @@ static int gather_or_forget(Batch *self)
     self->tasks = NULL;
     self->count = self->next = 0;
     return -1;
-}
-
-/* How late a task is. 0 if that or its times do not fit into 64 bits. */
-static int64_t lateness(int64_t now_ns, int64_t deadline_ns, int64_t delay_ms)
-{
-    int64_t late_ns;
-    if (delay_ms <= TIMER_HUGE || __builtin_sub_overflow(now_ns, deadline_ns, &late_ns))
-        return 0;
-    return late_ns < 0 ? 0 : late_ns;
 }
 
 /* Call run() of a task. NULL with an error. */
@@ -242,14 +201,14 @@ static int run(Batch *self, Tally *tally, Py_ssize_t most)
 {
     int failed = 0;
     while (!failed && self->next < self->count && tally->reached < most) {
-        int64_t now_ns, deadline_ns, delay_ms;
+        int64_t now_ns, deadline_ns;
         if (now_of(self->clock, self->is_system_clock, &now_ns))
             return -1;
         Due due = self->tasks[self->next++];
         tally->reached++;
         /* Unless it was cancelled or put off meanwhile. */
-        if (remove_entry(due.task, due.bucket, &deadline_ns, &delay_ms))
-            failed = run_task(self, due.task, tally, lateness(now_ns, deadline_ns, delay_ms));
+        if (remove_entry(due.task, due.bucket, &deadline_ns))
+            failed = run_task(self, due.task, tally, now_ns < deadline_ns ? 0 : now_ns - deadline_ns);
         Py_DECREF(due.task);
     }
     return failed;

@@ -1,8 +1,7 @@
 /* TimerTaskEntry (timer/_task.py): a task, its times, and its place in a bucket. On purpose, these differ:
  *
  *  - A task is in a bucket by links to its neighbours, not by an entry in a dict.
- *  - `_task_withdraw` takes the task's own mutex, not the timer's lock. So it need not read the bucket twice.
- *  - Times that do not fit into 64 bits are in a dict, by the address of the task. */
+ *  - `_task_withdraw` takes the task's own mutex, not the timer's lock. So it need not read the bucket twice. */
 
 /* ---------------------------------------------------------------- lists of entries */
 
@@ -35,7 +34,7 @@ static inline int unlink_entry(TimerBucket *bucket, Lane *lane, TimerEntry *entr
 
 /* Remove an entry from its bucket, or only from `out_of` if that is given. The caller has a reference to the entry. 1
  * if this call removed it. */
-static int remove_entry(TimerEntry *entry, TimerBucket *out_of, int64_t *deadline_ns, int64_t *delay_ms)
+static int remove_entry(TimerEntry *entry, TimerBucket *out_of, int64_t *deadline_ns)
 {
     lock_entry(entry);
     TimerBucket *bucket = entry->bucket;
@@ -47,10 +46,8 @@ static int remove_entry(TimerEntry *entry, TimerBucket *out_of, int64_t *deadlin
     lock_lane(lane);
     int was_last = unlink_entry(bucket, lane, entry);
     unlock_lane(lane);
-    if (deadline_ns != NULL) {
+    if (deadline_ns != NULL)
         *deadline_ns = entry->deadline_ns;
-        *delay_ms = entry->delay_ms;
-    }
     unlock_entry(entry);
     if (was_last)
         Py_DECREF(bucket);
@@ -60,127 +57,54 @@ static int remove_entry(TimerEntry *entry, TimerBucket *out_of, int64_t *deadlin
 
 static int withdraw(TimerEntry *entry)
 {
-    return peek_bucket(entry) != NULL && remove_entry(entry, NULL, NULL, NULL);
+    return peek_bucket(entry) != NULL && remove_entry(entry, NULL, NULL);
 }
 
-/* ---------------------------------------------------------------- times that 64 bits don't hold */
+/* ---------------------------------------------------------------- times */
 
-static PyObject *address_of(TimerEntry *entry) { return PyLong_FromVoidPtr(entry); }
-
-static int fits(PyObject *number, int64_t most)
+static int raise_if_unset(TimerEntry *entry)
 {
-    int overflow;
-    int64_t value = PyLong_AsLongLongAndOverflow(number, &overflow);
-    return !overflow && value <= most && value >= -most && !(value == -1 && PyErr_Occurred());
+    if (peek(&entry->delay_ms) != TIMER_UNSET)
+        return 0;
+    raise_uninitialized(Py_TYPE(entry), "delay_ms");
+    return -1;
 }
 
-/* The three times as ints of any size: a tuple of (delay_ms, deadline_ns, put_off_by_ns). */
-static PyObject *times_of(TimerEntry *entry)
+/* Whether the deadline is one that never comes. */
+static int is_endless(TimerEntry *entry)
 {
-    while (peek(&entry->delay_ms) == TIMER_HUGE) {
-        PyObject *address = address_of(entry);
-        if (address == NULL)
-            return NULL;
-        PyObject *times = PyObject_GetItem(core.huge_times, address);
-        Py_DECREF(address);
-        if (times != NULL)
-            return times;
-        if (!PyErr_ExceptionMatches(PyExc_KeyError))
-            return NULL;
-        PyErr_Clear(); /* another thread has just set times that fit */
-    }
-    if (peek(&entry->delay_ms) == TIMER_UNSET) {
-        raise_uninitialized(Py_TYPE(entry), "delay_ms");
-        return NULL;
-    }
-    return Py_BuildValue("(LLL)", (long long)peek(&entry->delay_ms), (long long)peek(&entry->deadline_ns),
-                         (long long)peek(&entry->put_off_by_ns));
-}
-
-static int set_times(TimerEntry *entry, PyObject *delay_ms, PyObject *deadline_ns, PyObject *put_off_by_ns)
-{
-    PyObject *address = address_of(entry);
-    if (address == NULL)
-        return -1;
-    int failed = 0;
-    if (fits(delay_ms, MOST_MS) && fits(deadline_ns, MOST_DEADLINE_NS) && fits(put_off_by_ns, MOST_PUT_OFF_NS)) {
-        int was_huge = peek(&entry->delay_ms) == TIMER_HUGE;
-        poke(&entry->deadline_ns, PyLong_AsLongLong(deadline_ns));
-        poke(&entry->put_off_by_ns, PyLong_AsLongLong(put_off_by_ns));
-        poke(&entry->delay_ms, PyLong_AsLongLong(delay_ms));
-        if (was_huge)
-            failed = PyDict_DelItem(core.huge_times, address);
-    }
-    else if (!PyErr_Occurred()) {
-        PyObject *times = PyTuple_Pack(3, delay_ms, deadline_ns, put_off_by_ns);
-        failed = times == NULL ? -1 : PyDict_SetItem(core.huge_times, address, times);
-        Py_XDECREF(times);
-        if (!failed)
-            poke(&entry->delay_ms, TIMER_HUGE);
-    }
-    Py_DECREF(address);
-    return failed || PyErr_Occurred() ? -1 : 0;
-}
-
-/* Set one of the three. */
-static int set_time(TimerEntry *entry, int which, PyObject *value)
-{
-    if (value == NULL || !PyLong_Check(value)) {
-        PyErr_SetString(PyExc_TypeError, "time must be an int");
-        return -1;
-    }
-    PyObject *times = times_of(entry);
-    if (times == NULL)
-        return -1;
-    int failed = set_times(entry, which == 0 ? value : PyTuple_GET_ITEM(times, 0),
-                           which == 1 ? value : PyTuple_GET_ITEM(times, 1),
-                           which == 2 ? value : PyTuple_GET_ITEM(times, 2));
-    Py_DECREF(times);
-    return failed;
-}
-
-static PyObject *get_time(TimerEntry *entry, int which)
-{
-    PyObject *times = times_of(entry);
-    if (times == NULL)
-        return NULL;
-    PyObject *time = Py_NewRef(PyTuple_GET_ITEM(times, which));
-    Py_DECREF(times);
-    return time;
+    return peek(&entry->delay_ms) * NS_PER_MS + peek(&entry->put_off_by_ns) >= NEVER_MS * NS_PER_MS;
 }
 
 /* ---------------------------------------------------------------- TimerTaskEntry */
 
-/* A delay as an int, 0 or more. NULL with an error if it is not a number. */
-static PyObject *checked_delay_ms(PyObject *delay_ms)
+/* A delay, 0 or more, and NEVER_MS for None. -1 with an error if it is not a number up to MOST_MS. */
+static int64_t whole_delay_ms(PyObject *delay_ms)
 {
-    int overflow;
-    if (PyLong_CheckExact(delay_ms) && PyLong_AsLongLongAndOverflow(delay_ms, &overflow) >= 0 && overflow >= 0)
-        return Py_NewRef(delay_ms);
-    return python("timer._task", "checked_delay_ms", delay_ms);
+    int overflow = 0;
+    if (PyLong_CheckExact(delay_ms)) {
+        int64_t delay = PyLong_AsLongLongAndOverflow(delay_ms, &overflow);
+        if (!overflow && delay >= 0 && delay <= MOST_MS)
+            return delay;
+    }
+    PyObject *whole = python("timer._task", "whole_delay_ms", delay_ms);
+    int64_t delay = whole == NULL ? -1 : PyLong_AsLongLong(whole);
+    Py_XDECREF(whole);
+    return delay;
 }
 
 /* A second __init__ of a pending task changes nothing. */
 static int entry_init_delay(TimerEntry *self, PyObject *delay_ms)
 {
-    int overflow = 0, is_pending = peek_bucket(self) != NULL;
-    int64_t delay = PyLong_CheckExact(delay_ms) ? PyLong_AsLongLongAndOverflow(delay_ms, &overflow) : INT64_MAX;
-    if (!overflow && delay <= MOST_MS && delay >= 0) {
-        if (is_pending)
-            return 0;
-        if (peek(&self->delay_ms) != TIMER_HUGE) {
-            poke(&self->deadline_ns, 0);
-            poke(&self->put_off_by_ns, 0);
-            poke(&self->delay_ms, delay);
-            return 0;
-        }
+    int64_t delay = whole_delay_ms(delay_ms);
+    if (delay < 0)
+        return -1;
+    if (peek_bucket(self) == NULL) {
+        poke(&self->deadline_ns, 0);
+        poke(&self->put_off_by_ns, 0);
+        poke(&self->delay_ms, delay);
     }
-    PyObject *whole = checked_delay_ms(delay_ms);
-    PyObject *none = PyLong_FromLong(0);
-    int failed = whole == NULL || none == NULL ? -1 : is_pending ? 0 : set_times(self, whole, none, none);
-    Py_XDECREF(whole);
-    Py_XDECREF(none);
-    return failed;
+    return 0;
 }
 
 static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -236,14 +160,6 @@ static void entry_dealloc(TimerEntry *self)
     PyObject_GC_UnTrack(self);
     if (self->weakrefs != NULL)
         PyObject_ClearWeakRefs((PyObject *)self);
-    if (self->delay_ms == TIMER_HUGE) {
-        Kept kept = keep_error();
-        PyObject *address = address_of(self);
-        if (address == NULL || PyDict_DelItem(core.huge_times, address))
-            PyErr_Clear();
-        Py_XDECREF(address);
-        set_again(kept);
-    }
     free_object(self);
 }
 
@@ -255,8 +171,8 @@ static PyObject *entry_get_bucket(TimerEntry *self, void *closure)
     unlock_entry(self);
     if (bucket != NULL)
         return bucket;
-    if (peek(&self->delay_ms) == TIMER_UNSET)
-        return get_time(self, 0);
+    if (raise_if_unset(self))
+        return NULL;
     Py_RETURN_NONE;
 }
 
@@ -270,59 +186,66 @@ static int entry_set_bucket(TimerEntry *self, PyObject *value, void *closure)
     return -1;
 }
 
-static PyObject *entry_get_time(TimerEntry *self, void *which) { return get_time(self, (int)(intptr_t)which); }
+/* The three times as they are kept. `which` is the offset of the field. */
+static PyObject *entry_get_time(TimerEntry *self, void *which)
+{
+    return raise_if_unset(self) ? NULL : PyLong_FromLongLong(peek((int64_t *)((char *)self + (intptr_t)which)));
+}
+
 static int entry_set_time(TimerEntry *self, PyObject *value, void *which)
 {
-    return set_time(self, (int)(intptr_t)which, value);
+    if (value == NULL || !PyLong_Check(value)) {
+        PyErr_SetString(PyExc_TypeError, "time must be an int");
+        return -1;
+    }
+    int64_t time = PyLong_AsLongLong(value);
+    if (time == -1 && PyErr_Occurred())
+        return -1;
+    poke((int64_t *)((char *)self + (intptr_t)which), time);
+    return 0;
 }
 
 static PyObject *entry_deadline_ns(TimerEntry *self, void *closure)
 {
     (void)closure;
-    if (peek(&self->delay_ms) > TIMER_HUGE)
-        return PyLong_FromLongLong(peek(&self->deadline_ns));
-    return get_time(self, 1);
+    if (raise_if_unset(self))
+        return NULL;
+    if (is_endless(self))
+        Py_RETURN_NONE;
+    return PyLong_FromLongLong(peek(&self->deadline_ns));
 }
 
 static PyObject *entry_is_pending(TimerEntry *self, void *closure)
 {
     (void)closure;
-    if (peek(&self->delay_ms) == TIMER_UNSET)
-        return get_time(self, 0);
-    return PyBool_FromLong(peek_bucket(self) != NULL);
+    return raise_if_unset(self) ? NULL : PyBool_FromLong(peek_bucket(self) != NULL);
+}
+
+static PyObject *entry_delay_ms(TimerEntry *self, void *closure)
+{
+    (void)closure;
+    if (raise_if_unset(self))
+        return NULL;
+    int64_t delay_ms = peek(&self->delay_ms);
+    if (delay_ms >= NEVER_MS)
+        Py_RETURN_NONE;
+    return PyLong_FromLongLong(delay_ms);
 }
 
 static PyObject *entry_added_ns(TimerEntry *self, void *closure)
 {
     (void)closure;
-    if (peek(&self->delay_ms) > TIMER_HUGE) {
-        int64_t deadline_ns = peek(&self->deadline_ns);
-        int64_t before_ns = peek(&self->put_off_by_ns) + peek(&self->delay_ms) * NS_PER_MS;
-        return PyLong_FromLongLong(deadline_ns == 0 ? 0 : deadline_ns - before_ns);
-    }
-    PyObject *times = times_of(self), *added = NULL;
-    if (times != NULL) {
-        PyObject *per = PyLong_FromLong(NS_PER_MS);
-        PyObject *delay = per == NULL ? NULL : PyNumber_Multiply(PyTuple_GET_ITEM(times, 0), per);
-        PyObject *first = NULL;
-        if (delay != NULL)
-            first = PyNumber_Subtract(PyTuple_GET_ITEM(times, 1), PyTuple_GET_ITEM(times, 2));
-        int never = PyObject_Not(PyTuple_GET_ITEM(times, 1));
-        added = first == NULL ? NULL : never ? PyLong_FromLong(0) : PyNumber_Subtract(first, delay);
-        Py_XDECREF(per);
-        Py_XDECREF(delay);
-        Py_XDECREF(first);
-        Py_DECREF(times);
-    }
-    return added;
+    if (raise_if_unset(self))
+        return NULL;
+    int64_t deadline_ns = peek(&self->deadline_ns);
+    int64_t before_ns = peek(&self->put_off_by_ns) + peek(&self->delay_ms) * NS_PER_MS;
+    return PyLong_FromLongLong(deadline_ns == 0 ? 0 : deadline_ns - before_ns);
 }
 
 static PyObject *entry_task_withdraw(TimerEntry *self, PyObject *unused)
 {
     (void)unused;
-    if (peek(&self->delay_ms) == TIMER_UNSET)
-        return get_time(self, 0);
-    return PyBool_FromLong(withdraw(self));
+    return raise_if_unset(self) ? NULL : PyBool_FromLong(withdraw(self));
 }
 
 static PyMethodDef entry_methods[] = {
@@ -330,12 +253,14 @@ static PyMethodDef entry_methods[] = {
 
 static PyGetSetDef entry_getset[] = {
     {"_task_bucket", (getter)entry_get_bucket, (setter)entry_set_bucket, NULL, NULL},
-    {"_task_delay_ms", (getter)entry_get_time, (setter)entry_set_time, NULL, (void *)0},
-    {"_task_deadline_ns", (getter)entry_deadline_ns, (setter)entry_set_time, NULL, (void *)1},
-    {"_task_put_off_by_ns", (getter)entry_get_time, (setter)entry_set_time, NULL, (void *)2},
+    {"_task_delay_ms", (getter)entry_get_time, (setter)entry_set_time, NULL, (void *)offsetof(TimerEntry, delay_ms)},
+    {"_task_deadline_ns", (getter)entry_get_time, (setter)entry_set_time, NULL,
+     (void *)offsetof(TimerEntry, deadline_ns)},
+    {"_task_put_off_by_ns", (getter)entry_get_time, (setter)entry_set_time, NULL,
+     (void *)offsetof(TimerEntry, put_off_by_ns)},
     {"deadline_ns", (getter)entry_deadline_ns, NULL, NULL, NULL},
     {"is_pending", (getter)entry_is_pending, NULL, NULL, NULL},
-    {"delay_ms", (getter)entry_get_time, NULL, NULL, (void *)0},
+    {"delay_ms", (getter)entry_delay_ms, NULL, NULL, NULL},
     {"added_ns", (getter)entry_added_ns, NULL, NULL, NULL},
     {NULL}};
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copyreg
-from typing import Any
+from typing import Any, Final
+
+#: The longest ``repr`` of a number in an error.
+_MOST_SHOWN: Final = 60
 
 
 def reduced(error: BaseException) -> tuple[Any, ...]:
@@ -34,6 +37,15 @@ class TimerError(Exception):
     __reduce__ = reduced
 
 
+def _shown(value: object) -> str:
+    """The ``repr`` of a number, shortened: CPython rejects the ``repr`` of a very large int."""
+    try:
+        text = repr(value)
+    except ValueError:
+        text = "an int of more than 4,300 digits"
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
 class DelayTypeError(TimerError, TypeError):
     """A delay is not a number of milliseconds. ``delay`` is the value given."""
 
@@ -46,10 +58,12 @@ class DelayTypeError(TimerError, TypeError):
 
 
 class DelayValueError(TimerError, ValueError):
-    """A delay is NaN or infinite. ``delay`` is the value given."""
+    """A delay is NaN, or beyond 10**12 ms. ``delay`` is the value given."""
 
-    def __init__(self, delay: float) -> None:
-        super().__init__(f"delay_ms must be finite, got {delay!r}; for no timeout, pass 10**12 (31 years)")
+    def __init__(self, delay: object) -> None:
+        super().__init__(
+            f"delay_ms must be a finite number up to 10**12 (31 years), got {_shown(delay)}; pass None for no deadline"
+        )
         self.delay = delay
 
 
@@ -68,15 +82,6 @@ class TimerClosed(TimerError, RuntimeError):
     def __init__(self, name: str) -> None:
         super().__init__(f"timer {name!r} is shut down and accepts no tasks; create a new timer")
         self.name = name
-
-
-class TimerFull(TimerError, RuntimeError):
-    """The timer of this ``name`` holds ``max_pending`` tasks. ``limit`` is that number."""
-
-    def __init__(self, name: str, limit: int) -> None:
-        super().__init__(f"timer {name!r} is full: {limit} tasks are pending; try again later or raise max_pending")
-        self.name = name
-        self.limit = limit
 
 
 class InvalidTask(TimerError, TypeError):

@@ -176,7 +176,7 @@ class SystemTimerReaper(Timer):
             raise TimerClosed(self.name)
         self.timer.add(task)
 
-    def put_off(self, task: TimerTask, delay_ms: float) -> bool:
+    def put_off(self, task: TimerTask, delay_ms: float | None) -> bool:
         return self.timer.put_off(task, delay_ms)
 
     def advance_clock(self, timeout_ms: float) -> bool:

@@ -24,7 +24,8 @@ from __future__ import annotations
 
 import math
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from operator import index
+from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
 from timer._clock import NS_PER_MS
 from timer._errors import DelayTypeError, DelayValueError, InvalidTask
@@ -34,14 +35,42 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Iterator
 
+#: The longest delay: 31 years. All times that follow from it fit into 64 bits.
+MOST_MS: Final = 10**12
+#: The delay of a task without a deadline, which no one waits for.
+NEVER_MS: Final = 2 * MOST_MS
+
 
 def checked_delay_ms(delay_ms: object) -> int:
     """A delay as whole milliseconds, rounded up, because nothing may run early. Below zero it counts as zero."""
-    if isinstance(delay_ms, bool) or not isinstance(delay_ms, (int, float)):
+    if isinstance(delay_ms, bool):
         raise DelayTypeError(delay_ms)
-    if isinstance(delay_ms, float) and not math.isfinite(delay_ms):
+    try:
+        number = index(delay_ms) if hasattr(delay_ms, "__index__") else _float(delay_ms)
+    except TypeError:
+        raise DelayTypeError(delay_ms) from None
+    if not -math.inf < number <= MOST_MS:  # so NaN is rejected, too
         raise DelayValueError(delay_ms)
-    return max(0, math.ceil(delay_ms))
+    return max(0, math.ceil(number))
+
+
+def _float(number: Any) -> float:
+    try:
+        return float(type(number).__float__(number))  # unlike float(), this takes no text
+    except AttributeError:
+        raise TypeError from None
+    except OverflowError:
+        return math.inf
+
+
+def whole_delay_ms(delay_ms: object) -> int:
+    """The same, or :data:`NEVER_MS` for None: no deadline."""
+    return NEVER_MS if delay_ms is None else checked_delay_ms(delay_ms)
+
+
+def as_number(delay_ms: int | None) -> int:
+    """The ``delay_ms`` of a task as a number: :data:`NEVER_MS` for None."""
+    return NEVER_MS if delay_ms is None else delay_ms
 
 
 def not_a_task(task: object) -> InvalidTask:
@@ -129,8 +158,8 @@ class TimerTaskEntry:
     #: be called again after an interrupt.
     _task_is_owned: ClassVar[bool] = False
 
-    def __init__(self, delay_ms: int = 0) -> None:
-        whole_ms = checked_delay_ms(delay_ms)
+    def __init__(self, delay_ms: float | None = 0) -> None:
+        whole_ms = whole_delay_ms(delay_ms)
         if getattr(self, "_task_bucket", None) is not None:
             return  # a second __init__ of a pending task changes nothing
         self._task_bucket: TimerTaskList | None = None
@@ -139,9 +168,10 @@ class TimerTaskEntry:
         self._task_put_off_by_ns = 0
 
     @property
-    def deadline_ns(self) -> int:
-        """When the task is due, on its timer's clock. 0 before it was ever added."""
-        return self._task_deadline_ns
+    def deadline_ns(self) -> int | None:
+        """When the task is due, on its timer's clock. 0 before it was ever added, and None if it has no deadline."""
+        waits_ns = self._task_delay_ms * NS_PER_MS + self._task_put_off_by_ns
+        return self._task_deadline_ns if waits_ns < NEVER_MS * NS_PER_MS else None
 
     @property
     def is_pending(self) -> bool:
@@ -149,9 +179,9 @@ class TimerTaskEntry:
         return self._task_bucket is not None
 
     @property
-    def delay_ms(self) -> int:
-        """The delay that the task was made with."""
-        return self._task_delay_ms
+    def delay_ms(self) -> int | None:
+        """The delay that the task was made with, in whole milliseconds. None: it was made without a deadline."""
+        return self._task_delay_ms if self._task_delay_ms < NEVER_MS else None
 
     @property
     def added_ns(self) -> int:
@@ -175,9 +205,12 @@ class TimerTaskEntry:
 class TimerTask(TimerTaskEntry):
     """A task that runs after a delay. Subclass it and define :meth:`run`.
 
-    A delay below zero counts as zero: the task is due at once. A task may be added again, to the same timer or to
-    another. A pending task is then moved. Any thread may cancel or put off a task at any time, but two threads must not
-    add *the same task* at the same time. The default of :meth:`Timer.put_off` adds it, too.
+    A delay is any number up to 10**12 (31 years), rounded up. Below zero it counts as zero: the task is due at once.
+    With None the task has no deadline. It is pending until it is cancelled, or put off to a deadline.
+
+    A task may be added again, to the same timer or to another. A pending task is then moved. Any thread may cancel or
+    put off a task at any time, but two threads must not add *the same task* at the same time. The default of
+    :meth:`Timer.put_off` adds it, too.
 
     A subclass may use any names except the public names of this class and names that begin with ``_task_``.
 
@@ -186,7 +219,7 @@ class TimerTask(TimerTaskEntry):
     ...         print("ping")
 
     Raises:
-        DelayTypeError, DelayValueError: the delay is not a finite number.
+        DelayTypeError, DelayValueError: the delay is not a number up to 10**12.
     """
 
     __slots__ = ()

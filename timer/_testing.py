@@ -41,7 +41,6 @@ class MockTimer(SystemTimer):
         *,
         tick_ms: int = 1,
         wheel_size: int = 20,
-        max_pending: int | None = None,
         on_error: Callable[[TimerTask, BaseException], None] | None = None,
     ) -> None:
         self.clock = ManualClock()
@@ -51,7 +50,6 @@ class MockTimer(SystemTimer):
             wheel_size=wheel_size,
             clock=self.clock,
             executor=InlineExecutor(),
-            max_pending=max_pending,
             on_error=on_error,
         )
 

@@ -1,15 +1,15 @@
 /* SystemTimer.add and put_off (timer/_timer.py), if the task's bucket exists. On purpose, these differ:
  *
- *  - They do not take the timer's lock. An open bucket takes the task, under the mutexes of both. If there is none, or
- *    if tasks are limited, the Python methods do it. So do they if the timer is closed, because its buckets are.
+ *  - They do not take the timer's lock. An open bucket takes the task, under the mutexes of both. If there is none, the
+ *    Python methods do it. So do they if the timer is closed, because its buckets are.
  *  - bucket_for() is the first half of TimingWheel.bucket_for (timer/_wheel.py). A cache remembers what it found last. */
 
 /* Called at the end of __init__, with the objects that the Python class has made. */
 static PyObject *quick_connect(QuickTimer *self, PyObject *args)
 {
-    PyObject *clock, *origin, *tick, *levels, *max_pending;
-    if (!PyArg_ParseTuple(args, "OO!O!O!O:_connect", &clock, &PyLong_Type, &origin, &PyLong_Type, &tick, &PyList_Type,
-                          &levels, &max_pending))
+    PyObject *clock, *origin, *tick, *levels;
+    if (!PyArg_ParseTuple(args, "OO!O!O!:_connect", &clock, &PyLong_Type, &origin, &PyLong_Type, &tick, &PyList_Type,
+                          &levels))
         return NULL;
     if (self->levels != NULL) {
         PyErr_SetString(PyExc_TypeError, "a timer can be initialized once; make another timer");
@@ -18,12 +18,10 @@ static PyObject *quick_connect(QuickTimer *self, PyObject *args)
     self->clock = Py_NewRef(clock);
     self->levels = Py_NewRef(levels);
     self->is_system_clock = clock == core.system_clock;
-    if (max_pending == Py_None && fits(origin, MOST_NOW_NS) && fits(tick, MOST_NOW_NS)) {
-        self->origin_ns = PyLong_AsLongLong(origin);
-        self->tick_ns = PyLong_AsLongLong(tick);
-        self->is_quick = self->tick_ns > 0;
-    }
-    PyErr_Clear();
+    self->origin_ns = PyLong_AsLongLong(origin);
+    self->tick_ns = PyLong_AsLongLong(tick);
+    if (PyErr_Occurred())
+        return NULL;
     Py_RETURN_NONE;
 }
 
@@ -40,7 +38,7 @@ static void learn_levels(QuickTimer *self)
         PyObject *slots = PyObject_GetAttr(level, core.str_slots);
         int64_t ticks;
         Py_DECREF(level);
-        if (span == NULL || slots == NULL || !PyList_Check(slots) || saturated(span, &ticks) || ticks == INT64_MAX) {
+        if (span == NULL || slots == NULL || !PyList_Check(slots) || saturated(span, &ticks)) {
             PyErr_Clear();
             Py_XDECREF(span);
             Py_XDECREF(slots);
@@ -74,10 +72,9 @@ static TimerBucket *bucket_for(QuickTimer *self, int64_t deadline_ns)
         if (found == NULL)
             return NULL;
         TimerBucket *bucket = (TimerBucket *)found;
-        if (Py_IS_TYPE(found, core.bucket) && bucket->first_tick <= tick && tick < bucket->end_tick
-            && bucket->first_tick >= 0 && bucket->end_tick < MOST_NOW_NS / self->tick_ns) {
-            poke(&bucket->after_ns, self->origin_ns + (bucket->first_tick - 1) * self->tick_ns);
-            poke(&bucket->until_ns, self->origin_ns + (bucket->end_tick - 1) * self->tick_ns);
+        if (Py_IS_TYPE(found, core.bucket) && bucket->first <= tick && tick < bucket->end) {
+            poke(&bucket->after_ns, self->origin_ns + (bucket->first - 1) * self->tick_ns);
+            poke(&bucket->until_ns, self->origin_ns + (bucket->end - 1) * self->tick_ns);
             return bucket;
         }
         Py_DECREF(found);
@@ -113,32 +110,26 @@ static int add_slowly(QuickTimer *self, TimerEntry *task)
     return done_call(PyObject_CallMethodOneArg((PyObject *)self, core.str_add_slowly, (PyObject *)task));
 }
 
-/* A new deadline, delay_ms from now: 1, 0 if it does not fit into 64 bits or is not ahead, or -1 with an error. */
+/* A new deadline, delay_ms from now: 1, 0 if it is not ahead, or -1 with an error. */
 static int deadline_of(QuickTimer *self, int64_t delay_ms, int64_t *deadline_ns)
 {
     int64_t now_ns;
-    if (delay_ms <= 0 || delay_ms > MOST_MS || !self->is_quick)
+    if (delay_ms <= 0 || self->levels == NULL)
         return 0;
     if (now_of(self->clock, self->is_system_clock, &now_ns))
         return -1;
-    if (now_ns > MOST_NOW_NS || now_ns < -MOST_NOW_NS)
-        return 0;
     *deadline_ns = now_ns + delay_ms * NS_PER_MS;
     return 1;
 }
 
-/* For the capsule: set the deadline of a task that no timer takes. */
+/* For the capsule: set the deadline of a task that no timer takes. 0, or -1 with an error. */
 static int set_deadline(TimerEntry *task)
 {
-    int64_t now_ns, delay_ms = peek(&task->delay_ms);
-    if (delay_ms < 0 || delay_ms > MOST_MS)
-        return 0;
+    int64_t now_ns;
     if (now_of(core.system_clock, 1, &now_ns))
         return -1;
-    if (now_ns > MOST_NOW_NS)
-        return 0;
-    poke(&task->deadline_ns, now_ns + delay_ms * NS_PER_MS);
-    return 1;
+    poke(&task->deadline_ns, now_ns + peek(&task->delay_ms) * NS_PER_MS);
+    return 0;
 }
 
 /* Add a task. 0, or -1 with an error. */
@@ -217,17 +208,13 @@ static int move_quickly(QuickTimer *self, TimerEntry *task, int64_t deadline_ns)
 /* Put off a task: 1 or 0, or -1 with an error. */
 static int put_off(QuickTimer *self, TimerEntry *task, PyObject *delay_ms)
 {
-    int64_t delay, deadline_ns;
-    PyObject *whole = checked_delay_ms(delay_ms);
-    if (whole == NULL)
-        return -1;
-    int answer = saturated(whole, &delay) ? -1 : deadline_of(self, delay, &deadline_ns);
+    int64_t deadline_ns, delay = whole_delay_ms(delay_ms);
+    int answer = delay < 0 ? -1 : deadline_of(self, delay, &deadline_ns);
     if (answer > 0)
         answer = peek_bucket(task) != NULL && move_quickly(self, task, deadline_ns);
     if (answer == 0)
         answer = truth_of_call(
-            PyObject_CallMethodObjArgs((PyObject *)self, core.str_put_off_slowly, (PyObject *)task, whole, NULL));
-    Py_DECREF(whole);
+            PyObject_CallMethodObjArgs((PyObject *)self, core.str_put_off_slowly, (PyObject *)task, delay_ms, NULL));
     return answer;
 }
 

@@ -23,12 +23,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from timer._base import OnError, Submits, Timer, TimerStatistics, report_error
-from timer._clock import NS_PER_MS, Clock, system_clock
+from timer._clock import LEAST_NOW_NS, MOST_NOW_NS, NS_PER_MS, Clock, system_clock
 from timer._dispatch import Dispatcher, by_deadline
-from timer._errors import TaskHeld, TimerClosed, TimerConfigError, TimerFull
+from timer._errors import TaskHeld, TimerClosed, TimerConfigError
 from timer._fork import call_after_fork, new_condition, new_lock
 from timer._implementation import CORE, native_class
-from timer._task import TimerTask, TimerTaskEntry, TimerTaskList, checked_delay_ms, not_a_task
+from timer._task import (
+    MOST_MS,
+    TimerTask,
+    TimerTaskEntry,
+    TimerTaskList,
+    checked_delay_ms,
+    not_a_task,
+    whole_delay_ms,
+)
 from timer._wheel import TimingWheel
 
 if TYPE_CHECKING:
@@ -49,19 +57,14 @@ LONGEST_SLEEP_NS: Final = 30_000_000_000
 #: A time before all others, also on a clock that has stepped back.
 PAST_NS: Final = -(10**30)
 
-#: The greatest time that is converted to a float. A delay may be any int.
-MOST_NS: Final = 10**300
 
-
-def _check_settings(tick_ms: object, clock: object, executor: object, max_pending: object) -> None:
-    if type(tick_ms) is not int or tick_ms < 1:
-        raise TimerConfigError("tick_ms", tick_ms, "an int number of milliseconds, 1 or more")
+def _check_settings(tick_ms: object, clock: object, executor: object) -> None:
+    if type(tick_ms) is not int or not 1 <= tick_ms <= MOST_MS:
+        raise TimerConfigError("tick_ms", tick_ms, "an int number of milliseconds, from 1 to 10**12")
     if clock is not None and not callable(clock):
         raise TimerConfigError("clock", clock, "a callable that returns monotonic nanoseconds as an int")
     if executor is not None and not callable(getattr(executor, "submit", None)):
         raise TimerConfigError("executor", executor, "an executor with a submit(fn, *args) method")
-    if max_pending is not None and (type(max_pending) is not int or max_pending < 1):
-        raise TimerConfigError("max_pending", max_pending, "an int, 1 or more, or None")
 
 
 class SystemTimer(Timer):
@@ -73,7 +76,6 @@ class SystemTimer(Timer):
         wheel_size: how many buckets of one level a bucket of the next level spans.
         clock: returns monotonic nanoseconds. The default is ``time.monotonic_ns``.
         executor: runs due tasks, one call per batch. The timer does not shut it down. The default is a thread.
-        max_pending: reject more pending tasks than this.
         on_error: called with a task and the exception that it raised.
 
     Attributes:
@@ -109,16 +111,16 @@ class SystemTimer(Timer):
         wheel_size: int = 20,
         clock: Clock | None = None,
         executor: Submits | None = None,
-        max_pending: int | None = None,
         on_error: Callable[[TimerTask, BaseException], None] | None = None,
     ) -> None:
-        _check_settings(tick_ms, clock, executor, max_pending)
+        _check_settings(tick_ms, clock, executor)
         self.name = name
         self.tick_ms = tick_ms
         self._clock = clock or system_clock
         self._tick_ns = tick_ms * NS_PER_MS
         self._origin_ns = self._clock()  # when tick 0 was
-        self._max_pending = max_pending
+        if not LEAST_NOW_NS <= self._origin_ns <= MOST_NOW_NS:
+            raise TimerConfigError("clock", clock, "a callable that returns nanoseconds from -10**18 to 4 * 10**18")
         self._lock = new_lock()  # guards the wheel, the buckets, _closed and _put_offs
         self._changed = new_condition(self._lock)  # drivers sleep on it
         self._resting: list[Callable[[Timer], object]] = []  # how to wake the drivers that rest: nothing is pending
@@ -128,7 +130,7 @@ class SystemTimer(Timer):
         self._put_offs = 0  # how often a task was put off
         self._dispatcher = Dispatcher(self, executor, on_error or (lambda _, error: report_error(error)))
         if CORE is not None:
-            self._connect(self._clock, self._origin_ns, self._tick_ns, self._wheel.levels, max_pending)  # type: ignore[attr-defined]
+            self._connect(self._clock, self._origin_ns, self._tick_ns, self._wheel.levels)  # type: ignore[attr-defined]
         call_after_fork(self)
 
     def after_fork(self) -> None:
@@ -137,11 +139,8 @@ class SystemTimer(Timer):
     def add(self, task: TimerTask) -> None:
         """Run ``task`` once, when its delay from now has passed. See :meth:`Timer.add`.
 
-        A pending task that is rejected stays where it was. If it comes from another timer, and another thread closes or
-        fills this one during the move, it is in neither.
-
-        Raises:
-            TimerFull: ``max_pending`` tasks are pending.
+        A pending task that is rejected stays where it was. If it comes from another timer, and another thread closes
+        this one during the move, it is in neither.
         """
         try:
             if task._task_bucket is not None and task._task_is_owned:
@@ -156,8 +155,6 @@ class SystemTimer(Timer):
                 is_here = source is not None and source.lock is self._lock
                 if self._closed:
                     raise TimerClosed(self.name)
-                if self._max_pending is not None and not is_here and self._pending() >= self._max_pending:
-                    raise TimerFull(self.name, self._max_pending)
                 if is_here or source is None:
                     bucket = self._bucket_for(deadline_ns, now_ns)
                     if source is not None:
@@ -168,11 +165,11 @@ class SystemTimer(Timer):
                     return
             task._task_withdraw()  # from another timer, without this timer's lock
 
-    def put_off(self, task: TimerTask, delay_ms: float) -> bool:
+    def put_off(self, task: TimerTask, delay_ms: float | None) -> bool:
         """Move the deadline of a pending task to ``delay_ms`` from now, in O(1). See :meth:`Timer.put_off`."""
         if not (isinstance(task, TimerTaskEntry) and hasattr(task, "_task_bucket")):
             raise not_a_task(task)
-        whole_ms = checked_delay_ms(delay_ms)
+        whole_ms = whole_delay_ms(delay_ms)
         now_ns = self._clock()
         with self._lock:
             source = task._task_bucket
@@ -284,12 +281,13 @@ class SystemTimer(Timer):
         self.driver = driver
 
     def next_deadline_ms(self) -> float | None:
-        """Milliseconds until the next bucket is due (its first task may be due later). None if nothing is pending."""
+        """Milliseconds until the next bucket is due (its first task may be due later). None: no deadline."""
         with self._lock:
             first = min((bucket.first for bucket in self._wheel.buckets() if bucket), default=None)
             if first is None:
                 return None
-            return min(self._origin_ns + first * self._tick_ns - self._clock(), MOST_NS) / NS_PER_MS
+            wait_ms = (self._origin_ns + first * self._tick_ns - self._clock()) / NS_PER_MS
+            return wait_ms if wait_ms <= MOST_MS else None
 
     def pending(self) -> list[TimerTask]:
         """The pending tasks, earliest first: a copy."""

@@ -10,10 +10,7 @@ static PyObject *move_slice(PyObject *module, PyObject *args)
     long long span, origin_ns, tick_ns, hand;
     if (!PyArg_ParseTuple(args, "O!nOOO!LLLL:move_slice", &PyList_Type, &tasks, &start, &source_object, &due_object,
                           &PyList_Type, &slots, &span, &origin_ns, &tick_ns, &hand)) {
-        if (!PyErr_ExceptionMatches(PyExc_OverflowError))
-            return NULL;
-        PyErr_Clear(); /* Python moves tasks with times of that size */
-        return Py_NewRef(PyTuple_GET_ITEM(args, 1));
+        return NULL;
     }
     if (start < 0) {
         PyErr_Format(PyExc_ValueError, "start must be 0 or more, got %zd", start);
@@ -22,8 +19,10 @@ static PyObject *move_slice(PyObject *module, PyObject *args)
     TimerBucket *source = as_bucket(source_object), *due = source == NULL ? NULL : as_bucket(due_object);
     if (due == NULL)
         return NULL;
-    if (origin_ns > MOST_NOW_NS || origin_ns < -MOST_NOW_NS || tick_ns < 1 || span < 1)
-        return PyLong_FromSsize_t(start);
+    if (tick_ns < 1 || span < 1) {
+        PyErr_SetString(PyExc_ValueError, "span and tick_ns must be 1 or more");
+        return NULL;
+    }
     Py_ssize_t count = PyList_GET_SIZE(tasks), ring = PyList_GET_SIZE(slots);
     for (; start < count; start++) {
         TimerEntry *task = as_entry(PyList_GET_ITEM(tasks, start));
@@ -31,8 +30,6 @@ static PyObject *move_slice(PyObject *module, PyObject *args)
             return NULL;
         if (peek_bucket(task) != source)
             continue;
-        if (peek(&task->delay_ms) == TIMER_HUGE)
-            break;
         int64_t tick = due_tick(peek(&task->deadline_ns), origin_ns, tick_ns);
         PyObject *found = NULL;
         if (tick <= hand)
@@ -41,7 +38,7 @@ static PyObject *move_slice(PyObject *module, PyObject *args)
             found = item_of(slots, (Py_ssize_t)(tick / span % ring));
         TimerBucket *target = (TimerBucket *)found;
         int is_right = found != NULL && Py_IS_TYPE(found, core.bucket)
-                       && (target == due || (target->first_tick <= tick && tick < target->end_tick));
+                       && (target == due || (target->first <= tick && tick < target->end));
         if (is_right)
             move_entry(task, FROM_SOURCE, source, target, 1, NULL);
         Py_XDECREF(found);

@@ -103,7 +103,7 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *given)
                            {&core.lock_not_taken, "lock_not_taken"}, {&core.no_init, "NO_INIT"},
                            {&core.no_place, "NO_PLACE"}, {&core.reject_coroutine, "reject_coroutine"},
                            {&core.reject_own_hook, "reject_own_hook"}, {&core.retry_sleep_s, "RETRY_SLEEP_S"},
-                           {&core.set_deadline, "set_deadline"}, {&core.sleep, "sleep"},
+                           {&core.sleep, "sleep"},
                            {&core.timer_closed, "TimerClosed"}, {&core.unhashable, "unhashable"},
                            {&core.warn, "warn_still_open"}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {

@@ -91,7 +91,7 @@ static struct {
     /* from purgatory._core.rare */
     PyObject *admit, *already_parked, *check_lock, *check_ready, *checked_delay_ms, *checked_int, *checked_keys,
         *checked_when_closed, *closed_error, *each_once, *invalid_operation, *lock_not_taken, *no_init,
-        *no_place, *reject_coroutine, *reject_own_hook, *retry_rest, *retry_sleep_s, *set_deadline, *sleep,
+        *no_place, *reject_coroutine, *reject_own_hook, *retry_rest, *retry_sleep_s, *sleep,
         *timer_closed, *unhashable, *warn;
     PyObject *str_acquire, *str_add, *str_added_ns, *str_cancel, *str_contain, *str_contain_observer, *str_finished,
         *str_force_complete, *str_leaving, *str_normal_ends, *str_notify, *str_on_complete, *str_on_expiration,

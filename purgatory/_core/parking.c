@@ -39,10 +39,7 @@ static int add_to_timer(Parking *self, Operation *op)
     if (self->native_timer)
         return core.timer->add(self->timer, &op->entry);
     if (self->timer == Py_None) {
-        int is_set = core.timer->set_deadline(&op->entry);
-        if (is_set)
-            return is_set < 0 ? -1 : 0;
-        return done_call(PyObject_CallOneArg(core.set_deadline, (PyObject *)op));
+        return core.timer->set_deadline(&op->entry);
     }
     return done_call(PyObject_CallMethodOneArg(self->timer, core.str_add, (PyObject *)op));
 }

@@ -96,8 +96,7 @@ class Parking:
             PurgatoryFull: the operation would have to wait, and there is no place. It may be parked again later.
             InvalidTenant: the ``tenant`` function failed. The operation is unchanged.
             PurgatoryClosed: the purgatory is shut down.
-            timer.TimerFull: the given timer is full. The operation is cancelled. To limit a purgatory, pass
-                ``max_parked``.
+            timer.TimerClosed: the given timer is shut down. The operation is cancelled.
         """
         if type(operation) not in self._admitted:
             admit(self._admitted, operation)

@@ -13,7 +13,7 @@ from purgatory._core.implementation import CORE
 from purgatory._core.many_keys import checked_keys, retry_rest
 from purgatory._core.operation import NOWHERE
 from purgatory._core.outcome import OUTCOMES
-from purgatory._core.parking import NO_PLACE, RETRY_SLEEP_S, checked_when_closed, set_deadline
+from purgatory._core.parking import NO_PLACE, RETRY_SLEEP_S, checked_when_closed
 from purgatory._core.subclasses import reject_coroutine, warn_still_open
 from purgatory._core.user_lock import check_lock, lock_not_taken
 from timer import TimerClosed

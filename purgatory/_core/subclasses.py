@@ -114,7 +114,8 @@ def described(operation: DelayedOperation) -> str:
         if len(keys) > _KEYS_SHOWN:
             text += f" and {len(keys) - _KEYS_SHOWN} more"
         if timer is not None and operation._op_state == PARKED:
-            text += f", {(operation.deadline_ns - timer.now_ns()) / _NS_PER_S:.3f} s left"
+            due_ns = operation.deadline_ns
+            text += ", no deadline" if due_ns is None else f", {(due_ns - timer.now_ns()) / _NS_PER_S:.3f} s left"
     except Exception:  # noqa: BLE001  # not initialized, or a user's timer raises
         return f"<{kind}>"
     return f"{text}>"

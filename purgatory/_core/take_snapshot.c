@@ -4,8 +4,7 @@
 /* Whether the timer has set a deadline. A user's timer may set none. */
 static int has_deadline(Operation *op)
 {
-    return __atomic_load_n(&op->entry.deadline_ns, __ATOMIC_RELAXED) != 0
-        || __atomic_load_n(&op->entry.delay_ms, __ATOMIC_RELAXED) == TIMER_HUGE;
+    return __atomic_load_n(&op->entry.deadline_ns, __ATOMIC_RELAXED) != 0;
 }
 
 /* The first operation under a key that is parked and has a deadline, as a new reference. NULL if none is. The
@@ -21,19 +20,13 @@ static Operation *longest_parked(Watchers *watchers)
     return found;
 }
 
-/* When an operation was parked. 0, or -1 with an error. */
-static int parked_since(Operation *op, int64_t *since_ns)
+/* When an operation was parked. */
+static int64_t parked_since(Operation *op)
 {
     lock_mutex(&op->entry.mutex);
-    int is_huge = op->entry.delay_ms == TIMER_HUGE;
-    *since_ns = is_huge ? 0 : op->entry.deadline_ns - op->entry.put_off_by_ns - op->entry.delay_ms * 1000000;
+    int64_t since_ns = op->entry.deadline_ns - op->entry.put_off_by_ns - op->entry.delay_ms * 1000000;
     unlock_mutex(&op->entry.mutex);
-    if (!is_huge)
-        return 0;
-    PyObject *added_ns = PyObject_GetAttr((PyObject *)op, core.str_added_ns);
-    *since_ns = added_ns == NULL ? -1 : PyLong_AsLongLong(added_ns);
-    Py_XDECREF(added_ns);
-    return PyErr_Occurred() ? -1 : 0;
+    return since_ns;
 }
 
 /* Add (size, key) to a list. 0, or -1 with an error. */
@@ -63,7 +56,7 @@ static PyObject *visit(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ss
         failed = size > least && add_size(large, size, watchers->key);
         Operation *op = failed || size == 0 ? NULL : longest_parked(watchers);
         if (op != NULL) {
-            failed = parked_since(op, &since_ns);
+            since_ns = parked_since(op);
             oldest_ns = since_ns < oldest_ns ? since_ns : oldest_ns;
             Py_DECREF(op);
         }

@@ -52,7 +52,6 @@ class LoopTimer(SystemTimer):
         tick_ms: the resolution of deadlines.
         wheel_size: the number of buckets per level.
         clock: returns monotonic nanoseconds. The default is ``time.monotonic_ns``.
-        max_pending: reject further tasks while this many are pending.
         on_error: is called with a task and what it raised.
         slice_size: how many tasks run before the loop runs other callbacks.
 
@@ -78,7 +77,6 @@ class LoopTimer(SystemTimer):
         tick_ms: int = 1,
         wheel_size: int = 256,
         clock: Clock | None = None,
-        max_pending: int | None = None,
         on_error: Callable[[TimerTask, BaseException], None] | None = None,
         slice_size: int = 512,
     ) -> None:
@@ -89,7 +87,6 @@ class LoopTimer(SystemTimer):
             wheel_size=wheel_size,
             clock=clock,
             executor=self._loop_executor,
-            max_pending=max_pending,
             on_error=on_error,
         )
         self._loop = loop
@@ -126,7 +123,6 @@ class LoopTimer(SystemTimer):
 
         Raises:
             TimerClosed: the timer is shut down.
-            TimerFull: ``max_pending`` tasks are pending.
             RuntimeError: the timer has no loop yet, and no loop is running here.
         """
         if self._loop is None:
@@ -135,8 +131,8 @@ class LoopTimer(SystemTimer):
         if task._task_deadline_ns <= self._earlier_ns:
             self._on_loop(self._set_handle)
 
-    def put_off(self, task: TimerTask, delay_ms: float) -> bool:
-        """Move the deadline of a pending task to ``delay_ms`` from now."""
+    def put_off(self, task: TimerTask, delay_ms: float | None) -> bool:
+        """Move the deadline of a pending task to ``delay_ms`` from now, or remove it with None."""
         moved = super().put_off(task, delay_ms)
         if moved and task._task_deadline_ns <= self._earlier_ns:
             self._on_loop(self._set_handle)

@@ -70,7 +70,7 @@ def describe(operation: DelayedOperation, key: Hashable, now_ns: int) -> ShownOp
     return ShownOperation(
         key=label(key),
         type=type(operation).__qualname__,
-        age_ms=(now_ns - operation.created_ns) / 1e6 if due_ns else None,
+        age_ms=(now_ns - operation.created_ns) / 1e6 if due_ns != 0 else None,
         left_ms=(due_ns - now_ns) / 1e6 if due_ns else None,
         checks=operation.checks,
     )

@@ -28,6 +28,7 @@ from purgatory.journal.records import JOURNAL, OUTCOMES, SHUTDOWN
 from purgatory.journal.records.errors import JournalClock
 from purgatory.journal.records.frames import Batch, clamped, packed
 from timer import NS_PER_MS
+from timer._task import as_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable
@@ -123,7 +124,7 @@ class Journal(FolderWriter):
                 created = left
             watches = tuple(map(_Named, operation.keys))
             put_off_by_ns = getattr(operation, "_task_put_off_by_ns", 0)  # extended: it may wait that much longer
-            delay_ms = clamped(operation.delay_ms + -(-put_off_by_ns // NS_PER_MS))
+            delay_ms = clamped(as_number(operation.delay_ms) + -(-put_off_by_ns // NS_PER_MS))
             times = clamped(created), delay_ms, clamped(left), clamped(operation.checks)
             if getattr(operation, "drained", False) is True:
                 outcome = DRAINED

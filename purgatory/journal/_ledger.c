@@ -378,13 +378,13 @@ static int recorder_now(Recorder *self, int64_t *now_ns)
     return failed;
 }
 
-/* The times of an operation: 1, or 0 if they do not fit into 64 bits. */
+/* The times of an operation: 1, or 0 if it was not initialized. */
 static int times_of(TimerEntry *entry, int64_t left, long long *created, long long *delay_ms)
 {
     int64_t delay = __atomic_load_n(&entry->delay_ms, __ATOMIC_RELAXED);
     int64_t due = __atomic_load_n(&entry->deadline_ns, __ATOMIC_RELAXED);
     int64_t put_off_by_ns = __atomic_load_n(&entry->put_off_by_ns, __ATOMIC_RELAXED);
-    if (delay == TIMER_HUGE || delay == TIMER_UNSET)
+    if (delay == TIMER_UNSET)
         return 0;
     *created = left; /* an operation that was never parked ended at once */
     if (due != 0) /* it was in a timer, so all of these are far from the end of 64 bits */

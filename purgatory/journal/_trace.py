@@ -23,6 +23,7 @@ from purgatory.journal._writer import FolderWriter
 from purgatory.journal.records import ENDED, EVENT, EXTENDED, FLUSH, OPERATION, OUTCOMES, TRACE
 from purgatory.journal.records.errors import JournalLevel
 from purgatory.journal.records.frames import LIMIT, Batch, packed
+from timer._task import as_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -167,7 +168,7 @@ class _TraceObserver(Observer):
                 name if name is None or name.__class__ is str else str(name),
                 keys,
                 created + self._shift,
-                operation.delay_ms,
+                as_number(operation.delay_ms),
                 tuple(starmap(_level, needs.items())),
                 type(operation).__name__,
                 None if watches == keys else watches,

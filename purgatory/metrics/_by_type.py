@@ -83,7 +83,7 @@ class _TypeObserver(Observer):
         """Note type, outcome and time parked."""
         pending = self._counts.pending
         # An operation without a deadline was never parked, or it completed before the timer had it.
-        parked_ns = self._now_ns() - operation.created_ns if operation.deadline_ns else 0
+        parked_ns = self._now_ns() - operation.created_ns if operation.deadline_ns != 0 else 0
         pending.append((type(operation), outcome, parked_ns))
         if len(pending) > FOLD_AT:
             self._counts.fold()

@@ -91,7 +91,7 @@ def _measure_parked(
         else:
             pending = histograms[outcome].pending
         # created_ns, as extend() moves the deadline. An operation without a deadline completed before the timer had it.
-        pending.append(now_ns() - operation.created_ns if operation.deadline_ns else 0)
+        pending.append(now_ns() - operation.created_ns if operation.deadline_ns != 0 else 0)
         if len(pending) > most:
             histograms[outcome].fold()
 

@@ -85,8 +85,9 @@ class Spans(Observer):
         attributes: dict[str, str | int | list[str]] = {
             "purgatory.name": self._purgatory,
             "purgatory.operation": kind,
-            "purgatory.delay_ms": operation.delay_ms,
         }
+        if operation.delay_ms is not None:
+            attributes["purgatory.delay_ms"] = operation.delay_ms
         if self._keys:
             attributes["purgatory.keys"] = [str(key) for key in operation.keys[:MOST_KEYS]]
         self._spans[operation] = self._tracer.start_span(f"park {kind}", attributes=attributes)

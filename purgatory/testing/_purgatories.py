@@ -274,7 +274,8 @@ def _reject_timer(settings: dict[str, Any]) -> None:
 
 
 def _due(operation: DelayedOperation, now_ns: int) -> str:
-    return f"due in {(operation.deadline_ns - now_ns) // NS_PER_MS} ms"
+    due_ns = operation.deadline_ns
+    return "no deadline" if due_ns is None else f"due in {(due_ns - now_ns) // NS_PER_MS} ms"
 
 
 async def _others_wait() -> None:

@@ -68,7 +68,7 @@ class Stamped(TimerTask):
         self.late_ns = late_ns
 
     def run(self) -> None:
-        self.late_ns.append(time.monotonic_ns() - self.deadline_ns)
+        self.late_ns.append(time.monotonic_ns() - self._task_deadline_ns)
 
 
 class _Busy:

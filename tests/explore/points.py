@@ -35,7 +35,7 @@ GUARDED = _words(
 #: Fields that are never set again. Their objects may change, by the calls below.
 FIXED = _words(
     "_admitted _broker_id _buckets _op_context _keep_context _capacity _changed _clock _closing _count "
-    "_dispatcher _errors _idle_keys _inside _interval _known _lock _made _make _max_pending _missed "
+    "_dispatcher _errors _idle_keys _inside _interval _known _lock _made _make _missed "
     "_name _noted _observers _occupied _on_error _on_restart _origin_ns _start_ns _own_executor _own_timer "
     "_retrier _shards _tick_ns _timer _waiting _wheel __weakref__ by_key "
     "_op_lock _op_mutex ending key_lock capacity clock end normal_ends "

@@ -1,5 +1,7 @@
 """Two implementations, one behaviour: the same calls of the native timer and of Python's, and the same answers."""
 
+import math
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
@@ -9,18 +11,24 @@ from tests.explore.edition import Edition
 
 pytestmark = pytest.mark.native
 
-#: Beyond what 64 bits hold in nanoseconds, on both sides. Around the spans of buckets, and small ones.
+#: Around the spans of buckets, small ones, the longest and what is beyond it, and none.
 DELAYS = st.one_of(
     st.integers(-3, 60),
     st.integers(-(10**4), 10**6),
-    st.sampled_from([10**9, 10**12, 10**12 + 1, 10**13, 10**16, 10**30, -(10**12), -(10**15), -(10**30)]),
+    st.sampled_from([10**9, 10**12, 10**12 + 1, 10**30, -(10**12), -(10**30), 0.3, float("inf"), None]),
     st.floats(-2, 500, allow_nan=False),
 )
+
+
+def is_allowed(delay_ms):
+    return delay_ms is None or -math.inf < delay_ms <= 10**12
+
+
 STEPS = st.one_of(
     st.tuples(st.just("add"), st.integers(0, 11), st.none()),
     st.tuples(st.just("cancel"), st.integers(0, 11), st.none()),
     st.tuples(st.just("put_off"), st.integers(0, 11), DELAYS),
-    st.tuples(st.just("advance"), st.none(), st.one_of(st.integers(0, 50), st.sampled_from([1_000, 10**5, 10**12]))),
+    st.tuples(st.just("advance"), st.none(), st.one_of(st.integers(0, 50), st.sampled_from([1_000, 10**5, 10**9]))),
     st.tuples(st.just("look"), st.integers(0, 11), st.none()),
     st.tuples(st.just("again"), st.integers(0, 11), st.none()),
 )
@@ -31,7 +39,7 @@ def pure():
     return Edition().timer
 
 
-def story(edition, delays, steps, tick_ms, wheel_size, most):
+def story(edition, delays, steps, tick_ms, wheel_size):
     """One implementation's answers to each step."""
     told = []
 
@@ -68,7 +76,6 @@ def story(edition, delays, steps, tick_ms, wheel_size, most):
     timer = edition.MockTimer(
         tick_ms=tick_ms,
         wheel_size=wheel_size,
-        max_pending=most,
         on_error=lambda task, error: errors.append((task.number, str(error))),
     )
     tasks = [Task(number, delay_ms) for number, delay_ms in enumerate(delays)]
@@ -94,22 +101,18 @@ def story(edition, delays, steps, tick_ms, wheel_size, most):
 
 
 @given(
-    delays=st.lists(DELAYS, min_size=12, max_size=12),
+    delays=st.lists(DELAYS.filter(is_allowed), min_size=12, max_size=12),
     steps=st.lists(STEPS, max_size=40),
     tick_ms=st.sampled_from([1, 7]),
     wheel_size=st.sampled_from([2, 3, 20]),
-    most=st.sampled_from([None, 4]),
 )
 @example(  # the second task goes to the bucket of the first, although a finer level reaches its tick by then
     delays=[50, 43, *[0] * 10],
     steps=[("add", 0, None), ("advance", None, 7), ("add", 1, None)],
     tick_ms=7,
     wheel_size=2,
-    most=None,
 )
 @settings(deadline=None)
-def test_editions_answer_alike(pure, delays, steps, tick_ms, wheel_size, most):
+def test_editions_answer_alike(pure, delays, steps, tick_ms, wheel_size):
     """Whatever is added, cancelled, extended and read, in whatever order: both editions say the same."""
-    assert story(pure, delays, steps, tick_ms, wheel_size, most) == story(
-        native, delays, steps, tick_ms, wheel_size, most
-    )
+    assert story(pure, delays, steps, tick_ms, wheel_size) == story(native, delays, steps, tick_ms, wheel_size)

@@ -49,7 +49,7 @@ class Generator:
 
     def settings(self):
         limit = self.pick((None, None, 1, 3, 15))
-        kind = self.pick(("mock",) * 5 + ("none", "own") + ("hooked", "small"))
+        kind = self.pick(("mock",) * 5 + ("none", "own", "hooked"))
         return {
             "keys": self.pick(("str", "int", "tuple", "own", "mixed")),
             "timer": kind,

@@ -237,4 +237,4 @@ def timer(world, kind, scripts):
         made = HookedTimer()
         made.world, made.scripts = world, scripts
         return made
-    return MockTimer(max_pending=3 if kind == "small" else None)
+    return MockTimer()

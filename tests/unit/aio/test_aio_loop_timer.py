@@ -11,7 +11,7 @@ from purgatory import InvalidSetting
 from purgatory.aio import LoopTimer, WrongLoop
 from tests.support import Ping, add_all, added, in_thread, raising
 from tests.support.loops import until
-from timer import ManualClock, TimerClosed, TimerConfigError, TimerFull, check_invariants
+from timer import ManualClock, TimerClosed, TimerConfigError, check_invariants
 
 
 @pytest.fixture
@@ -127,13 +127,11 @@ async def test_task_may_add_and_cancel(run, timer):
     assert [] == victim.ran_ns
 
 
-async def test_limit_and_error_handler_are_those_of_every_timer(run):
-    """``max_pending`` holds, and an error of a task goes to ``on_error`` and stops no other task."""
+async def test_error_handler_is_that_of_every_timer(run):
+    """An error of a task goes to ``on_error`` and stops no other task."""
     errors, error = [], ValueError("late")
-    with LoopTimer(max_pending=2, on_error=lambda *given: errors.append(given)) as timer:
+    with LoopTimer(on_error=lambda *given: errors.append(given)) as timer:
         broken, sound = add_all(timer, [Ping(1, do=raising(error)), Ping(1)])
-        with pytest.raises(TimerFull):
-            timer.add(Ping(1))
         await until(lambda: sound.ran_ns)
     assert [(broken, error)] == errors
 

@@ -44,12 +44,11 @@ from purgatory.aio import WrongLoop
             "shards must be more",
         ),
         (timer.DelayTypeError("5"), TypeError, {"delay": "5"}, "write 1500 for"),
-        (timer.DelayValueError(float("inf")), ValueError, {"delay": float("inf")}, "must be finite"),
+        (timer.DelayValueError(float("inf")), ValueError, {"delay": float("inf")}, "pass None for no deadline"),
         (timer.TimerConfigError("tick_ms", 0, "m"), ValueError, {"setting": "tick_ms", "value": 0}, "tick_ms must be"),
         (timer.InvalidTask(5), TypeError, {"task": 5}, "subclass TimerTask"),
         (timer.TaskHeld("t"), RuntimeError, {"task": "t"}, "call extend()"),
         (timer.TimerClosed("t"), RuntimeError, {"name": "t"}, "create a new timer"),
-        (timer.TimerFull("t", 3), RuntimeError, {"name": "t", "limit": 3}, "try again later"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )

@@ -25,7 +25,7 @@ from tests.support.operations import WAYS_OUT, Waiting, park, park_many, park_on
 from tests.support.tasks import added
 from tests.support.threads import PATIENCE_S, beside, eventually, in_thread, run_threads
 from tests.unit.purgatory.tools import AddingAgain, Racing, at_check
-from timer import MockTimer, TimerClosed, TimerFull
+from timer import MockTimer, TimerClosed
 
 
 class Hooked:
@@ -593,15 +593,17 @@ def test_every_way_out_makes_room(make, observers):
 
 
 @pytest.mark.parametrize("interrupts", [False, True])
-@pytest.mark.guarantee("a timer of yours may be full")
-def test_full_timer_takes_the_operation_out_again(make, interrupts):
+@pytest.mark.guarantee("a timer of yours may reject a task")
+def test_timer_that_rejects_takes_the_operation_out_again(make, interrupts):
     """If the timer rejects the operation, it is not in the purgatory either. An observer's interrupt is raised."""
-    purgatory = make(timer=MockTimer(max_pending=1), max_parked=5)
+    timer = MockTimer()
+    purgatory = make(timer=timer, max_parked=5)
     park(purgatory)
+    timer.shutdown()
     observer = SimpleNamespace(finished=raising(KeyboardInterrupt) if interrupts else print)
     purgatory.attach(observer)
     refused = Waiting()
-    with pytest.raises(KeyboardInterrupt if interrupts else TimerFull):
+    with pytest.raises(KeyboardInterrupt if interrupts else TimerClosed):
         park_one(purgatory, refused)
     purgatory.detach(observer)
 

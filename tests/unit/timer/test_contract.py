@@ -6,6 +6,7 @@ the system's clock, driven by the test and by a reaper.
 """
 
 import gc
+import math
 import sys
 import time
 import weakref
@@ -22,7 +23,6 @@ from timer import (
     TaskHeld,
     TimerClosed,
     TimerConfigError,
-    TimerFull,
 )
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
@@ -37,17 +37,45 @@ def test_zero_and_negative_delays_run_promptly(bench, timer):
     assert 0 == timer.size
 
 
-@pytest.mark.parametrize("delay_ms", [sys.float_info.max, 10**400])
-def test_delay_above_every_limit_waits(bench, timer, delay_ms):
-    """However long a delay is, the task waits, the driver sleeps, and other tasks run."""
-    timer.add(Ping(delay_ms))
+@pytest.mark.parametrize("delay_ms", [10**12, None])
+def test_longest_delay_waits(bench, timer, delay_ms):
+    """The longest delay and none at all: the task waits, the driver sleeps, and other tasks run."""
+    far = added(timer, Ping(delay_ms))
     time.sleep(0.02)  # a driver, if there is one, finds nothing else to wait for
     task = added(timer, Ping(5))
     bench.pass_ms(timer, 6)
     assert bench.ran(task)
-    assert 1 == timer.size
-    assert 10**200 < timer.statistics().next_deadline_ms
+    assert (1, True) == (timer.size, far.is_pending)
+    next_ms = timer.statistics().next_deadline_ms
+    assert next_ms is None if delay_ms is None else next_ms > 10**11
     assert timer.driver is None or timer.driver.restarts == 0
+
+
+def test_task_without_a_deadline_gets_one_and_loses_it(bench, timer):
+    """None is no deadline: the task waits until it is put off to one. With None the deadline is removed again."""
+    task, other = add_all(timer, [Ping(None), Ping(60_000)])
+    assert (None, None, True) == (task.delay_ms, task.deadline_ns, task.is_pending)
+    assert timer.put_off(other, None)
+    assert (60_000, None, True) == (other.delay_ms, other.deadline_ns, other.is_pending)
+    assert timer.put_off(task, 5)
+    assert task.deadline_ns is not None
+    bench.pass_ms(timer, 6)
+    assert bench.ran(task)
+    assert other.cancel()
+    assert (None, 0) == (other.deadline_ns, timer.size)
+
+
+@pytest.mark.parametrize("delay_ms", [10**12 + 1, 10**400, sys.float_info.max, -math.inf])
+def test_delay_beyond_the_limit_is_refused(timer, delay_ms):
+    """More than 31 years is a mistake, and the error says what to pass for no deadline."""
+    task = added(timer, Ping(50_000))
+    deadline_ns = task.deadline_ns
+    with pytest.raises(DelayValueError, match=r"up to 10\*\*12 .* pass None for no deadline") as caught:
+        timer.put_off(task, delay_ms)
+    assert delay_ms == caught.value.delay
+    with pytest.raises(DelayValueError):
+        Ping(delay_ms)
+    assert (True, deadline_ns) == (task.is_pending, task.deadline_ns)
 
 
 @pytest.mark.parametrize(("tick_ms", "most_ms"), [(1, 500), (2, 40), (7, 40), (10, 40)])
@@ -66,10 +94,9 @@ def test_every_delay_runs_exactly_once(bench, tick_ms, most_ms):
     assert ([], True, 1) == (later.log, later.is_pending, timer.size)
 
 
-@pytest.mark.parametrize("settings", [{}, {"max_pending": 6}], ids=["without a limit", "with a limit"])
-def test_due_tasks_run_in_order_of_deadline(bench, settings):
-    """Tasks that fall due together run earliest first. A limit changes nothing about that."""
-    timer = bench.make(wheel_size=3, **settings)
+def test_due_tasks_run_in_order_of_deadline(bench):
+    """Tasks that fall due together run earliest first."""
+    timer = bench.make(wheel_size=3)
     log = []
     tasks = add_all(timer, [Ping(delay_ms, log) for delay_ms in (40, 3, 27, 9, 1, 18)])
     bench.pass_ms(timer, 40)
@@ -202,7 +229,7 @@ def test_closed_timer_takes_nothing(bench, delay_ms):
 
 @pytest.mark.parametrize(
     ("delay_ms", "error"),
-    [("1", DelayTypeError), (None, DelayTypeError), (True, DelayTypeError), (float("nan"), DelayValueError)],
+    [("1", DelayTypeError), (True, DelayTypeError), (float("nan"), DelayValueError)],
 )
 def test_timeouts_and_new_delays_are_checked(timer, delay_ms, error):
     """What is no number of milliseconds is rejected as a timeout and as a new delay, and changes nothing."""
@@ -215,27 +242,13 @@ def test_timeouts_and_new_delays_are_checked(timer, delay_ms, error):
     assert (True, deadline_ns) == (task.is_pending, task.deadline_ns)
 
 
-@pytest.mark.parametrize("setting", ["tick_ms", "wheel_size", "max_pending"])
+@pytest.mark.parametrize("setting", ["tick_ms", "wheel_size"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "1"])
 def test_settings_are_checked(bench, setting, value):
     """A tick, a wheel or a limit that cannot work is rejected by name, with the value."""
     with pytest.raises(TimerConfigError, match=setting) as caught:
         bench.make(**{setting: value})
     assert (setting, value) == (caught.value.setting, caught.value.value)
-
-
-def test_full_timer_refuses(bench):
-    """A timer that holds its limit rejects the next task and leaves it alone. A cancel makes room."""
-    timer = bench.make(max_pending=2)
-    first, second = add_all(timer, [Ping(50_000), Ping(50_000)])
-    third = Ping(50_000)
-    with pytest.raises(TimerFull, match="is full: 2 tasks are pending"):
-        timer.add(third)
-    assert (False, 2) == (third.is_pending, timer.size)
-    timer.add(second)  # moving one needs no room
-    first.cancel()
-    timer.add(third)
-    assert 2 == timer.size
 
 
 def test_task_that_ran_is_freed(bench, timer):
@@ -276,8 +289,8 @@ def test_task_put_off_to_an_earlier_time_runs_then(bench, timer, delay_ms):
     """A new delay may be shorter than what is left of the old one, however long that is. Zero or less: due already."""
     task = added(timer, Ping(50_000))
     added_ns = task.added_ns
-    assert timer.put_off(task, 10**16)  # its nanoseconds need more than 64 bits
-    assert task.deadline_ns > 10**21
+    assert timer.put_off(task, 10**12)
+    assert task.deadline_ns >= 10**18
     assert added_ns == task.added_ns
     assert timer.put_off(task, delay_ms)
     bench.pass_ms(timer, max(0, delay_ms + 1))

@@ -98,7 +98,7 @@ def test_batch_runs_what_its_buckets_have_when_it_begins(timer):
     assert [[task] for task in tasks] == [task.log for task in tasks]
 
 
-@pytest.mark.parametrize("now_ns", [-(2**63), -(2**63) + 1, 2**63 - 1, 2**70, -(2**70)])
+@pytest.mark.parametrize("now_ns", [-(2**63), -(2**63) + 1, 2**63 - 1])
 def test_clock_at_the_end_of_64_bits(now_ns):
     """A clock may answer with any int. Tasks that were dated by it run, and count as late by nothing that overflows."""
     times = [0]
@@ -108,7 +108,6 @@ def test_clock_at_the_end_of_64_bits(now_ns):
     times[0] = now_ns
     timer.add(early)
     timer._expire_due()  # by the clock of now
-    task._task_deadline_ns = -3 * 10**18
     timer._dispatcher.hand_over([task._task_bucket])
     assert [early] == early.log
     assert [task] == task.log
@@ -116,17 +115,13 @@ def test_clock_at_the_end_of_64_bits(now_ns):
     timer.shutdown()
 
 
-def test_times_of_any_size(timer):
-    """Times may be written and read at any size, from small to huge and back."""
+def test_times_are_64_bits(timer):
+    """The times of a task are numbers of 64 bits, and nothing else can be written."""
     task = Ping(5)
-    for delay_ms in (10**30, 7, -(10**30), -7, 10**12, 10**12 + 1):
-        task._task_delay_ms = delay_ms
-        task._task_deadline_ns = delay_ms * 3
-        task._task_put_off_by_ns = delay_ms // 2
-        assert (delay_ms, delay_ms * 3) == (task.delay_ms, task.deadline_ns)
-        assert delay_ms * 3 - delay_ms // 2 - delay_ms * 10**6 == task.added_ns
-    with pytest.raises(TypeError):
-        task._task_deadline_ns = 0.5
+    for value, error in ((2**63, OverflowError), (0.5, TypeError), (None, TypeError)):
+        with pytest.raises(error):
+            task._task_deadline_ns = value
+    assert (5, 0) == (task.delay_ms, task.deadline_ns)
 
 
 def test_abandoned_timer_is_collected():
@@ -139,7 +134,7 @@ def test_abandoned_timer_is_collected():
 
     def abandon():
         timer = by_hand()
-        for delay_ms in (1, 30, 500, 10_000, 10**20):
+        for delay_ms in (1, 30, 500, 10_000, 10**12):
             task = Watched(delay_ms)
             task.timer = timer
             timer.add(task)
@@ -166,14 +161,14 @@ def test_bucket_outlives_nobody():
 def use(random_):
     """Every way through a timer, at random."""
     timer = by_hand(wheel_size=4)
-    tasks = [Short(random_.choice([1, 3, 40, 900, 20_000, 10**15])) for _ in range(200)]
+    tasks = [Short(random_.choice([1, 3, 40, 900, 20_000, 10**12, None])) for _ in range(200)]
     for _ in range(600):
         task = random_.choice(tasks)
         what = random_.random()
         if what < 0.5:
             timer.add(task)
         elif what < 0.7:
-            timer.put_off(task, random_.choice([0, 2, 30, 5_000, 10**16]))
+            timer.put_off(task, random_.choice([0, 2, 30, 5_000, 10**12, None]))
         elif what < 0.9:
             task.cancel()
         else:

@@ -4,6 +4,9 @@ import copy
 import gc
 import pickle
 import weakref
+from datetime import timedelta
+from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 
@@ -33,12 +36,33 @@ def test_fraction_is_rounded_up(delay_ms, expected):
     assert expected == checked_delay_ms(delay_ms)
 
 
-@pytest.mark.parametrize("delay_ms", [None, "5", True, False, b"1", [1], 1j, object])
+@pytest.mark.parametrize("delay_ms", ["5", True, False, b"1", [1], 1j, object, timedelta(1)])
 def test_what_is_no_number_is_no_delay(delay_ms):
     """A bool, a text or anything else that is no number is rejected, with the value in the error."""
     with pytest.raises(DelayTypeError) as caught:
         TimerTask(delay_ms)
     assert delay_ms is caught.value.delay
+
+
+class Indexed:
+    def __index__(self):
+        return 5
+
+
+@pytest.mark.parametrize("number", [Indexed(), Decimal("4.2"), Fraction(9, 2), 4.1])
+@pytest.mark.parametrize("kind", [Ping, TimerTaskEntry])
+def test_any_number_is_a_delay(kind, number):
+    """Anything with ``__index__`` or ``__float__`` is a number of milliseconds, rounded up."""
+    assert 5 == kind(number).delay_ms
+
+
+def test_task_without_a_delay_has_no_deadline(mock_timer):
+    """A task that was made with None says so, also when it is pending."""
+    task = Ping(None)
+    assert (None, None) == (task.delay_ms, task.deadline_ns)
+    mock_timer.advance_clock(7)
+    mock_timer.add(task)
+    assert (None, None, 7_000_000) == (task.delay_ms, task.deadline_ns, task.added_ns)
 
 
 @pytest.mark.parametrize("delay_ms", [float("nan"), float("inf"), float("-inf")])

@@ -120,7 +120,7 @@ def test_next_tick_is_known_without_walking():
     assert 20 * len(wheel.levels) > len(wheel.buckets())
 
 
-@pytest.mark.parametrize("delay_ms", [8, 2**80])
+@pytest.mark.parametrize("delay_ms", [8, 10**12, None])
 def test_a_second_init_of_a_pending_task_changes_nothing(timer, pass_ms, delay_ms):
     """A task that is initialized again while it is pending keeps its place and its deadline, and runs then."""
     task, other = add_all(timer, [Ping(4_000), Ping(7)])  # in a coarse bucket, which is moved
