@@ -123,6 +123,8 @@ typedef struct {
     Py_ssize_t entry_size;
     /* The type to derive from. Derived types call its traverse, clear and dealloc. */
     PyTypeObject *entry_type;
+    /* A delay as whole milliseconds, as TimerEntry keeps it. -1 with an error if it is not one. */
+    int64_t (*whole_delay_ms)(PyObject *delay_ms);
     /* Set the delay, as __init__ does. 0, or -1 with an error. */
     int (*init)(TimerEntry *entry, PyObject *delay_ms);
     /* Whether `add` and `put_off` below serve this timer, because neither its class nor the timer has its own. */

@@ -66,7 +66,7 @@ static void run_by(PyTypeObject *type, PyCFunction run)
 }
 
 static TimerCore for_others = {
-    .version = TIMER_CORE_VERSION, .entry_size = sizeof(TimerEntry), .init = entry_init_delay, .is_native = is_native,
+    .version = TIMER_CORE_VERSION, .entry_size = sizeof(TimerEntry), .whole_delay_ms = whole_delay_ms, .init = entry_init_delay, .is_native = is_native,
     .run_by = run_by, .add = capsule_add, .put_off = capsule_put_off, .withdraw = withdraw,
     .set_deadline = set_deadline, .begin = begin};
 

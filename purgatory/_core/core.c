@@ -96,7 +96,7 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *given)
     const Name wanted[] = {{(PyObject **)&core.nowhere, "NOWHERE"}, {&core.outcomes, "OUTCOMES"},
                            {&core.admit, "admit"}, {&core.already_parked, "AlreadyParked"},
                            {&core.check_lock, "check_lock"}, {&core.check_ready, "check_ready"},
-                           {&core.checked_delay_ms, "checked_delay_ms"}, {&core.checked_int, "checked_int"},
+                           {&core.checked_int, "checked_int"},
                            {&core.checked_keys, "checked_keys"}, {&core.checked_when_closed, "checked_when_closed"},
                            {&core.closed_error, "PurgatoryClosed"}, {&core.each_once, "each_once"},
                            {&core.retry_rest, "retry_rest"}, {&core.invalid_operation, "InvalidOperation"},

@@ -89,7 +89,7 @@ static struct {
     Shard *nowhere;
     PyObject *outcomes;
     /* from purgatory._core.rare */
-    PyObject *admit, *already_parked, *check_lock, *check_ready, *checked_delay_ms, *checked_int, *checked_keys,
+    PyObject *admit, *already_parked, *check_lock, *check_ready, *checked_int, *checked_keys,
         *checked_when_closed, *closed_error, *each_once, *invalid_operation, *lock_not_taken, *no_init,
         *no_place, *reject_coroutine, *reject_own_hook, *retry_rest, *retry_sleep_s, *sleep,
         *timer_closed, *unhashable, *warn;

@@ -85,7 +85,7 @@ from purgatory._core.user_lock import LockLike, call_with, check_lock
 from timer import NS_PER_MS, TimerTask
 from timer._fork import call_after_fork
 from timer._running import here, numbers, wake, wakes
-from timer._task import checked_delay_ms
+from timer._task import whole_delay_ms
 
 if TYPE_CHECKING:
     from purgatory._core.watchers import Watchers
@@ -136,12 +136,13 @@ class DelayedOperation(TimerTask, abc.ABC):
     ``_task_``.
 
     Args:
-        delay_ms: how long the operation may wait, in milliseconds. Zero or less means that it is due at once.
+        delay_ms: how long the operation may wait, in milliseconds: any number up to 10**12, rounded up. Zero or less
+            means that it is due at once, and None that it has no deadline.
         lock: held while the operation is checked, and in the hooks that the check calls. Pass the lock of the state
             that ``try_complete`` reads, if code that holds this lock parks or checks the operation. Use an ``RLock``.
 
     Raises:
-        timer.DelayTypeError, timer.DelayValueError: the delay is not a finite number.
+        timer.DelayTypeError, timer.DelayValueError: the delay is not a number up to 10**12.
         InvalidSetting: the lock has no ``acquire`` or no ``release``, or the subclass has wrong ``normal_ends``.
         ReservedName: the subclass, or an assignment, uses a reserved name.
     """
@@ -172,7 +173,7 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     _task_is_owned = True  # only extend() moves the deadline of an operation
 
-    def __init__(self, delay_ms: int, *, lock: LockLike | None = None) -> None:
+    def __init__(self, delay_ms: float | None, *, lock: LockLike | None = None) -> None:
         home_shard = getattr(self, "_op_home_shard", None)
         if home_shard is not None:
             if home_shard is NOWHERE:  # a second __init__ changes the delay, until the operation is parked
@@ -271,8 +272,8 @@ class DelayedOperation(TimerTask, abc.ABC):
         """
         return self._op_end(CANCELLED)
 
-    def extend(self, delay_ms: int) -> bool:
-        """Move the deadline to ``delay_ms`` from now, later or earlier than it was.
+    def extend(self, delay_ms: float | None) -> bool:
+        """Move the deadline to ``delay_ms`` from now, later or earlier than it was. None removes it.
 
         Returns:
             True if the new deadline counts. False, and nothing has changed, if the operation is not in a purgatory (any
@@ -281,9 +282,9 @@ class DelayedOperation(TimerTask, abc.ABC):
             timer, and its first deadline has passed, it expires.
 
         Raises:
-            timer.DelayTypeError, timer.DelayValueError: the delay is not a finite number.
+            timer.DelayTypeError, timer.DelayValueError: the delay is not a number up to 10**12.
         """
-        delay_ms = checked_delay_ms(delay_ms)
+        whole_ms = whole_delay_ms(delay_ms)
         with self._op_mutex:
             home_shard = self._op_home_shard
             if home_shard.timer is None:
@@ -291,7 +292,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             if self._op_state == ARRIVING and not self._op_overdue:
                 with home_shard.lock:
                     home_shard.extended += 1
-                    self._task_delay_ms = delay_ms  # the parking thread adds it with this delay, see _op_start_waiting
+                    self._task_delay_ms = whole_ms  # the parking thread adds it with this delay, see _op_start_waiting
                     self._op_extended = True
                 return True
             if self._op_state != PARKED:
@@ -325,9 +326,10 @@ class DelayedOperation(TimerTask, abc.ABC):
     def remaining_ms(self) -> float | None:
         """Milliseconds until the deadline, and 0 after it. None if the operation is not parked, or has no deadline."""
         timer = self._op_home_shard.timer
-        if timer is None or self._op_state != PARKED:
+        deadline_ns = self.deadline_ns
+        if timer is None or self._op_state != PARKED or deadline_ns is None:
             return None
-        return max(0.0, (self._task_deadline_ns - timer.now_ns()) / NS_PER_MS)
+        return max(0.0, (deadline_ns - timer.now_ns()) / NS_PER_MS)
 
     @property
     def drained(self) -> bool:

@@ -54,12 +54,8 @@ static PyObject *operation_cancel(Operation *self, PyObject *Py_UNUSED(none))
 }
 
 /* Whether the operation is arriving, and so is added to the timer with this delay. */
-static int set_delay_of_arriving(Operation *self, PyObject *delay_ms)
+static int set_delay_of_arriving(Operation *self, int64_t whole_ms)
 {
-    int overflow;
-    long long whole_ms = PyLong_AsLongLongAndOverflow(delay_ms, &overflow);
-    if (overflow)
-        return 0;
     lock_operation(self);
     Shard *home_shard = home_of(self);
     int arrives = self->state == ARRIVING && !flag_of(&self->overdue);
@@ -80,19 +76,17 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
     PyObject *delay_ms;
     if (each_argument(args, number, names, "extend(delay_ms)", wanted, 1, &delay_ms) || op_check_initialized(self))
         return NULL;
-    PyObject *checked
-        = PyLong_CheckExact(delay_ms) ? Py_NewRef(delay_ms) : PyObject_CallOneArg(core.checked_delay_ms, delay_ms);
-    if (checked == NULL)
+    int64_t whole_ms = core.timer->whole_delay_ms(delay_ms);
+    if (whole_ms < 0)
         return NULL;
     Shard *home_shard = home_of(self);
     int moved = 0, counts = 0, is_timed = home_shard->timer != NULL && home_shard->timer != Py_None;
     if (is_timed && state_of(self) == ARRIVING)
-        counts = set_delay_of_arriving(self, checked);
+        counts = set_delay_of_arriving(self, whole_ms);
     if (is_timed && !counts && state_of(self) == PARKED)
         moved = home_shard->native_timer
-            ? core.timer->put_off(home_shard->timer, &self->entry, checked)
-            : truth_of_call(PyObject_CallMethodObjArgs(home_shard->timer, core.str_put_off, self, checked, NULL));
-    Py_DECREF(checked);
+            ? core.timer->put_off(home_shard->timer, &self->entry, delay_ms)
+            : truth_of_call(PyObject_CallMethodObjArgs(home_shard->timer, core.str_put_off, self, delay_ms, NULL));
     if (moved < 0)
         return NULL;
     if (!moved)

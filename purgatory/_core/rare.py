@@ -17,7 +17,6 @@ from purgatory._core.parking import NO_PLACE, RETRY_SLEEP_S, checked_when_closed
 from purgatory._core.subclasses import reject_coroutine, warn_still_open
 from purgatory._core.user_lock import check_lock, lock_not_taken
 from timer import TimerClosed
-from timer._task import checked_delay_ms
 
 if CORE is not None:
     CORE.bind(sys.modules[__name__])

@@ -15,7 +15,7 @@ from purgatory._core.purgatory import DelayedOperationPurgatory
 from purgatory._core.subclasses import with_normal_ends
 from timer._base import ShutsDown
 from timer._fork import call_after_fork, free_future
-from timer._task import checked_delay_ms
+from timer._task import whole_delay_ms
 
 if TYPE_CHECKING:
     from purgatory._core.operation import DelayedOperation
@@ -121,7 +121,7 @@ class ThresholdPurgatory(Numbers, ShutsDown):
             UnhashableKey: the key has no hash.
         """
         check_int("threshold", threshold)
-        checked_delay_ms(timeout_ms)  # before a number is made for the key
+        whole_delay_ms(timeout_ms)  # before a number is made for the key
         number = self._number(key)
         waiter = self._waiter(threshold, timeout_ms, number)
         future: Future[int] = Future()

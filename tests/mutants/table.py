@@ -199,7 +199,7 @@ MUTANTS = (
     Mutant(
         "a rejected operation keeps the delay that it has set",
         OPERATION,
-        "                    self._task_delay_ms = delay_ms  # the",
+        "                    self._task_delay_ms = whole_ms  # the",
         "                    pass  # the",
         T_OPERATION + "test_operation_that_is_rejected_keeps_the_delay_that_it_has_set",
     ),

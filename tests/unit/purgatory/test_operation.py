@@ -712,6 +712,34 @@ def test_overdue_operation_has_no_time_left():
         assert (True, 0.0) == (operation.is_parked, operation.remaining_ms)
 
 
+def test_operation_without_a_deadline_waits_for_its_event(purgatory, mock_timer):
+    """An operation with None for a delay never expires, and an event completes it. ``extend`` gives it a deadline."""
+    open_ended, extended, freed = (park(purgatory, key, delay_ms=None) for key in "abc")
+    assert (None, None, None) == (open_ended.delay_ms, open_ended.deadline_ns, open_ended.remaining_ms)
+    assert "no deadline" in repr(open_ended)
+    assert extended.extend(2.5)
+    assert 3 == extended.remaining_ms
+    assert freed.extend(5)
+    assert freed.extend(None)
+    mock_timer.advance_clock(10**11)
+
+    assert (None, Outcome.EXPIRED, None) == (open_ended.outcome, extended.outcome, freed.outcome)
+    assert open_ended.force_complete()
+    assert (1, 1) == (mock_timer.size, purgatory.parked)
+
+
+@pytest.mark.parametrize("delay_ms", [None, 500])
+def test_extend_in_a_check_sets_or_removes_the_deadline(purgatory, mock_timer, delay_ms):
+    """An operation that extends itself before it is parked waits without a deadline, or gets one."""
+    operation = park(
+        purgatory, delay_ms=10 if delay_ms is None else None, look=at_check(1, lambda own: own.extend(delay_ms))
+    )
+    mock_timer.advance_clock(499)
+    assert operation.outcome is None
+    mock_timer.advance_clock(1)
+    assert operation.outcome is (None if delay_ms is None else Outcome.EXPIRED)
+
+
 @pytest.mark.parametrize(
     ("delay_ms", "error"),
     [*((delay_ms, DelayTypeError) for delay_ms in ("5", True)), (float("nan"), DelayValueError)],
