@@ -11,7 +11,7 @@ from tests.unit._tree import ROOT
 SHARED = {
     ("timer/_task.py", "timer/_bucket.c"): ["put", "remove", "take", "slices", "close", "close_if_empty"],
     ("timer/_task.py", "timer/_entry.c"): [
-        *("checked_delay_ms", "deadline_ns", "is_pending", "added_ns", "_task_withdraw"),
+        *("whole_delay_ms", "deadline_ns", "is_pending", "delay_ms", "added_ns", "_task_withdraw"),
     ],
     ("timer/_wheel.py", "timer/_wheel.c"): ["move_slice"],
     ("timer/_wheel.py", "timer/_timer.c"): ["bucket_for"],
@@ -59,7 +59,10 @@ SUBCLASS = "a subclass defines it"
 
 #: The functions of these modules that C does not have, and why. "*": all others.
 ONLY_IN_PYTHON = {
-    "timer/_task.py": {"not_a_task": RARE, "delay_ms": ATTRIBUTE, "run": SUBCLASS},
+    "timer/_task.py": {
+        **dict.fromkeys(("checked_delay_ms", "_float", "as_number", "not_a_task"), RARE),
+        "run": SUBCLASS,
+    },
     "timer/_wheel.py": {"*": "only Python changes the wheel, under the timer's lock"},
     "timer/_dispatch.py": {"_run": "C tells it under the name `run`", "*": "called once per batch"},
     "timer/_timer.py": {"*": "not called once per task"},
