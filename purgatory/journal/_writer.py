@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 from purgatory._core.closing import Closing
 from purgatory._core.log import Log
 from purgatory.journal._options import JournalStats, folder_of, options_of
-from purgatory.journal._segments import FOLDER_MODE, FolderLock, recover, sync_folder
+from purgatory.journal._segments import FolderLock, make_folder, recover
 from purgatory.journal._segments.open_segment import OpenSegment
 from purgatory.journal._segments.sealer import Sealer
 from purgatory.journal.records.errors import JournalClosed, JournalMissing
@@ -75,7 +75,7 @@ class FolderWriter(Closing):
     def __init__(self, place: object, schema: Schema, given: dict[str, Any], buffer: Callable[[int], Rows]) -> None:
         self._options = options = options_of(given)
         self.folder = folder = folder_of(place)
-        folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+        make_folder(folder)
         self._buffer = buffer(options.capacity)
         self._epoch_ns = epoch_now()
         unsealed: list[Path] = []
@@ -327,8 +327,6 @@ class FolderWriter(Closing):
             _log.error("journal.rows_lost", folder=str(self.folder), rows=rest)
             self._count_dropped(rest)
         self._sealer.submit(self._end)
-        with contextlib.suppress(OSError):
-            sync_folder(self.folder)
 
     def _end(self) -> None:
         """The last task of the sealer's thread: write how many dropped rows no frame reports."""

@@ -1,7 +1,7 @@
 """Sealing, recovery, and the lock that allows one writer per folder.
 
 Sealing means: write `.tmp-...`, fsync, rename it to the final name, fsync the folder, remove the open segment. If the
-process is killed at any point, sealing can start again.
+process is killed or the power fails at any point, sealing can start again. The `.end` file is replaced in the same way.
 
 Keys may say who does what, so other users of the machine must not read a journal. Folders are made with
 :data:`FOLDER_MODE` and files with :data:`FILE_MODE`, or less if the umask is stricter.
@@ -29,11 +29,16 @@ FILE_MODE: Final = 0o640
 
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[Path]:
-    """A file aside, which takes the place of the target once it is written. If that fails, nothing is left."""
+    """A file aside, which takes the place of the target once it is on the disk. If that fails, nothing is left.
+
+    The rename is durable after :func:`sync_folder`.
+    """
     temporary = target.with_name(f".tmp-{target.name}")
     try:
         temporary.touch(FILE_MODE)
         yield temporary
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
         temporary.replace(target)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -42,12 +47,21 @@ def replacing(target: Path) -> Iterator[Path]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make a rename in the folder durable."""
+    """Make the names in a folder durable: files that were made, renamed or removed."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a journal's folder, with those above it, and make their names durable."""
+    missing = [each for each in (folder, *folder.parents) if not each.exists()]
+    folder.mkdir(FOLDER_MODE, parents=True, exist_ok=True)
+    for each in missing:
+        with contextlib.suppress(PermissionError):  # one may make a folder where one may not list
+            sync_folder(each.parent)
 
 
 def has_parquet() -> bool:
@@ -81,9 +95,7 @@ def seal(path: Path, *, parquet: bool | None = None) -> Path | None:
             else:
                 with temporary.open("wb") as file:
                     file.writelines(data[frame.start : frame.end] for frame in frames)
-                    file.flush()
-                    os.fsync(file.fileno())
-        sync_folder(target.parent)
+    sync_folder(target.parent)  # also for a target of an earlier attempt, whose sync may have failed
     path.unlink(missing_ok=True)
     return target
 
@@ -92,6 +104,7 @@ def leave_end(folder: Path, following: int, dropped: int = 0) -> None:
     """Write `.end`: the folder has all rows below a number, and this many were dropped after the last row."""
     with replacing(folder / END) as temporary:
         temporary.write_text(json.dumps({"next": following, "dropped": dropped}), encoding="ascii")
+    sync_folder(folder)
 
 
 def recover(folder: Path, unsealed: list[Path] | None = None) -> int:

@@ -11,6 +11,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from purgatory.journal._segments import sync_folder
 from purgatory.journal.records.folder import open_name
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class OpenSegment:
         self._unsynced: list[Path] = []
         self._file: RawIOBase | None = None
         self._path = folder
+        self._is_listed = False  # whether the file's name is on the disk
         self._size = 0
         self._opened_at = 0.0
 
@@ -72,6 +74,7 @@ class OpenSegment:
         if self._file is None:
             self._path = self._folder / open_name(first)
             self._file = self._options.open_file(self._path)
+            self._is_listed = False
             self._size = 0
             self._opened_at = time.monotonic()
         try:
@@ -79,7 +82,7 @@ class OpenSegment:
             while done < len(frame):
                 done += self._file.write(frame[done:] if done else frame) or 0
             if self._options.sync == "always":
-                os.fsync(self._file.fileno())
+                self._force(self._file)
         except OSError:
             self._cut(self._file)
             raise
@@ -100,13 +103,20 @@ class OpenSegment:
 
     def _synced(self, file: RawIOBase) -> bool:
         try:
-            os.fsync(file.fileno())
+            self._force(file)
         except OSError as error:
             self._failed(error)
             if self._size and self._path not in self._unsynced:
                 self._unsynced.append(self._path)
             return False
         return True
+
+    def _force(self, file: RawIOBase) -> None:
+        """Force the rows to the disk, and the file's name too, without which nobody would find them."""
+        os.fsync(file.fileno())
+        if not self._is_listed:
+            sync_folder(self._folder)
+            self._is_listed = True
 
     def _cut(self, file: RawIOBase) -> None:
         """Cut off a half-written frame. If that fails too, close the segment with its torn tail."""

@@ -104,7 +104,7 @@ def _buffer(values: array[int], kind: Any) -> Any:
 
 
 def write(path: Path, schema: Schema, frames: Iterable[Batch]) -> None:
-    """Write frames to a Parquet file and make it durable. One group of rows is in memory at a time."""
+    """Write frames to a Parquet file. One group of rows is in memory at a time."""
     dropped: list[int] = []
 
     def parts() -> Iterator[pa.RecordBatch]:
@@ -114,8 +114,6 @@ def write(path: Path, schema: Schema, frames: Iterable[Batch]) -> None:
 
     with path.open("wb") as file:
         write_groups(grouped(parts(), _GROUP), arrow_schema(schema), file, dropped)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def grouped(parts: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:

@@ -366,7 +366,7 @@ def test_a_folder_that_vanished_is_told(vanished, logs):
     """A segment that is gone with its folder counts as one that could not be sealed, and is tried again."""
     vanished.close()
     assert (1, 0) == (vanished.stats().seal_errors, vanished.stats().segments_sealed)
-    assert ["journal.seal_failed"] == [entry["event"] for entry in logs]
+    assert ["journal.disk_refuses", "journal.seal_failed"] == [entry["event"] for entry in logs]
     assert [open_name(0)] == [path.name for path in vanished._sealer.unsealed]
 
 
