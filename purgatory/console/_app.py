@@ -27,10 +27,10 @@ from purgatory.console._guard import Guard
 from purgatory.console._hub import Hub
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection
+    from collections.abc import AsyncIterator, Callable, Collection
 
     from starlette.requests import Request
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
 #: The number of pages that may be open at once. Each holds a connection.
 _MOST_WATCHERS: Final = 64
@@ -109,28 +109,33 @@ class _Console:
     async def events(self, request: Request) -> Response:
         if self._watchers >= _MOST_WATCHERS:
             return Response(f"{_MOST_WATCHERS} pages are open already", 503, {"Retry-After": "10"})
-        latest = await run_in_threadpool(self._hub.latest)
+        self._watchers += 1  # before anything is awaited, because many may come at once
+        try:
+            latest = await run_in_threadpool(self._hub.latest)
+        except BaseException:
+            self._leave()
+            raise
         stream = self._stream(latest, _event_time(request.headers.get("last-event-id", "")))
-        return StreamingResponse(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+        return _Events(stream, self._leave)
+
+    def _leave(self) -> None:
+        """A stream has ended."""
+        self._watchers -= 1
 
     async def _stream(self, latest: bytes, since: float) -> AsyncIterator[bytes]:
         """The events for a page. ``since`` is the time of the last event that it has."""
         hub = self._hub
         end = time.monotonic() + _STREAM_S
-        self._watchers += 1
-        try:
-            yield b"retry: 250\n"
-            yield _event("history", hub.history(since))
-            yield _event("state", latest)
-            seen = hub.version
-            while not hub.is_closed and time.monotonic() < end:
-                await asyncio.sleep(0.1)
-                hub.note_viewer()
-                if hub.version != seen:
-                    seen = hub.version
-                    yield _event("state", await run_in_threadpool(hub.latest))
-        finally:
-            self._watchers -= 1
+        yield b"retry: 250\n"
+        yield await run_in_threadpool(_history_event, hub, since)
+        yield _event("state", latest)
+        seen = hub.version
+        while not hub.is_closed and time.monotonic() < end:
+            await asyncio.sleep(0.1)
+            hub.note_viewer()
+            if hub.version != seen:
+                seen = hub.version
+                yield _event("state", await run_in_threadpool(hub.latest))
 
     @contextlib.asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -141,6 +146,21 @@ class _Console:
             await run_in_threadpool(self._hub.close)
 
 
+class _Events(StreamingResponse):
+    """A stream of events. It calls ``at_end`` once, however it ends, also if it never begins."""
+
+    def __init__(self, stream: AsyncIterator[bytes], at_end: Callable[[], None]) -> None:
+        super().__init__(stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+        self._at_end = at_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the stream."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._at_end()
+
+
 def _json(content: bytes) -> Response:
     return Response(content, media_type="application/json")
 
@@ -148,6 +168,10 @@ def _json(content: bytes) -> Response:
 def _event(kind: str, data: bytes) -> bytes:
     """A server-sent event. A browser that connects again sends the last ``id``."""
     return b"id: %r\nevent: %s\ndata: %s\n\n" % (time.time(), kind.encode(), data)
+
+
+def _history_event(hub: Hub, since: float) -> bytes:
+    return _event("history", hub.history(since))
 
 
 def _event_time(text: str) -> float:

@@ -11,7 +11,7 @@ import json
 import threading
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from purgatory._core.log import log, printable, throttle
 from purgatory.console._state import OUTCOMES, Sampler
@@ -36,7 +36,8 @@ class Hub:
     def __init__(self) -> None:
         self._sampler = Sampler()
         self._sampling = new_lock()
-        self._history: tuple[list[Any], ...] = ()  # replaced as a whole, so that readers need no lock
+        # The notes with their times, as JSON. Replaced as a whole, so that readers need no lock.
+        self._history: tuple[tuple[float, bytes], ...] = ()
         self._viewed_at = float("-inf")
         self._woken = new_event()
         self._ended = new_event()
@@ -91,8 +92,8 @@ class Hub:
 
     def history(self, since: float = float("-inf")) -> bytes:
         """The later notes, oldest first: the time, and for each purgatory how many operations waited, and the rates."""
-        points = [point for point in self._history if point[0] > since]
-        return json.dumps({"outcomes": OUTCOMES, "points": points}).encode()
+        points = b", ".join(point for when, point in self._history if when > since)
+        return b'{"outcomes": %s, "points": [%s]}' % (json.dumps(OUTCOMES).encode(), points)
 
     def operations(self, identity: str, text: str) -> bytes | None:
         """The operations under a key, as JSON, or None if there is no such purgatory."""
@@ -127,8 +128,12 @@ class Hub:
             self.version += 1
 
     def _note(self, point: dict[str, list[float]]) -> None:
-        """Note a point. One thread at a time: behind the lock."""
-        self._history = (*self._history[1 - _POINTS :], [time.time(), point])
+        """Note a point, as JSON: to encode the whole history at once would take long, and no other thread would run.
+
+        One thread at a time: behind the lock.
+        """
+        now_s = time.time()
+        self._history = (*self._history[1 - _POINTS :], (now_s, json.dumps([now_s, point]).encode()))
 
 
 def _run(hub: Callable[[], Hub | None], woken: threading.Event, ended: threading.Event) -> None:

@@ -12,6 +12,7 @@ import uvicorn
 from purgatory import PurgatoryError
 from purgatory._serving import Served, check_token, hosts_for, listen
 from purgatory.console._app import make_app
+from purgatory.console._connections import Connection
 from purgatory.console._hub import Hub
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def serve(port: int, addr: str = "127.0.0.1", *, token: str | None = None) -> Co
         timeout_graceful_shutdown=1,
         server_header=False,
         ws="none",
+        http=Connection,
         loop="none",  # uvicorn before 0.36 would set the event loop policy of the whole process
     )
     server = uvicorn.Server(config)
