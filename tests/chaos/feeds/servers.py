@@ -52,7 +52,9 @@ class Postgres:
 
     def trim(self, keep):
         try:
-            ((epoch, last),) = self._server.execute(f"SELECT epoch, last - {keep} FROM {STREAM}_head")
+            ((epoch, last),) = self._server.execute(
+                f"SELECT epoch, (SELECT coalesce(max(position), 0) FROM {STREAM}) - {keep} FROM {STREAM}_head"
+            )
             self._server.execute(f"DELETE FROM {STREAM} WHERE position <= {last}")
         except (psycopg.errors.UndefinedTable, ValueError):  # there is no feed yet
             return []

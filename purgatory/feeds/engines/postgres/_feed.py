@@ -13,7 +13,7 @@ from purgatory._core.errors import checked_int
 from purgatory.feeds._feed import Feed
 from purgatory.feeds.engine import NewEvent, Position, PublishRejected
 from purgatory.feeds.engines.postgres._link import Link
-from purgatory.feeds.engines.postgres._publisher import PostgresPublisher, append, limits_of, position_of
+from purgatory.feeds.engines.postgres._publisher import PostgresPublisher, Trimmer, append, position_of
 from purgatory.feeds.engines.postgres._reader import PostgresReader
 from purgatory.feeds.engines.postgres._tables import Tables
 
@@ -40,7 +40,8 @@ class PostgresFeed(Feed):
         table: the name of the table as SQL reads it: ``inbox``, ``app.inbox``, or ``app."In Box"``.
         keep: how many events are kept for workers that lag behind, about. None keeps all. An id is recognized as long
             as its event is kept.
-        keep_s: for how many seconds events are kept, about. None does not look at their age. The last event stays.
+        keep_s: for how many seconds events are kept, about, by the server's clock. None does not look at their age. The
+            last event stays.
         name: the name in logs and metrics. The table's by default.
         settings: ``max_bytes``, ``max_pending`` and ``publish_timeout_ms``, as :class:`~purgatory.feeds.Feed` takes
             them.
@@ -65,8 +66,11 @@ class PostgresFeed(Feed):
         super().__init__(table if name is None else name, where=f"{_where(dsn)}, table {table}", **settings)
         self.destination = table
         self._dsn = dsn
-        self._keep = None if keep is None else checked_int("keep", keep, 1)
-        self._keep_s = None if keep_s is None else checked_int("keep_s", keep_s, 1)
+        self._trimmer = Trimmer(
+            self._tables,
+            None if keep is None else checked_int("keep", keep, 1),
+            None if keep_s is None else checked_int("keep_s", keep_s, 1),
+        )
         self._published_in = 0
 
     @property
@@ -110,9 +114,10 @@ class PostgresFeed(Feed):
         if not rows:
             raise PublishRejected(self.name, "its table was emptied; publish or follow once")
         self._published_in += 1
-        if self._published_in % _TRIM_EVERY == 1 and (self._keep is not None or self._keep_s is not None):
-            await connection.execute(self._tables.trim, limits_of(self._keep, self._keep_s))
-        return position_of(rows[0])
+        position = position_of(rows[0])
+        if self._published_in % _TRIM_EVERY == 1 and self._trimmer.is_needed:
+            await self._trimmer.trim(connection, position.epoch)
+        return position
 
     async def open_publisher(self) -> PostgresPublisher:
         """A connection for publishing."""
@@ -120,7 +125,7 @@ class PostgresFeed(Feed):
         # does not become an event later.
         timeout_ms = max(1, self.publish_timeout_ms * 4 // 5)
         link = await Link.open(self._dsn, self.name, self._tables, timeout_ms)
-        return PostgresPublisher(link, self.name, self._tables, self._keep, self._keep_s)
+        return PostgresPublisher(link, self.name, self._tables, self._trimmer)
 
     async def open_reader(self) -> PostgresReader:
         """A connection for reading."""

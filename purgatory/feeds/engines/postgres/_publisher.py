@@ -1,4 +1,4 @@
-"""Publishing to PostgreSQL: one statement per batch, and the removal of old events between them.
+"""Publishing to PostgreSQL: one message per batch, and the removal of old events between them.
 
 What an error means for the events of a batch:
 
@@ -53,18 +53,29 @@ _REST_S: Final = 0.05
 
 
 async def append(
-    connection: psycopg.AsyncConnection[Any], tables: Tables, events: Sequence[NewEvent], *, prepare: bool | None = None
+    connection: psycopg.AsyncConnection[Any], tables: Tables, events: Sequence[NewEvent]
 ) -> list[TupleRow]:
     """Append events with different ids, in the transaction of the connection. A row per event, none without a head."""
     cursor = AsyncCursor(connection, row_factory=tuple_row)
-    columns = [
+    await cursor.execute(tables.lock_head)
+    return await (await cursor.execute(tables.publish, _columns_of(events), binary=True)).fetchall()
+
+
+async def _append_at_once(link: Link, tables: Tables, events: Sequence[NewEvent]) -> list[TupleRow]:
+    """The same, committed, in one message. The statement must be prepared on the connection."""
+    cursor = await link.execute(tables.publish_message(_columns_of(events)))
+    cursor.nextset()
+    return await cursor.fetchall()
+
+
+def _columns_of(events: Sequence[NewEvent]) -> list[list[Any]]:
+    return [
         [event.key for event in events],
         [event.value for event in events],
         [event.id for event in events],
         [event.context for event in events],
         [event.published_ns for event in events],
     ]
-    return await (await cursor.execute(tables.publish, columns, prepare=prepare, binary=True)).fetchall()
 
 
 def position_of(row: TupleRow) -> LogPosition:
@@ -73,10 +84,34 @@ def position_of(row: TupleRow) -> LogPosition:
     return LogPosition(epoch, offset, mark_of(published_ns))
 
 
-def limits_of(keep: int | None, keep_s: int | None) -> dict[str, int | None]:
-    """The parameters of a statement that removes old events."""
-    oldest_ns = None if keep_s is None else time.time_ns() - keep_s * 1_000_000_000
-    return {"step": _STEP, "keep": keep, "oldest_ns": oldest_ns}
+class Trimmer:
+    """Removes old events, up to :data:`_STEP` at a time.
+
+    Args:
+        tables: where to remove them.
+        keep: how many events to keep, or None.
+        keep_s: for how many seconds to keep events, or None.
+    """
+
+    def __init__(self, tables: Tables, keep: int | None, keep_s: int | None) -> None:
+        self._tables = tables
+        self._keep = keep
+        self._keep_s = keep_s
+        self._epoch = self._above = 0  # up to which position this has removed them
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether events are ever too old."""
+        return self._keep is not None or self._keep_s is not None
+
+    async def trim(self, connection: psycopg.AsyncConnection[Any], epoch: int) -> bool:
+        """Remove some. Whether there may be more."""
+        above = self._above if epoch == self._epoch else 0
+        limits = {"step": _STEP, "keep": self._keep, "keep_s": self._keep_s, "above": above}
+        cursor = AsyncCursor(connection, row_factory=tuple_row)
+        rows = await (await cursor.execute(self._tables.trim, limits)).fetchall()
+        self._epoch, self._above = epoch, max([above, *(position for (position,) in rows)])
+        return len(rows) >= _STEP
 
 
 class PostgresPublisher(Publisher):
@@ -86,16 +121,16 @@ class PostgresPublisher(Publisher):
         link: the connection.
         name: the feed's name.
         tables: where to append.
-        keep: how many events to keep, or None.
-        keep_s: for how many seconds to keep events, or None.
+        trimmer: removes old events.
     """
 
-    def __init__(self, link: Link, name: str, tables: Tables, keep: int | None, keep_s: int | None) -> None:
+    def __init__(self, link: Link, name: str, tables: Tables, trimmer: Trimmer) -> None:
         self._link = link
         self._name = name
         self._tables = tables
-        self._keep = keep
-        self._keep_s = keep_s
+        self._trimmer = trimmer
+        self._is_prepared = False
+        self._epoch = 0  # of the last event
         self._appended = 0  # since the last trim
         self._trimmed_s: float | None = None
         self._trimming: asyncio.Task[None] | None = None
@@ -134,9 +169,13 @@ class PostgresPublisher(Publisher):
             try:
                 if not has_head:
                     await self._link.make(self._name, self._tables)
-                rows = await append(self._link, self._tables, events, prepare=True)
+                if not self._is_prepared:
+                    await self._link.execute(self._tables.prepare_publish)
+                    self._is_prepared = True
+                rows = await _append_at_once(self._link, self._tables, events)
                 has_head = bool(rows)  # it has none if the table was emptied
                 if has_head:
+                    self._epoch = rows[0][0]
                     return [position_of(row) for row in rows]
             except errors.UndefinedTable:
                 has_head = False
@@ -168,18 +207,17 @@ class PostgresPublisher(Publisher):
         self._appended += appended
         now_s = time.monotonic()
         is_due = self._trimmed_s is None or self._appended >= _STEP // 2 or now_s > self._trimmed_s + _TRIM_EVERY_S
-        if not is_due or self._trimming is not None or (self._keep is None and self._keep_s is None):
+        if not is_due or self._trimming is not None or not self._trimmer.is_needed:
             return
         self._appended, self._trimmed_s = 0, now_s
         self._trimming = asyncio.get_running_loop().create_task(self._trim(), name=f"trim {self._name}")
 
     async def _trim(self) -> None:
         """Remove old events in small steps. A publish waits for one of them at most."""
-        limits = limits_of(self._keep, self._keep_s)
         try:
             while True:
-                cursor = await self._link.execute(self._tables.trim, limits)
-                if cursor.rowcount < _STEP:
+                has_more = await self._trimmer.trim(self._link, self._epoch)
+                if not has_more:
                     return
                 await asyncio.sleep(_REST_S)
         except psycopg.Error as error:

@@ -1,9 +1,9 @@
 """The two tables of a feed, and each statement on them.
 
-    inbox        position  key  value  id  context  published_ns     one row per event
-    inbox_head   one  epoch  last                                    one row: how far the feed is
+    inbox        position  key  value  id  context  published_ns  accepted_at     one row per event
+    inbox_head   one  epoch  has_events                                           one row: the lock of the publishers
 
-**Why a head row and not a sequence.** Numbers of a sequence become visible out of order, and a rolled back transaction
+**Why a lock and not a sequence.** Numbers of a sequence become visible out of order, and a rolled back transaction
 leaves a hole. A reader that has seen 7 would miss a 6 that is committed later:
 
     1. A publisher takes 6 from the sequence.
@@ -11,11 +11,18 @@ leaves a hole. A reader that has seen 7 would miss a 6 that is committed later:
     3. A reader reads up to 7.
     4. The first publisher commits 6, which no reader asks for any more.
 
-Here a publish adds to ``last``, and keeps the lock of that row until it has committed. So the next publish cannot begin
-before step 4. Positions become visible in their order, and a transaction that is rolled back leaves no hole.
+Here a publish locks the head row until it has committed, and then takes the number after the greatest one. So the next
+publish cannot begin before step 4. Positions become visible in their order, and a transaction that is rolled back
+leaves no hole.
 
-**Why one statement.** A publish is one statement, which the server has received as a whole before it locks the head. A
-publisher that stops in the middle, by SIGSTOP for example, does not keep the lock from others.
+**Why not a counter in the head row.** Each publish would make another version of the row. While any transaction of the
+database is open for long, a backup for example, no version can be removed, and each publish visits them all.
+
+**Why one message.** The greatest number is read in a snapshot that is taken when the lock is there. So a publish is two
+statements. They are sent in one message, which the server has received as a whole before it locks the head. A publisher
+that stops in the middle, by SIGSTOP for example, does not keep the lock from others.
+
+**Why ``accepted_at``.** It is the server's time. The clocks of publishers must not decide which events are old.
 
 Everything here is immutable, and any thread may use it.
 """
@@ -23,7 +30,8 @@ Everything here is immutable, and any thread may use it.
 from __future__ import annotations
 
 import re
-from typing import Final, LiteralString
+from collections.abc import Sequence
+from typing import Any, Final, LiteralString
 
 from psycopg import sql
 
@@ -31,9 +39,12 @@ from purgatory import InvalidSetting
 
 #: The columns that a table must have, with their types. It may have others with a default.
 EVENTS: Final = frozenset(
-    {"position bigint", "key text", "value bytea", "id text", "context text", "published_ns bigint"}
+    {
+        *("position bigint", "key text", "value bytea", "id text", "context text", "published_ns bigint"),
+        "accepted_at timestamp with time zone",
+    }
 )
-HEAD: Final = frozenset({"one boolean", "epoch bigint", "last bigint"})
+HEAD: Final = frozenset({"one boolean", "epoch bigint", "has_events boolean"})
 
 #: PostgreSQL cuts off longer names, and the second table has a longer one.
 _LONGEST: Final = 63 - len("_head")
@@ -47,44 +58,53 @@ CREATE TABLE {events} (
     value bytea NOT NULL,
     id text COLLATE "C",
     context text,
-    published_ns bigint NOT NULL
+    published_ns bigint NOT NULL,
+    accepted_at timestamptz NOT NULL DEFAULT clock_timestamp()
 )"""
 _CREATE_INDEX: Final = "CREATE UNIQUE INDEX ON {events} (id) WHERE id IS NOT NULL"
-# Each publish makes a new version of this row. The free part of the page is for these, so that no index is written.
 _CREATE_HEAD: Final = """
 CREATE TABLE {head} (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     epoch bigint NOT NULL,
-    last bigint NOT NULL
-) WITH (fillfactor = 10)"""
+    has_events boolean NOT NULL DEFAULT false
+)"""
 
+# A table that was emptied begins another epoch, because its numbers begin again. The last event is never removed.
+_END_EPOCH: Final = "DELETE FROM {head} WHERE has_events AND NOT EXISTS (SELECT FROM {events})"
 # Rows of a history that is over must not be taken for new ones, so they go before the head is made.
 _CLEAR: Final = "DELETE FROM {events} WHERE NOT EXISTS (SELECT FROM {head})"
 _BEGIN: Final = """
-INSERT INTO {head} (epoch, last)
-SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, 0 WHERE NOT EXISTS (SELECT FROM {head})"""
+INSERT INTO {head} (epoch)
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint WHERE NOT EXISTS (SELECT FROM {head})"""
 
+_LOCK: Final = "SELECT FROM {head} WHERE one FOR NO KEY UPDATE"
+
+# If the queue of notifications is nearly full, the workers find the events by themselves a little later.
 _PUBLISH: Final = """
 WITH given AS MATERIALIZED (
     SELECT g.*, e.position AS first, e.published_ns AS first_ns,
         count(*) FILTER (WHERE e.position IS NULL) OVER (ORDER BY g.n) AS place
-    FROM unnest(%b::text[], %b::bytea[], %b::text[], %b::text[], %b::bigint[])
+    FROM unnest({key}::text[], {value}::bytea[], {id}::text[], {context}::text[], {published_ns}::bigint[])
         WITH ORDINALITY AS g(key, value, id, context, published_ns, n)
     LEFT JOIN {events} AS e ON e.id = g.id
 ), head AS (
-    UPDATE {head} SET last = last + (SELECT count(*) FROM given WHERE first IS NULL) WHERE one
-    RETURNING tableoid, epoch, last - (SELECT count(*) FROM given WHERE first IS NULL) AS base
+    SELECT h.tableoid, epoch, coalesce(top, 0) AS base
+    FROM {head} AS h CROSS JOIN (SELECT max(position) AS top FROM {events}) AS e
+    WHERE one AND (top IS NOT NULL OR NOT has_events)
+), begun AS (
+    UPDATE {head} SET has_events = true WHERE one AND NOT has_events
 ), added AS (
     INSERT INTO {events} (position, key, value, id, context, published_ns)
     SELECT base + place, key, value, id, context, published_ns FROM head, given WHERE first IS NULL
 )
 SELECT epoch, coalesce(first, base + place), coalesce(first_ns, published_ns),
-    (SELECT pg_notify('purgatory_' || tableoid, '') FROM head)
+    (SELECT pg_notify('purgatory_' || tableoid, '') FROM head WHERE pg_notification_queue_usage() < 0.5)
 FROM head, given ORDER BY n"""
 
 # The first row is the event at the position itself, without its value: the reader compares its mark.
 _READ: Final = """
-SELECT h.epoch, h.last, e.* FROM {head} AS h LEFT JOIN LATERAL (
+SELECT h.epoch, coalesce((SELECT max(position) FROM {events}), CASE WHEN h.has_events THEN -1 ELSE 0 END), e.*
+FROM {head} AS h LEFT JOIN LATERAL (
     SELECT position, key, CASE WHEN position > %(after)s THEN value END, id, context, published_ns FROM (
         SELECT w.*, sum(octet_length(value)) FILTER (WHERE position > %(after)s) OVER (ORDER BY position)
             - octet_length(value) AS before
@@ -96,21 +116,31 @@ SELECT h.epoch, h.last, e.* FROM {head} AS h LEFT JOIN LATERAL (
 ) AS e ON true WHERE h.one"""
 
 _END: Final = """
-SELECT h.epoch, h.last, e.published_ns, 'purgatory_' || h.tableoid
-FROM {head} AS h LEFT JOIN {events} AS e ON e.position = h.last WHERE h.one"""
+SELECT h.epoch, coalesce(e.position, 0), e.published_ns, 'purgatory_' || h.tableoid
+FROM {head} AS h LEFT JOIN (SELECT position, published_ns FROM {events} ORDER BY position DESC LIMIT 1) AS e ON true
+WHERE h.one AND (e.position IS NOT NULL OR NOT h.has_events)"""
 
 # The position before the last events, and whether there is an event at it. If not, the first one that is there counts.
 _BEFORE_LAST: Final = """
-SELECT h.epoch, coalesce(e.position, (SELECT min(position) - 1 FROM {events}), h.last), e.published_ns
-FROM {head} AS h LEFT JOIN {events} AS e ON e.position = h.last - %(count)s::bigint WHERE h.one"""
+SELECT h.epoch, coalesce(e.position, (SELECT min(position) - 1 FROM {events}), 0), e.published_ns
+FROM {head} AS h LEFT JOIN {events} AS e ON e.position = (SELECT max(position) FROM {events}) - %(count)s::bigint
+WHERE h.one"""
 
 # The last event stays, so that a reader which has applied everything can compare its mark.
+# Rows that were removed before are not visited again, as an old snapshot may keep them. No event is removed before an
+# earlier one: the server's clock may go back.
 _TRIM: Final = """
-WITH oldest AS MATERIALIZED (SELECT position, published_ns FROM {events} ORDER BY position LIMIT %(step)s)
-DELETE FROM {events} WHERE position IN (
-    SELECT o.position FROM oldest AS o, {head} AS h WHERE h.one AND o.position < h.last
-    AND (o.position <= h.last - %(keep)s::bigint OR o.published_ns < %(oldest_ns)s::bigint)
-)"""
+WITH oldest AS MATERIALIZED (
+    SELECT position, coalesce(position <= top - %(keep)s::bigint, false) OR coalesce(
+        accepted_at < clock_timestamp() - make_interval(secs => %(keep_s)s::float), false) AS is_old
+    FROM {events}, (SELECT max(position) AS top FROM {events}) AS e
+    WHERE position > %(above)s AND position < top ORDER BY position LIMIT %(step)s
+)
+DELETE FROM {events} WHERE position > %(above)s AND position <= (
+    SELECT coalesce(min(position) FILTER (WHERE NOT is_old) - 1, max(position)) FROM oldest
+) RETURNING position"""
+
+_COLUMNS_GIVEN: Final = ("key", "value", "id", "context", "published_ns")
 
 _COLUMNS: Final = """(
     SELECT array_agg(attname::text || ' ' || format_type(atttypid, NULL) ORDER BY attnum) FROM pg_attribute
@@ -146,7 +176,14 @@ class Tables:
             "head": sql.Identifier(*(part.replace("%", "%%") for part in head)),
         }
         self.name = str(table)
-        self.publish = self._with_parameters(_PUBLISH)
+        self.lock_head = self._plain(_LOCK)
+        self.publish = sql.SQL(_PUBLISH).format(**self._escaped, **{name: sql.SQL("%b") for name in _COLUMNS_GIVEN})
+        #: The same for :meth:`publish_message`. It is prepared once per connection.
+        self.prepare_publish = sql.SQL("PREPARE purgatory_publish (text[], bytea[], text[], text[], bigint[]) AS ") + (
+            sql.SQL(_PUBLISH).format(
+                **self._names, **{name: sql.SQL(f"${n}") for n, name in enumerate(_COLUMNS_GIVEN, 1)}
+            )
+        )
         self.read = self._with_parameters(_READ)
         self.before_last = self._with_parameters(_BEFORE_LAST)
         self.trim = self._with_parameters(_TRIM)
@@ -154,10 +191,15 @@ class Tables:
         self.look = self._look()
         self.create_events = [self._plain(_CREATE_EVENTS), self._plain(_CREATE_INDEX)]
         self.create_head = [self._plain(_CREATE_HEAD)]
-        self.begin = [self._plain(_CLEAR), self._plain(_BEGIN)]
+        self.begin = [self._plain(_END_EPOCH), self._plain(_CLEAR), self._plain(_BEGIN)]
         self.lock = sql.SQL("SELECT pg_advisory_xact_lock(hashtextextended({}, 0))").format(
             sql.Literal("purgatory " + events[-1])
         )
+
+    def publish_message(self, columns: Sequence[Sequence[Any]]) -> sql.Composed:
+        """Both statements of a publish, with the events, to be sent in one message."""
+        given = sql.SQL(", ").join(sql.Literal(list(column)) for column in columns)
+        return sql.SQL("{}; EXECUTE purgatory_publish ({})").format(self.lock_head, given)
 
     @property
     def create_sql(self) -> str:
