@@ -302,6 +302,31 @@ async def test_worker_reads_partitions_that_were_added(broker, topic):
         assert [b"first", *(b"%d" % number for number in range(20))] == seen
 
 
+@pytest.mark.guarantee("publish says what happened")
+@pytest.mark.parametrize("meanwhile", ["follows", "comes back"])
+async def test_id_is_known_after_partitions_were_added(broker, topic, meanwhile):
+    """Keys move to other partitions. An event that is published again with its id and key is applied once."""
+    admin = make_topic(broker, topic, 1)
+    feed = KafkaFeed(broker.bootstrap, topic=topic, client={"metadata_max_age_ms": 200})
+    seen = []
+    async with AsyncPurgatory("worker") as purgatory, feed.follow(purgatory, keep_values(seen)) as following:
+        for number in range(8):
+            await feed.publish(f"key {number}", b"%d" % number, id=f"id {number}")
+        future = admin.create_partitions([NewPartitions(topic, 4)])[topic]
+        await asyncio.to_thread(future.result, 30)
+        async with KafkaFeed(broker.bootstrap, topic=topic) as other:
+            again = [await other.publish(f"key {number}", b"%d" % number, id=f"id {number}") for number in range(8)]
+            assert 1 < len({_partition_of(position) for position in again})
+            for position in again:
+                await following.applied(position, timeout_ms=PATIENCE_MS)
+            if meanwhile == "comes back":
+                await lose_reader(feed, following)
+                position = await other.publish("key 3", b"3", id="id 3")
+                await following.applied(position, timeout_ms=PATIENCE_MS)
+        assert [b"%d" % number for number in range(8)] == seen
+        assert 0 == feed.statistics().gaps
+
+
 @pytest.mark.guarantee("the start is exact")
 async def test_reload_may_return_the_position_of_one_publish(broker, topic):
     """Partitions that the position does not name are read from the end that was noted before."""
@@ -365,6 +390,30 @@ async def test_records_of_other_programs_are_events(broker, topic):
         await asyncio.to_thread(producer.flush, 30)
         await following.applied(await feed.publish("end", b""), timeout_ms=PATIENCE_MS)
         assert [("key", b"value", None), ("key", b"", None), ("", b"\xff", None), ("end", b"", None)] == seen
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        *({"feed-time": text} for text in (b"2026-11-28", b"", None, b"-1", b"9" * 5000)),
+        *({"feed-id": text} for text in (b"", None)),
+        {"traceparent": b"\xff"},
+    ],
+    ids=["a date", "no digits", "no time", "a sign", "5,000 digits", "an empty id", "no id", "a bad context"],
+)
+async def test_record_with_other_headers_ends_no_worker(broker, topic, headers):
+    """Another program may use these names for something else. Its records are applied, now and after a restart."""
+    make_topic(broker, topic)
+    feed = KafkaFeed(broker.bootstrap, topic=topic)
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    seen = []
+    for _ in range(2):
+        async with AsyncPurgatory("worker") as purgatory, feed.follow(purgatory, keep_values(seen)) as following:
+            for value in (b"1", b"2"):
+                producer.produce(topic, value, b"key", headers=headers)
+            await asyncio.to_thread(producer.flush, 30)
+            await following.applied(await feed.publish("key", b"end"), timeout_ms=PATIENCE_MS)
+    assert [b"1", b"2", b"end"] * 2 == seen
 
 
 async def test_topic_that_loses_events_is_rejected(broker, topic, monkeypatch):

@@ -4,7 +4,7 @@ An event is one record: its key and value are those of the record, and headers h
 may write events to the topic and read them, too. Each worker reads every partition, from its position and without a
 group. Events with one key are in one partition and have one order. Events of different partitions have none.
 
-**An id counts within its partition**, so publish again under the same key. Kafka keeps no ids. Each reader remembers
+**An id counts with its key**, so publish again under the same key. Kafka keeps no ids. Each reader remembers
 those of the last ``keep_ids`` records of a partition. At each connect it reads these records again (``_ids``), and
 ``is_following`` is False meanwhile. So let ``keep_ids`` be small if events are large.
 

@@ -5,6 +5,10 @@ sends whole records, so this can be many bytes. It has no time limit while recor
 its end. Otherwise an event could be applied whose id is in the rest. Rejected: a limit of bytes or of time. Workers
 would disagree about a repetition.
 
+If a topic gets more partitions, a key may move to another one. So an id is known in every partition under the key that
+it had. Under another key it is known in its partition only, because the partitions have no common order: one worker
+would apply the one event, and one the other.
+
 Everything here runs on the loop of the reader.
 """
 
@@ -12,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -34,23 +38,41 @@ _SLOW_S: Final = 5.0
 
 
 class Ids:
-    """The ids of the last ``keep`` records of a partition. Each worker finds the same repetitions."""
+    """The ids of the last ``keep`` records of a partition. Each worker finds the same repetitions.
 
-    def __init__(self, keep: int) -> None:
+    Args:
+        keep: how many records.
+        by_key: shared by the partitions of a topic: how many of their last records have a key and an id.
+    """
+
+    def __init__(self, keep: int, by_key: Counter[tuple[bytes, bytes]]) -> None:
         self._keep = keep
+        self._by_key = by_key
         self._last: dict[bytes, int] = {}  # the offset of the last record with an id
-        self._order: deque[tuple[int, bytes]] = deque()
+        self._order: deque[tuple[int, bytes, bytes]] = deque()
 
-    def is_repeated(self, name: bytes, offset: int) -> bool:
-        """Whether one of the ``keep`` records before this one has its id. Remembers it."""
+    def is_repeated(self, record: Any) -> bool:
+        """Whether one of the ``keep`` records before this one has its id, if it has one. Remembers it."""
+        name, key, offset = id_of(record), record.key or b"", record.offset
+        if name is None:
+            return False
         while self._order and self._order[0][0] < offset - self._keep:
-            old, expired = self._order.popleft()
+            old, expired, of_key = self._order.popleft()
+            self._by_key[of_key, expired] -= 1
+            if not self._by_key[of_key, expired]:
+                del self._by_key[of_key, expired]
             if self._last[expired] == old:
                 del self._last[expired]
-        known = name in self._last
+        known = name in self._last or (key, name) in self._by_key
         self._last[name] = offset
-        self._order.append((offset, name))
+        self._by_key[key, name] += 1
+        self._order.append((offset, name, key))
         return known
+
+
+def id_of(record: Any) -> bytes | None:
+    """The id of a record, or None. Another program may write an empty one, which would make its events one event."""
+    return dict(record.headers).get(ID) or None
 
 
 class History:
@@ -108,9 +130,8 @@ class History:
             return False
         for part, records in found.items():
             for record in records:
-                name = dict(record.headers).get(ID)
-                if name is not None and record.offset < self._left[part]:
-                    self._ids[part.partition].is_repeated(name, record.offset)
+                if record.offset < self._left[part]:
+                    self._ids[part.partition].is_repeated(record)
         read = [part for part, end in self._left.items() if await self._consumer.position(part) >= end]
         for part in read:
             del self._left[part]

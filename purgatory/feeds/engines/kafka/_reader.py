@@ -18,6 +18,8 @@ accepts.
 from __future__ import annotations
 
 import asyncio
+import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,9 +27,9 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
 
 from purgatory.feeds.engine import Disconnected, Event, Gap, Position, Reader, mark_of
-from purgatory.feeds.engines.kafka._ids import History, Ids
+from purgatory.feeds.engines.kafka._ids import History, Ids, id_of
 from purgatory.feeds.engines.kafka._position import KafkaPosition
-from purgatory.feeds.engines.kafka._publisher import CONTEXT, ID, TIME
+from purgatory.feeds.engines.kafka._publisher import CONTEXT, TIME
 from purgatory.feeds.engines.kafka._topic import kafka_errors, prepare
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ _ANSWER_S, _TURN_MS = 3.0, 50
 #: How long a fetch waits at the server. Longer than a read, which then asks for nothing twice.
 _FETCH_MS: Final = 1_000
 _NS_PER_MS: Final = 1_000_000
+#: What a publisher of a feed writes.
+_TIME: Final = re.compile(rb"[0-9]{1,19}")
 
 
 class KafkaReader(Reader):
@@ -60,7 +64,8 @@ class KafkaReader(Reader):
         feed = self._feed
         count = await prepare(feed)
         self._parts = [TopicPartition(feed.topic, number) for number in range(count)]
-        self._ids = [Ids(feed.keep_ids) for _ in self._parts]
+        by_key: Counter[tuple[bytes, bytes]] = Counter()
+        self._ids = [Ids(feed.keep_ids, by_key) for _ in self._parts]
         settings: dict[str, Any] = {
             **feed.client,
             "auto_offset_reset": "none",
@@ -136,9 +141,8 @@ class KafkaReader(Reader):
     def _event(self, record: Any) -> Event:
         """A record as an event. This worker reads on after it."""
         number = record.partition
-        headers = dict(record.headers)
-        name = headers.get(ID)
-        context = headers.get(CONTEXT)
+        name = id_of(record)
+        context = dict(record.headers).get(CONTEXT)
         self._offsets[number] = record.offset + 1
         self._marks[number] = mark = _mark(record)
         return Event(
@@ -148,7 +152,7 @@ class KafkaReader(Reader):
             None if name is None else _text(name),
             _published_ns(record),
             None if context is None else _text(context),
-            is_repeated=name is not None and self._ids[number].is_repeated(name, record.offset),
+            is_repeated=self._ids[number].is_repeated(record),
         )
 
     async def _check(self) -> None:
@@ -250,9 +254,9 @@ async def _stop(consumer: Any) -> None:
 
 
 def _published_ns(record: Any) -> int:
-    """The publisher's time. Another program's record has only milliseconds."""
+    """The publisher's time. Another program's record has only milliseconds, whatever its header is."""
     given = dict(record.headers).get(TIME)
-    return record.timestamp * _NS_PER_MS if given is None else int(given)
+    return int(given) if given is not None and _TIME.fullmatch(given) else record.timestamp * _NS_PER_MS
 
 
 def _mark(record: Any) -> int:

@@ -29,9 +29,9 @@ class PostgresFeed(Feed):
     The table and a second one, with ``_head`` at the end of its name, are made if they are not there. A role that may
     not create tables needs ``SELECT``, ``INSERT``, ``UPDATE`` and ``DELETE`` on both. :attr:`create_sql` makes them.
 
-    Connect to the primary itself. ``LISTEN`` does not work through a pooler in transaction mode, so events arrive up
-    to a second late there. For a failover, name all hosts and ``target_session_attrs=read-write`` in the DSN. If the
-    new primary lacks events that a worker has applied, that is a gap.
+    Connect to the primary itself, or through a pooler in session mode. For a failover, name all hosts and
+    ``target_session_attrs=read-write`` in the DSN. If the new primary lacks events that a worker has applied, that is a
+    gap.
 
     All publishers of a feed wait for each other, one commit at a time. Those of one process share commits.
 
