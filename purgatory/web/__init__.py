@@ -1,4 +1,4 @@
-"""Long polls in FastAPI and Starlette: a hang-up ends the wait, and a server that stops answers every client first.
+"""Long polls and streams in ASGI: a hang-up ends the wait, and a server that stops answers every client first.
 
 Start at :class:`LongPolls`. Needs the extra ``[web]``.
 """
@@ -8,7 +8,8 @@ from purgatory._distribution import missing
 try:
     from purgatory.web._hang_up import HungUp, unless_hung_up
     from purgatory.web._polls import LongPolls, Unavailable
+    from purgatory.web._streams import KEEP_ALIVE, KeepAlive
 except ModuleNotFoundError as error:
     raise missing(error, "web") from error
 
-__all__ = ["HungUp", "LongPolls", "Unavailable", "unless_hung_up"]
+__all__ = ["KEEP_ALIVE", "HungUp", "KeepAlive", "LongPolls", "Unavailable", "unless_hung_up"]

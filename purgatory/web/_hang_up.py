@@ -28,7 +28,7 @@ import asyncio
 from typing import TYPE_CHECKING, TypeVar
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 
 from purgatory import InvalidSetting
 
@@ -77,7 +77,7 @@ def listen(request: Request, operation: DelayedOperation) -> asyncio.Task[bool]:
 
     The task removes the operation when the client goes. See :func:`is_gone` for its result.
     """
-    return asyncio.ensure_future(_listen(_buffered_receive(request), operation.cancel))
+    return asyncio.ensure_future(listen_for_hang_up(buffered_receive(request), operation.cancel))
 
 
 def is_gone(listener: asyncio.Task[bool]) -> bool:
@@ -117,7 +117,7 @@ async def unless_hung_up(request: Request, waiting: Awaitable[ResultT]) -> Resul
     """
     checked_request(request)
     waiter = asyncio.ensure_future(waiting)
-    listener = asyncio.ensure_future(_listen(_buffered_receive(request), waiter.cancel))
+    listener = asyncio.ensure_future(listen_for_hang_up(buffered_receive(request), waiter.cancel))
     try:
         await asyncio.wait({waiter})
     finally:
@@ -142,15 +142,23 @@ class _BufferedReceive:
         return self.messages.pop(0) if self.messages else await self.receive()
 
 
-def _buffered_receive(request: Request) -> _BufferedReceive:
-    """The request's messages, for a listener. A request has one such object, however many waits it makes."""
+def buffered_receive(request: Request | Receive) -> _BufferedReceive:
+    """The request's messages, for a listener. A request has one such object, however many waits it makes.
+
+    Raises:
+        InvalidSetting: it is neither a request nor the ``receive`` of one.
+    """
+    if not isinstance(request, Request) and (isinstance(request, HTTPConnection) or not callable(request)):
+        checked_request(request)  # raises
+    if not isinstance(request, Request):
+        return request if isinstance(request, _BufferedReceive) else _BufferedReceive(request)
     buffered = request.receive
     if not isinstance(buffered, _BufferedReceive):
         buffered = request._receive = _BufferedReceive(buffered)  # noqa: SLF001  # Starlette has no public way to set it
     return buffered
 
 
-async def _listen(buffered: _BufferedReceive, cancel: Callable[[], object]) -> bool:
+async def listen_for_hang_up(buffered: _BufferedReceive, cancel: Callable[[], object]) -> bool:
     """Take messages until the client goes, and then cancel what waits for it. Returns whether the client has gone."""
     messages = buffered.messages
     room = _MOST_BYTES - sum(map(_size, messages))

@@ -22,7 +22,7 @@ import asyncio
 import contextlib
 import math
 import random
-from collections.abc import AsyncIterator, Callable, Collection, Hashable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from starlette.exceptions import HTTPException
@@ -30,14 +30,25 @@ from starlette.exceptions import HTTPException
 from purgatory import DelayedOperation, InvalidSetting, Outcome, PurgatoryClosed, PurgatoryFull
 from purgatory._core.errors import checked_int
 from purgatory._core.operation_type import OperationT
-from purgatory._core.waits import result_of
+from purgatory._core.waits import raise_error_of, result_of
 from purgatory.aio import AsyncPurgatory, drain_on_signals
 from purgatory.aio._waits import taking, until
-from purgatory.web._hang_up import HungUp, checked_request, is_gone, is_gone_by_now, listen, unless_hung_up
+from purgatory.web._hang_up import (
+    HungUp,
+    buffered_receive,
+    checked_request,
+    is_gone,
+    is_gone_by_now,
+    listen,
+    listen_for_hang_up,
+    unless_hung_up,
+)
+from purgatory.web._streams import KEEP_ALIVE, Current, KeepAlive
 from timer._base import OnError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
+    from starlette.types import Receive
 
 ResultT = TypeVar("ResultT")
 
@@ -206,6 +217,61 @@ class LongPolls(Generic[OperationT]):
                 self._end(operation, listener)
         return self._outcome(operation, listener)
 
+    async def stream(
+        self,
+        request: Request | Receive,
+        find: Callable[[], ResultT | None],
+        *,
+        keys: Sequence[Hashable],
+        keep_alive_ms: int = 15_000,
+        name: str | None = "stream",
+    ) -> AsyncGenerator[ResultT | KeepAlive, None]:
+        """Yield what ``find()`` returns, again and again, for a client that stays connected.
+
+        ``find`` is called after each item and at each check of a key. It moves its own cursor. If it returns None, the
+        stream waits, and yields :data:`KEEP_ALIVE` each ``keep_alive_ms``. A slow client delays its own stream only.
+
+        The iterator ends without an exception when the client hangs up, when the server stops or the purgatory is shut
+        down, and when the purgatory is full. The client then connects again, perhaps to another worker.
+
+        Args:
+            request: a request of Starlette or FastAPI, or the ``receive`` of any ASGI framework. With ``receive``, read
+                the body first.
+            find: a plain function without arguments.
+            keys: the keys whose checks call it again.
+            keep_alive_ms: the longest time without an item.
+            name: the name of the operation's type in logs, metrics, spans and the journal.
+
+        Raises:
+            WaitCancelled: another task or thread removed the wait.
+            Exception: what ``find`` raises, such as :class:`~purgatory.feeds.Gone`.
+        """
+        buffered = buffered_receive(request)
+        current = Current()
+        listener = asyncio.ensure_future(listen_for_hang_up(buffered, current.cancel))
+        try:
+            while not is_gone(listener):
+                wait = taking(find, None, keep_alive_ms, name, NORMAL_ENDS)
+                try:
+                    future = self._start(wait, keys)
+                    current.operation = wait
+                    if future is not None:
+                        try:
+                            await future
+                        finally:
+                            self._waiters.end(wait)
+                    outcome = self._outcome(wait, listener)
+                except (HungUp, Unavailable):
+                    return
+                if wait.error is not None:
+                    raise_error_of(wait)
+                if outcome is Outcome.EXPIRED:
+                    yield KEEP_ALIVE
+                else:
+                    yield result_of(wait, self.purgatory, keys)
+        finally:
+            listener.cancel()
+
     @contextlib.asynccontextmanager
     async def enter(self, request: Request, entry: GateEntry) -> AsyncIterator[None]:
         """Enter a gate for a request: ``async with polls.enter(request, gate.enter(timeout_ms=2_000)):``.
@@ -262,6 +328,10 @@ class LongPolls(Generic[OperationT]):
     ) -> asyncio.Future[Any] | None:
         """Park an operation. Returns the future to await, or None if the operation left at once."""
         checked_request(request)
+        return self._start(operation, keys)
+
+    def _start(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> asyncio.Future[Any] | None:
+        """Park an operation of a client that something listens for already."""
         if self._undo is None:
             self._undo = drain_on_signals(self.purgatory)  # by now the server has its handlers
         try:
