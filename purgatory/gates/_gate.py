@@ -18,13 +18,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 from purgatory import (
     DelayedOperationPurgatory,
     InvalidSetting,
-    Observer,
     Outcome,
     PurgatoryClosed,
     PurgatoryFull,
@@ -40,8 +41,6 @@ from purgatory.gates._waits import BlockingWait, GateWait
 from timer._task import checked_delay_ms
 
 if TYPE_CHECKING:
-    from typing import Self
-
     from purgatory import ShutdownReport
     from purgatory._core.shutdown import Drain
     from timer import Timer
@@ -50,6 +49,8 @@ WaitT = TypeVar("WaitT", bound=GateWait)
 
 #: The order in which a gate admits the callers that wait.
 Order = Literal["arrival", "priority", "fair"]
+
+_QUEUES: Final = {"arrival": ArrivalQueue, "priority": PriorityQueue, "fair": FairQueue}
 
 #: A caller is rejected if its estimated wait times this is longer than its timeout. The estimate is a mean: without
 #: headroom, many callers would wait in vain. It costs no throughput, because the queue is long then.
@@ -62,7 +63,7 @@ UNKNOWN_MS: Final = 1_000
 _NEVER_MS: Final = 10**12
 
 
-class Gate:
+class Gate(AbstractContextManager["Gate"], AbstractAsyncContextManager["Gate"]):
     """Admits at most ``permits`` callers at a time. The others wait, each until its own deadline.
 
     As a context manager, ``with`` or ``async with``, it shuts down on leaving.
@@ -75,7 +76,6 @@ class Gate:
             smallest priority. ``"fair"``: one of each tenant in turn.
         weights: for ``"fair"``: how many callers of a tenant are admitted in its turn. The default is 1.
         timer: expires the callers that wait. The default is a timer of the gate's own.
-        observers: are notified of each caller that waits, and of its outcome.
 
     Raises:
         InvalidSetting: a setting that cannot work.
@@ -89,8 +89,6 @@ class Gate:
     <Gate 'model': 1 of 1 inside, 0 waiting>
     """
 
-    __slots__ = ("__weakref__", "_async", "_closed", "_late", "_order", "_permits", "_purgatory")
-
     def __init__(
         self,
         name: str,
@@ -100,22 +98,19 @@ class Gate:
         order: Order = "arrival",
         weights: Mapping[str, int] | None = None,
         timer: Timer | None = None,
-        observers: Iterable[Observer] = (),
     ) -> None:
+        if order not in _QUEUES:
+            raise InvalidSetting("order", order, '"arrival", "priority" or "fair"')
         if max_waiting is not None:
             checked_int("max_waiting", max_waiting, 1)
-        self._permits = Permits(checked_int("permits", permits, 0), _queue(order, weights))
+        self._permits = Permits(checked_int("permits", permits, 0), _QUEUES[order](weights))
         self._order = order
         self._closed = False
-        self._late = 0
-        by_tenant = order == "fair" and max_waiting is not None
+        limits: dict[str, Any] = {}
+        if order == "fair" and max_waiting is not None:
+            limits = {"tenant": attrgetter("share"), "tenant_share": LARGEST_SHARE}
         self._purgatory: DelayedOperationPurgatory[GateWait] = DelayedOperationPurgatory(
-            name,
-            timer=timer,
-            max_parked=max_waiting,
-            tenant=_share_of if by_tenant else None,
-            tenant_share=LARGEST_SHARE if by_tenant else 1.0,
-            observers=observers,
+            name, timer=timer, max_parked=max_waiting, **limits
         )
         self._async: AsyncPurgatory[GateWait] = AsyncPurgatory.over(self._purgatory)
         register(self)
@@ -178,7 +173,7 @@ class Gate:
         totals = purgatory.totals()
         granted = self._permits.taken + totals.forced + totals.satisfied
         return GateStatistics(
-            purgatory.name, total, in_use, purgatory.parked, granted, self._late, purgatory.rejected, hold_s
+            purgatory.name, total, in_use, purgatory.parked, granted, self._permits.late, purgatory.rejected, hold_s
         )
 
     # -- shut down
@@ -199,14 +194,8 @@ class Gate:
         await self._async.shutdown(timeout_ms=timeout_ms)  # returns when the tasks have their answers
         return report
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.shutdown()
-
-    async def __aenter__(self) -> Self:
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
@@ -282,7 +271,8 @@ class Entry:
         wait_ms = gate._permits.estimate_ms(self._share)
         if timeout_ms > 0 and wait_ms * HEADROOM <= timeout_ms:
             return False
-        gate._late += 1
+        with gate._permits.lock:
+            gate._permits.late += 1
         raise self._rejected(f"it would wait for about {math.ceil(wait_ms)} ms, and has {timeout_ms} ms")
 
     def _wait(self, kind: type[WaitT]) -> WaitT:
@@ -316,17 +306,3 @@ class Entry:
     def _retry_after_ms(self) -> int:
         """After how long the callers that would be admitted before this one are probably gone."""
         return math.ceil(self.gate._permits.estimate_ms(self._share)) or UNKNOWN_MS
-
-
-def _queue(order: Order, weights: Mapping[str, int] | None) -> ArrivalQueue:
-    if order not in ("arrival", "priority", "fair"):
-        raise InvalidSetting("order", order, '"arrival", "priority" or "fair"')
-    if weights is not None and order != "fair":
-        raise InvalidSetting("weights", weights, "None with this order", 'pass order="fair" too')
-    if order == "fair":
-        return FairQueue({} if weights is None else weights)
-    return PriorityQueue() if order == "priority" else ArrivalQueue()
-
-
-def _share_of(wait: GateWait) -> Hashable:
-    return wait.share

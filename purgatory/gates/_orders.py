@@ -33,9 +33,15 @@ OLDEST_EVERY: Final = 8
 
 
 class ArrivalQueue:
-    """Waiting callers, in order of arrival if all have the same share."""
+    """Waiting callers, in order of arrival if all have the same share.
 
-    def __init__(self) -> None:
+    Raises:
+        InvalidSetting: there are weights, which only a fair queue has.
+    """
+
+    def __init__(self, weights: Mapping[str, int] | None = None) -> None:
+        if weights is not None:
+            raise InvalidSetting("weights", weights, "None with this order", 'pass order="fair" too')
         self._by_share: OrderedDict[Any, OrderedDict[GateWait, None]] = OrderedDict()  # no share is empty
         self._count = 0
 
@@ -79,9 +85,7 @@ class ArrivalQueue:
 class PriorityQueue(ArrivalQueue):
     """Waiting callers by priority."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._admitted = 0
+    _admitted = 0
 
     def place(self, share: int) -> float:
         """The place that a caller would have, if no more urgent one comes later."""
@@ -105,8 +109,9 @@ class FairQueue(ArrivalQueue):
         InvalidSetting: the weights are not a mapping from a tenant to an ``int``, 1 or more.
     """
 
-    def __init__(self, weights: Mapping[str, int]) -> None:
+    def __init__(self, weights: Mapping[str, int] | None = None) -> None:
         super().__init__()
+        weights = {} if weights is None else weights
         if not isinstance(weights, Mapping):
             raise InvalidSetting("weights", weights, "a dict from tenant to weight")
         self._weights: dict[Any, int] = {name: checked_int("weights", weight, 1) for name, weight in weights.items()}

@@ -48,34 +48,36 @@ class Permits:
         queue: the order of the callers that wait.
 
     Attributes:
+        lock: guards the permits, the queue and the counters.
         taken: how many free permits were taken, since the start.
+        late: how many callers were rejected because they could not be admitted in time.
     """
 
-    __slots__ = ("_free", "_hold_ns", "_holds", "_lock", "_queue", "taken", "total")
+    __slots__ = ("_free", "_hold_ns", "_holds", "_queue", "late", "lock", "taken", "total")
 
     def __init__(self, total: int, queue: ArrivalQueue) -> None:
         self.total = self._free = total  # fewer than 0 are free if more are in use than there are, after a resize
         self._queue = queue
-        self._lock = new_rlock()
+        self.lock = new_rlock()
         self._hold_ns = 0.0
         self._holds = 0
-        self.taken = 0
+        self.taken = self.late = 0
 
     def read(self) -> tuple[int, int, float | None]:
         """How many permits there are, how many callers have one, and the mean time that they keep it, in seconds."""
-        with self._lock:
+        with self.lock:
             return self.total, self.total - self._free, self._hold_ns / 1e9 if self._holds else None
 
     def estimate_ms(self, share: Hashable) -> float:
         """How long a caller that came now would wait, by the mean. 0 if that is not known."""
-        with self._lock:
+        with self.lock:
             if not self._holds or not self.total:
                 return 0.0
             return self._queue.place(share) * self._hold_ns / self.total / NS_PER_MS
 
     def take(self) -> int:
         """Take a free permit. Returns when that was, in monotonic nanoseconds, or 0 if none is free."""
-        with self._lock:
+        with self.lock:
             if self._free <= 0:
                 return 0
             self._free -= 1
@@ -84,7 +86,7 @@ class Permits:
 
     def join(self, wait: GateWait) -> None:
         """Put a parked operation in the queue, or grant it a permit that became free meanwhile."""
-        with self._lock:
+        with self.lock:
             is_free = self._free > 0
             if is_free:
                 self._free -= 1
@@ -97,13 +99,13 @@ class Permits:
 
     def discard(self, wait: GateWait) -> None:
         """Remove an operation from the queue, because it has ended."""
-        with self._lock:
+        with self.lock:
             self._queue.discard(wait)
 
     def release(self, since_ns: int) -> None:
         """Take a permit back from a caller that has it since ``since_ns``, and pass it on."""
         now_ns = time.monotonic_ns()
-        with self._lock:
+        with self.lock:
             if self._holds < SAMPLES:
                 self._holds += 1
             self._hold_ns += (now_ns - since_ns - self._hold_ns) / self._holds
@@ -114,17 +116,17 @@ class Permits:
     def give_up(self, wait: GateWait) -> None:
         """End an operation whose caller does not wait any more. If it was granted a permit, pass that on."""
         if not wait.cancel() and wait.outcome:  # granted at the same moment
-            with self._lock:
+            with self.lock:
                 successor = self._next()
             self._grant(successor, time.monotonic_ns())
 
     def resize(self, total: int) -> None:
         """Change the number of permits, and grant those that are free now."""
-        with self._lock:
+        with self.lock:
             self._free += total - self.total
             self.total = total
         while True:
-            with self._lock:
+            with self.lock:
                 wait = self._queue.pop() if self._free > 0 else None
                 if wait is None:
                     return
@@ -137,7 +139,7 @@ class Permits:
             wait.since_ns = now_ns
             if wait.force_complete():
                 return
-            with self._lock:
+            with self.lock:
                 wait = self._next()
 
     def _next(self) -> GateWait | None:

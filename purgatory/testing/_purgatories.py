@@ -17,6 +17,7 @@ from purgatory import (
     ThresholdPurgatory,
 )
 from purgatory.aio import AsyncPurgatory, AsyncThresholdPurgatory
+from purgatory.gates import Gate
 from timer import NS_PER_MS, InlineExecutor, MockTimer
 from timer._errors import reduced
 
@@ -158,6 +159,15 @@ class Purgatories:
         self._observe(threshold.purgatory.purgatory)
         self._async.append(threshold.purgatory)
         return threshold
+
+    def make_gate(self, name: str = "test", permits: int = 1, **settings: Any) -> Gate:
+        """A gate. ``settings`` as :class:`~purgatory.gates.Gate` takes them. By default any number may wait."""
+        _reject_timer(settings)
+        settings.setdefault("max_waiting", None)
+        gate = Gate(name, permits, timer=self.timer, **settings)
+        self._observe(gate.purgatory)
+        self._purgatories.append(gate.purgatory)
+        return gate
 
     def advance(self, ms: float) -> bool:
         """Let time pass. What falls due expires on this thread, in order of deadline. Returns whether anything did."""

@@ -1182,8 +1182,8 @@ MUTANTS = (
     Mutant(
         "one tenant leaves places to the others",
         GATE,
-        "            tenant_share=LARGEST_SHARE if by_tenant else 1.0,",
-        "            tenant_share=1.0,",
+        ', "tenant_share": LARGEST_SHARE}',
+        "}",
         T_GATES + "test_flooding_tenant_leaves_places_to_others",
     ),
     Mutant(

@@ -59,7 +59,7 @@ LAYERS = {
     "serving": Layer(("timer", "core")),
     **{name: Layer(("timer", "core", "serving")) for name in SATELLITES},
     "pipeline": Layer(()),
-    "testing": Layer(("timer", "core", "aio", "feeds")),
+    "testing": Layer(("timer", "core", "aio", "feeds", "gates")),
     "web": Layer(("timer", "core", "aio")),  # the one part that stands on a satellite: HTTP requests that are awaited
     "feeds": Layer(("timer", "core", "aio")),
     "gates": Layer(("timer", "core", "aio")),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from purgatory import InvalidSetting, Outcome
+from purgatory.gates import GateTimeout
 from purgatory.testing import HookRaised, LeftParked, Purgatories
 from tests.support import park
 from tests.support.loops import Async
@@ -195,11 +196,27 @@ def test_hook_that_raises_fails_the_test():
     assert isinstance(raised.value.__cause__, AssertionError)
 
 
+async def test_caller_that_waits_at_a_gate_is_left(purgatories):
+    """A gate runs on the clock of the test, and a caller that still waits at the end is an error."""
+    gate = purgatories.make_gate("model", max_waiting=1)
+    with pytest.raises(LeftParked, match="'model'"), Purgatories() as others, gate.enter(timeout_ms=0):
+        late = asyncio.create_task(gate.enter(timeout_ms=1_000).__aenter__())
+        await asyncio.sleep(0)
+        assert await purgatories.advance_async(1_000)
+        with pytest.raises(GateTimeout):
+            await late
+        other = others.make_gate("model")
+        other.enter(timeout_ms=0).__enter__()
+        left = asyncio.create_task(other.enter(timeout_ms=1_000).__aenter__())
+        await asyncio.sleep(0)
+    await asyncio.gather(left, return_exceptions=True)
+
+
 def test_settings_are_taken(purgatories):
     """The factories take the settings of their class, but no other clock."""
     assert 7 == purgatories.make(max_parked=7).capacity
     assert 3 == purgatories.make_futures(broker_id=3).purgatory.broker_id
-    for make in (purgatories.make, purgatories.make_async, purgatories.make_futures):
+    for make in (purgatories.make, purgatories.make_async, purgatories.make_futures, purgatories.make_gate):
         with pytest.raises(InvalidSetting, match="timer must be left out"):
             make("x", timer=MockTimer())
 
