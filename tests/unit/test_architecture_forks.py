@@ -27,6 +27,8 @@ LEFT = {
     "timer._reaper.Driver.thread": "nothing expires in a child, and a thread that isn't there is joined at once",
     "timer._reaper.Driver._sleep": "only the thread waits for it, which a child does not have",
     "purgatory._core.watchdog.Watchdog._start.thread": "kept as _thread, which after_fork forgets",
+    "purgatory._core.blocking._block.wait.wake": "only the thread waits for it, which a child does not have",
+    "purgatory._core.operation.DelayedOperation._op_mutex": "made anew in ``_op_after_fork``",
     "purgatory._core.shard.Shard.__init__": "kept as key_lock, which after_fork makes anew",
     "purgatory.gates._waits.BlockingWait.woken": "only the thread waits for it, which a child does not have",
     "purgatory.feeds._following.threads.ThreadFollowing._thread": "nothing is followed in a child; calls there say so",
