@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -49,6 +50,8 @@ _WAIT_S, _ANSWER_S = 1.0, 5.0
 _LEAST_S: Final = 0.05
 #: How often the end is asked for while there is a backlog.
 _LOOK_S: Final = 1.0
+#: Over how long the workers spread their reloads after a gap, which all of them see at once.
+_SPREAD_S: Final = 1.0
 #: After so many gaps without an event between them, another reload does not help.
 _MOST_GAPS: Final = 5
 
@@ -317,7 +320,8 @@ class Reading:
             hint = "have reload return a position that the feed still has, or None"
             raise FeedGap(feed.name, position, str(gap), hint) from gap
         self._has_state = False
-        return self._backoff.next_delay_s() if self._gaps > 1 else 0.0
+        spread_s = random.uniform(0, _SPREAD_S) if position is not None else 0.0  # noqa: S311  # no secret
+        return spread_s + (self._backoff.next_delay_s() if self._gaps > 1 else 0.0)
 
     async def _drop_reader(self) -> None:
         self.lag_events = None

@@ -144,6 +144,17 @@ async def test_every_answer_is_true_while_the_server_fails(server, proxy, make_f
         await feed.aclose()
 
 
+async def test_publisher_of_a_server_that_became_read_only_connects_again(make_feed):
+    """The event was certainly not accepted. The next publish may reach another server."""
+    async with make_feed() as feed:
+        await feed.publish("key", b"1")
+        (outbox,) = feed._outboxes.values()
+        await outbox._publisher._link.execute("SET default_transaction_read_only = on")
+        with pytest.raises(PublishRejected, match="read-only"):
+            await feed.publish("key", b"2")
+        assert 2 == (await feed.publish("key", b"2")).offset
+
+
 @pytest.mark.slow
 async def test_publisher_that_is_stopped_does_not_stop_others(server, make_feed):
     """A process that stands still in the middle of its publishes has no lock that another one waits for."""

@@ -167,6 +167,25 @@ async def test_position_is_awaited_on_the_loop_of_the_block(worker):
         await asyncio.to_thread(elsewhere)
 
 
+async def test_reloads_after_a_gap_are_spread(monkeypatch, feed):
+    """All workers see a gap at once, and would ask the database at once. At the start a worker does not wait."""
+    reloads, spreads = [], []
+
+    def uniform(least, most):
+        spreads.append((least, most))
+        return 0.3
+
+    monkeypatch.setattr(reading.random, "uniform", uniform)
+    async with Worker(feed, reload=lambda: reloads.append(time.monotonic())) as worker:
+        await worker.publish(b"1")
+        assert (1, []) == (len(reloads), [spread for spread in spreads if spread == (0, reading._SPREAD_S)])
+        began = time.monotonic()
+        feed.restart()
+        await until(lambda: len(reloads) == 2)
+        assert 0.3 <= reloads[1] - began
+        assert (0, reading._SPREAD_S) in spreads
+
+
 @pytest.mark.guarantee("the start is exact")
 async def test_worker_begins_with_the_last_events_instead_of_the_end(feed):
     """Without a ``reload``, too. An event that is published meanwhile is applied once."""

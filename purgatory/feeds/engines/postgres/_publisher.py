@@ -134,10 +134,13 @@ class PostgresPublisher(Publisher):
         self._appended = 0  # since the last trim
         self._trimmed_s: float | None = None
         self._trimming: asyncio.Task[None] | None = None
+        self._cannot_write = False
 
     @property
     def is_lost(self) -> bool:
-        """Whether the server has closed the connection, as it does to all of them when it restarts."""
+        """Whether the server has closed the connection, as at a restart, or has become read-only."""
+        if self._cannot_write:
+            return True
         if not self._link.closed and self._trimming is None:  # otherwise the trim is using the socket, and will see it
             try:
                 for _ in range(2):  # the first may find the server's last words, the second the end
@@ -193,6 +196,8 @@ class PostgresPublisher(Publisher):
         """
         if isinstance(error, psycopg.Error) and is_uncertain(error, self._link):
             raise Disconnected(text_of(error)) from error
+        if isinstance(error, errors.ReadOnlySqlTransaction):  # it is not the primary any more
+            self._cannot_write = True
         if isinstance(error, _OF_ONE_EVENT) and len(events) > 1:
             return [answer for event in events for answer in await self._append([event])]
         answers: list[Answer] = []
