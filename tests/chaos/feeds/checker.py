@@ -9,8 +9,11 @@ in the order of places. An event before the start of a segment was applied earli
 """
 
 import bisect
+import itertools
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+
+from tests.chaos.feeds.clients import key_of
 
 #: How long a poll may wait after its worker has the event, and how long if it timed out, in seconds. The first is less
 #: than the time between two events of a key, so that the next event does not hide that a poll missed one. The second is
@@ -50,6 +53,14 @@ class Segment:
 
 
 @dataclass
+class Client:
+    """A client that asks any worker."""
+
+    number: int
+    runs: list  # what it was given, from one beginning to the next
+
+
+@dataclass
 class Poll:
     key: str
     parked: float
@@ -70,9 +81,16 @@ class Worker:
     is_last: bool = True  # whether it was there at the end, and so has everything
 
 
-def check(sent, workers, trims=()):
-    """All complaints, and counts of what was seen. `trims` are the places up to which ids were forgotten."""
+def check(sent, workers, trims=(), lost=()):
+    """All complaints, and counts of what was seen.
+
+    `trims` are the places up to which ids were forgotten, and `lost` are events that the server has lost. A worker that
+    has applied one of these has seen a gap, and one that has not cannot know of it.
+    """
     events = {event.uid: event for event in sent}
+    for uid in lost:
+        if events[uid].outcome == "accepted":
+            events[uid].outcome = "lost"
     complaints = check_accepted_order(sent)
     counts = Counter(event.outcome for event in sent)
     for worker in workers:
@@ -149,7 +167,8 @@ def check_doubled(worker, events, trims):
                 complaints.append(f"order: {uid} at {applied.place} was applied after {latest[group]}, over a reload")
             here.add(uid)
             seen[uid] = applied.place
-            latest[group] = number
+            if uid not in events or events[uid].outcome != "lost":
+                latest[group] = number
     return complaints
 
 
@@ -166,10 +185,11 @@ def check_lost(worker, sent):
     """Each accepted event was applied, or was read by the reload that went past it."""
     complaints = []
     applied = {each.uid for segment in worker.segments for each in segment.applied}
+    gone = {event.uid for event in sent if event.outcome == "lost"}  # others may have their places
     ends = defaultdict(list)  # by group: the last place of a segment, and the segment
     for segment in worker.segments:
         last = dict(segment.start or {})
-        last.update(each.place for each in segment.applied)
+        last.update(each.place for each in segment.applied if each.uid not in gone)
         for group, number in last.items():
             if not ends[group] or number > ends[group][-1][0]:
                 ends[group].append((number, segment))
@@ -187,6 +207,40 @@ def check_lost(worker, sent):
             complaints.append(f"lost: {event.uid} at {event.place} was not applied, and events around it were")
         elif event.row > segment.read:
             complaints.append(f"lost: {event.uid} at {event.place} was neither applied nor in the state of the reload")
+    return complaints
+
+
+def check_history(worker, history):
+    """What a worker has applied since its last reload is what the server has, event by event."""
+    complaints = []
+    for segment in worker.segments[-1:]:
+        applied = {each.place: each.uid for each in segment.applied}
+        for place, uid in applied.items():
+            if place in history and history[place] != uid:
+                complaints.append(f"{worker.name}: lost: {uid} was applied at {place}, where {history[place]} is")
+        if applied:
+            first, last = min(applied), max(applied)
+            missing = [place for place in history if first < place < last and place not in applied]
+            complaints += [f"{worker.name}: lost: {history[place]} at {place} was not applied" for place in missing]
+    return complaints
+
+
+def check_client(client, sent, lost, keys):
+    """Each run of a client has the events of its key once and in order, without one missing between two."""
+    complaints = []
+    key = key_of(client.number, keys)
+    places = {event.place: event.uid for event in sent if event.key == key and event.outcome == "accepted"}
+    for run in client.runs:
+        got = [each.place for each in run]
+        name = f"client {client.number}"
+        complaints += [
+            f"{name}: order: {place} came after {before}"
+            for before, place in itertools.pairwise(got)
+            if place <= before or place[0] != before[0]
+        ]
+        for place, uid in places.items():
+            if got and got[0][0] == place[0] and got[0] < place < got[-1] and place not in got and uid not in lost:
+                complaints.append(f"{name}: lost: {uid} of {key} at {place} was never given")
     return complaints
 
 

@@ -5,7 +5,8 @@ refuse   connections of a worker are reset, old and new     freeze   nothing get
 slow     each packet of a worker is delayed                 deaf     no answer of the server gets through
 stop     SIGSTOP of a worker, for 1 to 10 s                 gap      the same, and the history is trimmed meanwhile
 trim     the history is trimmed                             empty    the stream is removed, so it gets another epoch
-murder   kill -9 of a worker, and another one is started
+murder   kill -9 of a worker, and another one is started    lose     the last events are gone, as after a failover to a
+                                                                     server that lags behind, or the restore of a copy
 """
 
 import random
@@ -23,6 +24,7 @@ WEIGHTS = {
     "gap": 3,
     "trim": 1,
     "empty": 1,
+    "lose": 2,
     "murder": 2,
 }
 
@@ -36,6 +38,7 @@ class Nemesis:
         self._random = random.Random(seed)
         self._open = []  # when a fault ends, its name, what it has hurt, what ends it
         self.deeds = Counter()
+        self.lost = set()  # the events that the server has lost
         self.trims = []  # the places up to which the server has forgotten ids
 
     def step(self):
@@ -63,10 +66,12 @@ class Nemesis:
         (name,) = self._random.choices(list(WEIGHTS), list(WEIGHTS.values()))
         hurt = {fault[2] for fault in self._open}
         is_up = all(fault[1] != "kill" for fault in self._open)
-        if name in {"trim", "empty", "kill"} and not is_up or name == "empty" and not run.server.can_empty:
+        if name in {"trim", "empty", "lose", "kill"} and not is_up:
+            return
+        if name in {"empty", "lose"} and not run.server.can_empty:
             return
         slot = None
-        if name not in {"kill", "trim", "empty"}:
+        if name not in {"kill", "trim", "empty", "lose"}:
             slots = [slot for slot in run.slots if slot not in hurt]
             if name in {"stop", "gap", "murder"}:
                 slots = [slot for slot in slots if slot.follows]
@@ -126,6 +131,10 @@ class Nemesis:
 
     def _empty(self, _):
         self._run.server.empty()
+        return 0, None
+
+    def _lose(self, _):
+        self.lost.update(self._run.server.lose(self._random.choice([1, 2, 10])))
         return 0, None
 
     def _murder(self, slot):

@@ -2,7 +2,7 @@
 
 from purgatory.feeds import KafkaFeed
 from purgatory.feeds.engine import LogPosition
-from tests.chaos.feeds.checker import Applied, Poll, Segment, Sent, Worker
+from tests.chaos.feeds.checker import Applied, Client, Poll, Segment, Sent, Worker
 from tests.chaos.feeds.files import lines_of
 
 
@@ -38,6 +38,20 @@ def _offsets(text):
 
 
 _KAFKA = KafkaFeed.position_type
+
+
+def read_clients(folder, engine):
+    """The clients, each with its runs: what it was given from a beginning to the next one."""
+    found = []
+    for path in sorted(folder.glob("client-*.log")):
+        client = Client(int(path.stem.partition("-")[2]), [[]])
+        for kind, *parts in lines_of(path):
+            if kind == "begin":
+                client.runs.append([])
+            else:
+                client.runs[-1].append(Applied(parts[1], _place(engine, parts[0])))
+        found.append(client)
+    return found
 
 
 def read_worker(path, engine, partitions, *, is_last):

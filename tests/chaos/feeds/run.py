@@ -4,14 +4,14 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 
-from tests.chaos.feeds.checker import check, lateness_s
+from tests.chaos.feeds.checker import check, check_client, check_history, lateness_s
 from tests.chaos.feeds.nemesis import Nemesis
 from tests.chaos.feeds.processes import Slot
-from tests.chaos.feeds.reading import read_sent, read_worker
+from tests.chaos.feeds.reading import read_clients, read_sent, read_worker
 from tests.chaos.feeds.servers import SERVERS
 
 #: How many keys each process publishes to, by its kind. Every worker polls all of them.
-KEYS = {"loop": 40, "position": 40, "threads": 40, "publisher": 180}
+KEYS = {"loop": 40, "position": 40, "history": 40, "threads": 40, "publisher": 140}
 
 
 #: The columns of the table of results. The faults of a run are named as in `nemesis`, and complaints as in `checker`.
@@ -23,6 +23,8 @@ COLUMNS = {
     "cuts": ("cut", "refuse", "freeze", "slow", "deaf"),
     "stops": ("stop", "gap"),
     "trims": ("gap", "trim", "empty"),
+    "lost by the server": ("lose",),
+    "clients' runs": ("runs",),
     "reloads": ("gaps",),
     "lost": ("lost:",),
     "doubled": ("doubled:",),
@@ -68,6 +70,7 @@ class Run:
     say: object
     slots: list = field(default_factory=list)
     complaints: list = field(default_factory=list)
+    history: dict = field(default_factory=dict)  # what the server has at the end: by place the event
 
     def __post_init__(self):
         kinds = list(KEYS)
@@ -93,6 +96,7 @@ class Run:
             nemesis.heal()
             if not self._look():
                 self._finish()
+                self.history = self.server.history()
         finally:
             for slot in self.slots:
                 slot.close()
@@ -134,7 +138,12 @@ class Run:
                 path = self.folder / f"worker-{slot.number}-{incarnation}.log"
                 is_last = incarnation == slot.incarnation and not self.complaints
                 workers.append(read_worker(path, self.engine, partitions, is_last=is_last))
-        complaints, counts = check(sent, workers, nemesis.trims)
+        complaints, counts = check(sent, workers, nemesis.trims, nemesis.lost)
+        followers = [worker for worker in workers if worker.is_last]
+        complaints += [text for worker in followers for text in check_history(worker, self.history)]
+        for client in read_clients(self.folder, self.engine):
+            complaints += check_client(client, sent, nemesis.lost, self.keys)
+            counts["runs"] += len(client.runs)
         late = [
             lateness_s(poll, worker.excused)
             for worker in workers

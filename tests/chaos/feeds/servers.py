@@ -1,6 +1,7 @@
 """The server of an engine, with what the nemesis does to it.
 
-`trim` removes all but the last events, and returns the places up to which the server forgot ids with them.
+`trim` removes all but the last events, and returns the places up to which the server forgot ids with them. `lose`
+removes the last events, and returns which they were. `history` is what the server has: by place the event.
 """
 
 import contextlib
@@ -9,11 +10,27 @@ import psycopg
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from purgatory.feeds.engines.redis._entries import unpacked
 from tests.support.kafka import Cluster
 from tests.support.postgres import PostgresServer
 from tests.support.redis_server import RedisServer
 
 STREAM = "faults"
+
+
+#: KEYS: a stream. ARGV: a count. Removes the last entries, and answers them.
+_LOSE = """
+local entries, count = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', ARGV[1] + 1), tonumber(ARGV[1])
+if #entries <= count then return {} end
+for i = 1, count do redis.call('XDEL', KEYS[1], entries[i][1]) end
+redis.call('XSETID', KEYS[1], entries[count + 1][1])
+entries[count + 1] = nil
+return entries
+"""
+
+
+def _uid(data):
+    return unpacked(data, 0, 0).value.decode().split()[1]
 
 
 class Redis:
@@ -33,6 +50,13 @@ class Redis:
 
     def empty(self):
         self._server.ask("DEL", STREAM)
+
+    def lose(self, count):
+        return [_uid(entry[1][1]) for entry in self._server.ask("EVAL", _LOSE, 1, STREAM, count)]
+
+    def history(self):
+        entries = self._server.ask("XRANGE", STREAM, "-", "+")
+        return {("", tuple(map(int, place.split(b"-")))): _uid(fields[b"event"]) for place, fields in entries}
 
     def remove(self):
         self.kill()
@@ -64,6 +88,22 @@ class Postgres:
         with contextlib.suppress(psycopg.errors.UndefinedTable):
             self._server.execute(f"TRUNCATE {STREAM}, {STREAM}_head")
 
+    def lose(self, count):
+        try:
+            rows = self._server.execute(
+                f"""WITH kept AS (
+                    UPDATE {STREAM}_head SET last = last - {count}
+                    WHERE EXISTS (SELECT FROM {STREAM} WHERE position = last - {count}) RETURNING last
+                ) DELETE FROM {STREAM} USING kept WHERE position > kept.last RETURNING value"""
+            )
+        except psycopg.errors.UndefinedTable:  # there is no feed yet
+            return []
+        return [bytes(value).decode().split()[1] for (value,) in rows]
+
+    def history(self):
+        rows = self._server.execute(f"SELECT epoch, position, value FROM {STREAM}, {STREAM}_head")
+        return {("", (epoch, offset)): bytes(value).decode().split()[1] for epoch, offset, value in rows}
+
 
 class Kafka:
     can_empty = False  # a topic that is made again has the same positions for other events, so a history has no order
@@ -71,6 +111,9 @@ class Kafka:
     def __init__(self, folder):
         self._cluster = Cluster(folder)
         self.port = self._cluster.ports[0]
+
+    def history(self):
+        return {}  # Kafka applies a repeated id once, and the records do not say which are repeated
 
     def start(self):
         self._cluster.nodes[1].start()

@@ -19,6 +19,7 @@ class State:
     def __init__(self, folder, name, *, names_positions=False):
         self.lines = Lines(folder / f"{name}.log")
         self.block = None  # what `follow` has returned
+        self.recent = None  # the recent events, of a worker that has clients
         self._folder = folder
         self._truth = Truth(folder / "truth")
         self._names_positions = names_positions
@@ -37,6 +38,8 @@ class State:
             self.lines.append("start", self.block.position)
         self.lines.append("apply", event.position, event.key, number, uid)
         self._take(event.key, int(number))
+        if self.recent is not None:
+            self.recent.apply(event)
         return [event.key]
 
     def reload(self):
@@ -48,6 +51,11 @@ class State:
             position = next((each for each in found if all(each >= other for other in found)), None)
         self._read(position)
         return position
+
+    def begin(self, position):
+        """A reload that begins with the last events."""
+        self.recent.reset(position)
+        self._read(position)
 
     async def reload_slowly(self):
         """The same, while events are published and connections are lost."""

@@ -2,7 +2,17 @@
 
 import pytest
 
-from tests.chaos.feeds.checker import Applied, Poll, Segment, Sent, Worker, check
+from tests.chaos.feeds.checker import (
+    Applied,
+    Client,
+    Poll,
+    Segment,
+    Sent,
+    Worker,
+    check,
+    check_client,
+    check_history,
+)
 
 EPOCH = 7
 
@@ -212,3 +222,48 @@ def test_time_in_which_a_worker_stood_still_does_not_count():
 
     assert [] == complaints([], worker(polls=[late], excused=[(9.0, 14.0), (11.0, 15.5)]))
     assert the_complaint([], worker(polls=[late], excused=[(9.0, 12.0), (10.0, 12.0)])).startswith("late:")
+
+
+# -- events that the server has lost
+
+
+def test_an_event_that_the_server_lost_before_it_was_read_is_no_complaint():
+    """Nobody can know of it. An event that another one replaced is not missed either, after a reload."""
+    events = [*EVENTS, sent(5, uid="lost")]
+    replaced = Segment(0, is_back=False, start={"": (EPOCH, 0)}, applied=[*segment(1, 2, 3).applied, lost_at(4)])
+    assert [] == check(events, [worker(segment(1, 2, 3, 4))], lost=["lost"])[0]
+    events = [*EVENTS, sent(4, uid="lost")]
+    assert [] == check(events, [worker(replaced, segment(4, start=3, read=40))], lost=["lost"])[0]
+
+
+def lost_at(number):
+    return Applied("lost", place(number))
+
+
+def test_a_worker_that_keeps_a_lost_event_is_found():
+    """Its last segment is compared with what the server has."""
+    history = {place(number): f"e{number}p" for number in (1, 2, 3, 4)}
+    kept = Segment(0, is_back=False, start={"": (EPOCH, 0)}, applied=[*segment(1, 2, 3).applied, lost_at(4)])
+    assert [] == check_history(worker(segment(1, 2, 3, 4)), history)
+    (found,) = check_history(worker(kept), history)
+    assert "lost was applied at ('', (7, 4)), where e4p is" in found
+    (found,) = check_history(worker(segment(1, 2, 4)), history)
+    assert "e3p at ('', (7, 3)) was not applied" in found
+
+
+# -- clients
+
+
+def client(*runs):
+    return Client(0, [[Applied(f"e{number}p", place(number)) for number in run] for run in runs])
+
+
+def test_a_client_that_began_again_has_no_complaint():
+    """What was between two runs it knows that it missed."""
+    assert [] == check_client(client([1, 2], [4]), EVENTS, set(), ["", "k"])
+
+
+@pytest.mark.parametrize(("run", "text"), [([1, 2, 4], "e3p of k"), ([2, 1], "came after"), ([1, 1], "came after")])
+def test_a_client_that_misses_an_event_is_found(run, text):
+    """Within a run each event of the key comes once and in order."""
+    assert any(text in found for found in check_client(client(run), EVENTS, set(), ["", "k"]))

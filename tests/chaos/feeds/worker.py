@@ -2,6 +2,7 @@
 
     loop        an `AsyncPurgatory`. After a gap, its state is newer than the position that it goes on from
     position    the same, and `reload` returns a position that the state includes
+    history     begins with the last events, at the start and after a gap, and has clients that resume at any worker
     threads     a `DelayedOperationPurgatory` under `with`, whose polls are operations
     publisher   publishes only
 
@@ -25,11 +26,14 @@ from pathlib import Path
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory
 from purgatory.aio import AsyncPurgatory
-from purgatory.feeds import KafkaFeed, NotApplied, PostgresFeed, RedisFeed
+from purgatory.feeds import Gone, KafkaFeed, NotApplied, PostgresFeed, RecentEvents, RedisFeed
+from tests.chaos.feeds import clients
 from tests.chaos.feeds.publishing import LAST, Publishing
 from tests.chaos.feeds.state import State
 
-KINDS = ("loop", "position", "threads", "publisher")
+KINDS = ("loop", "position", "history", "threads", "publisher")
+#: How many events a worker of the kind "history" begins with.
+HISTORY = 300
 #: How long a poll waits.
 POLL_MS = 20_000
 #: How often the process looks at itself, and from which delay on it has stood still.
@@ -82,10 +86,16 @@ async def _work_on_loop(options, feed, commands, answers):
             await _serve(options, commands, answers, publishing)
         return
     async with AsyncPurgatory(options.name) as purgatory:
-        state.block = feed.follow(purgatory, state.apply, reload=state.reload_slowly, start_timeout_ms=START_MS)
+        settings = {"reload": state.reload_slowly, "start_timeout_ms": START_MS}
+        if options.kind == "history":
+            state.recent = RecentEvents(feed, per_key=20)
+            settings |= {"reload": state.begin, "history": HISTORY}
+        state.block = feed.follow(purgatory, state.apply, **settings)
         async with state.block as following:
             tasks = [asyncio.create_task(_poll(state, purgatory, key)) for key in options.polled]
             tasks.append(asyncio.create_task(_beat(state)))
+            if state.recent is not None:
+                tasks += [asyncio.create_task(clients.serve(options, state.recent, purgatory)) for _ in range(4)]
             publishing.accepted = _reader(state, lambda position: following.applied(position))
             try:
                 await _serve(options, commands, answers, publishing, following.applied, feed, tasks)
@@ -223,7 +233,7 @@ def _reader(state, applied):
     async def read(key, number, position):
         try:
             await applied(position)
-        except NotApplied:
+        except (NotApplied, Gone):
             return
         if state.number(key) < number:
             state.lines.append("broken", f"{position} counts as applied, and {key} is at {state.number(key)}")
