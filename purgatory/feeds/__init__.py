@@ -21,7 +21,7 @@ applies only what is published after its start.
 How it works, in the order in which to read it::
 
     engine, _values            the interface to a system, and what it carries
-    _feed, _base               the class that a user holds
+    _feed                      the class that a user holds
     _outbox                    an event on its way to the server
     _following.block           a worker follows: the ``async with`` block
     _following.reading         from the server to this worker, through lost connections and gaps
@@ -102,11 +102,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module, client, extra = _ENGINES[name]
     try:
-        found = getattr(importlib.import_module(f"{__name__}.engines.{module}"), name)
+        engine = getattr(importlib.import_module(f"{__name__}.engines.{module}"), name)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] != client:
             raise
         hint = f"pip install 'delayed-operation-purgatory[{extra}]'"
         raise ModuleNotFoundError(f"{name} needs the package {client!r}; {hint}", name=error.name) from error
-    globals()[name] = found
-    return found
+    globals()[name] = engine
+    return engine

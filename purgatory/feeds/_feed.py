@@ -7,32 +7,37 @@ may be made at the import of a module, before a loop runs and before a fork, and
 
 from __future__ import annotations
 
+import abc
 import asyncio
-import functools
 import time
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 import attrs
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting
+from purgatory._core.errors import checked_int
 from purgatory._feed_records import FeedStatistics, register
 from purgatory._feed_tracing import Destination, tracing
 from purgatory.aio import AsyncPurgatory
-from purgatory.feeds._base import FeedBase
-from purgatory.feeds._errors import EventTooLarge
+from purgatory.feeds._connections import OPEN_S, open_in_time
+from purgatory.feeds._counters import Counters
+from purgatory.feeds._errors import EventTooLarge, InvalidPosition
 from purgatory.feeds._following.block import Following
 from purgatory.feeds._following.settings import Settings
 from purgatory.feeds._outbox import Outbox
-from purgatory.feeds._values import NewEvent
+from purgatory.feeds._values import LogPosition, NewEvent, Position
 
 if TYPE_CHECKING:
     from typing import Self
 
     from purgatory.feeds._following.settings import Apply, Reload
-    from purgatory.feeds._values import Position
+    from purgatory.feeds.engine import Connection, Publisher, Reader
+
+ConnectionT = TypeVar("ConnectionT", bound="Connection")
 
 
-class Feed(FeedBase):
+class Feed(abc.ABC):
     """Events that reach every worker, in one order, with nothing missed.
 
     Use one of the subclasses. To connect another system, see :mod:`purgatory.feeds.engine`.
@@ -48,6 +53,11 @@ class Feed(FeedBase):
         InvalidSetting: a setting that cannot work.
     """
 
+    #: The class of this feed's positions.
+    position_type: ClassVar[type[Position]] = LogPosition
+    #: What carries the events, as OpenTelemetry names it (``messaging.system``).
+    system: ClassVar[str] = "purgatory"
+
     def __init__(
         self,
         name: str,
@@ -57,13 +67,36 @@ class Feed(FeedBase):
         max_pending: int = 10_000,
         publish_timeout_ms: int = 5_000,
     ) -> None:
-        super().__init__(name, where, max_bytes, max_pending, publish_timeout_ms)
+        if not isinstance(name, str) or not name:
+            raise InvalidSetting("name", name, "a non-empty str")
+        self.name = name
+        self.where = where
+        #: The topic, stream or table of the events (``messaging.destination.name``).
+        self.destination = name
+        self.max_bytes = checked_int("max_bytes", max_bytes, 1)
+        self.max_pending = checked_int("max_pending", max_pending, 1)
+        self.publish_timeout_ms = checked_int("publish_timeout_ms", publish_timeout_ms, 1)
+        self._counters = Counters()
         self._outboxes: dict[asyncio.AbstractEventLoop, Outbox] = {}
         self._followings: dict[Following, asyncio.AbstractEventLoop] = {}
         self._has_failed = False  # whether a following has ended with an error since one got its state
         register(self)
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} at {self.where}>"
+
     # -- for users
+
+    def position(self, text: str) -> Position:
+        """The position with this text, as a client may have sent it.
+
+        Raises:
+            InvalidPosition: it is not the text of a position of this kind of feed.
+        """
+        position = self.position_type.parse(text) if isinstance(text, str) else None
+        if position is None:
+            raise InvalidPosition(self.name, text)
+        return position
 
     async def publish(self, key: str, value: bytes, *, id: str | None = None) -> Position:  # noqa: A002  # the contract's name
         """Publish an event to every worker. Returns its position when the feed has accepted it.
@@ -87,10 +120,9 @@ class Feed(FeedBase):
         if tracer is None:
             return await self._publish(event)
         destination = Destination(self.name, self.system, self.destination)
-        return await tracer.publish(destination, key, len(value), functools.partial(self._publish_traced, event))
-
-    async def _publish_traced(self, event: NewEvent, context: str | None) -> Position:
-        return await self._publish(attrs.evolve(event, context=context))
+        return await tracer.publish(
+            destination, key, len(value), lambda context: self._publish(attrs.evolve(event, context=context))
+        )
 
     async def _publish(self, event: NewEvent) -> Position:
         loop = asyncio.get_running_loop()
@@ -174,7 +206,26 @@ class Feed(FeedBase):
     async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
+    # -- for engines
+
+    @abc.abstractmethod
+    async def open_publisher(self) -> Publisher:
+        """A new connection for publishing. It may be cancelled.
+
+        Raises:
+            Disconnected: the server cannot be reached, or cannot serve now.
+            FeedError: the server, or what it has, can never serve as this feed.
+        """
+
+    @abc.abstractmethod
+    async def open_reader(self) -> Reader:
+        """A new connection for reading. As :meth:`open_publisher`."""
+
     # -- for this package
+
+    async def _open(self, open_it: Callable[[], Awaitable[ConnectionT]], within_s: float = OPEN_S) -> ConnectionT:
+        """A new connection, in time, or ``FeedUnavailable``."""
+        return await open_in_time(open_it, self.name, self.where, within_s)
 
     def _add_following(self, following: Following) -> None:
         """A following begins on the running loop."""

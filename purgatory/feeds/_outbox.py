@@ -30,7 +30,7 @@ from purgatory.feeds._connections import close_in_time, is_cancelled
 from purgatory.feeds._errors import FeedError, PublishRejected, PublishUncertain
 
 if TYPE_CHECKING:
-    from purgatory.feeds._base import FeedBase
+    from purgatory.feeds._feed import Feed
     from purgatory.feeds._values import NewEvent, Position
     from purgatory.feeds.engine import Answer, Publisher
 
@@ -51,7 +51,7 @@ class _Pending:
 class Outbox:
     """The events of one loop that are being published to one feed."""
 
-    def __init__(self, feed: FeedBase) -> None:
+    def __init__(self, feed: Feed) -> None:
         self._feed = feed
         self._loop = asyncio.get_running_loop()
         self._waiting: deque[_Pending] = deque()

@@ -232,9 +232,9 @@ CIRCLES = {
         "purgatory.gates",
         ("_orders", "_permits", "_waits"),
     ),
-    "a feed has followings, a following knows its feed, and both of its kinds know each other": (
+    "a feed has followings and outboxes, which know their feed, and both kinds of followings know each other": (
         "purgatory.feeds",
-        ("_feed", "_following.block", "_following.threads"),
+        ("_feed", "_following.block", "_following.reading", "_following.threads", "_outbox"),
     ),
 }
 

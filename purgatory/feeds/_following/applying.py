@@ -186,14 +186,14 @@ def _chunks(keys: dict[Hashable, str | None]) -> deque[Chunk]:
     return chunks
 
 
-def _add_keys(keys: dict[Hashable, str | None], found: Any, context: str | None) -> None:
+def _add_keys(keys: dict[Hashable, str | None], answer: Any, context: str | None) -> None:
     """Add what ``apply`` returned. Of two events that name one key, the later one's context counts."""
-    if type(found) is not list and (not isinstance(found, Iterable) or isinstance(found, (str, bytes, bytearray))):
-        if hasattr(found, "close"):  # a coroutine, which would warn that it was never awaited
-            found.close()
-        raise InvalidKeys(found)
+    if type(answer) is not list and (not isinstance(answer, Iterable) or isinstance(answer, (str, bytes, bytearray))):
+        if hasattr(answer, "close"):  # a coroutine, which would warn that it was never awaited
+            answer.close()
+        raise InvalidKeys(answer)
     bad: Exception | None = None
-    for key in found:
+    for key in answer:
         try:
             keys[key] = context
         except TypeError as error:

@@ -35,7 +35,7 @@ from purgatory.feeds._marks import Marks
 if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory
     from purgatory.aio import AsyncPurgatory
-    from purgatory.feeds._base import FeedBase
+    from purgatory.feeds._feed import Feed
     from purgatory.feeds._following.settings import Settings
     from purgatory.feeds._values import Event, Position
     from purgatory.feeds.engine import Reader
@@ -74,7 +74,7 @@ class Reading:
 
     def __init__(
         self,
-        feed: FeedBase,
+        feed: Feed,
         purgatory: AsyncPurgatory[Any] | DelayedOperationPurgatory[Any],
         settings: Settings,
         keys_checked: Callable[[], None],
@@ -218,20 +218,20 @@ class Reading:
         """Call ``reload``. After the start, an error of it is like a lost connection: wait and try again."""
         feed = self._feed
         try:
-            found = reload(begin) if self._settings.history else reload()
-            if inspect.isawaitable(found):
-                found = await found
+            included = reload(begin) if self._settings.history else reload()
+            if inspect.isawaitable(included):
+                included = await included
         except (Exception, asyncio.CancelledError) as error:
             if self.position is None or (isinstance(error, asyncio.CancelledError) and is_cancelled()):
                 raise
             feed._counters.add("reload_errors")
             log.error("feed_reload_failed", feed=feed.name, error=repr(error), exc_info=error)
             raise Disconnected(f"reload raised {error!r}") from error
-        if found is not None and not isinstance(found, feed.position_type):
-            raise InvalidPosition(feed.name, found, "what reload returns")
+        if included is not None and not isinstance(included, feed.position_type):
+            raise InvalidPosition(feed.name, included, "what reload returns")
         feed._counters.add("reloads")
-        log.info("feed_reloaded", feed=feed.name, position=None if found is None else str(found))
-        return found
+        log.info("feed_reloaded", feed=feed.name, position=None if included is None else str(included))
+        return included
 
     async def _read_some(self, reader: Reader) -> None:
         """Read one batch and apply it."""

@@ -119,12 +119,12 @@ class History:
             lost = await worker.feed.publish("key", b"lost")
             await worker.applied(lost)
             break_and_publish(lambda: faults.lose_last(1), make_feed, [])
-            found = await worker.publish_surely(b"new")
-            assert found != lost
-            assert not found > lost
-            assert not lost > found
+            new = await worker.publish_surely(b"new")
+            assert new != lost
+            assert not new > lost
+            assert not lost > new
             try:
-                await worker.applied(found)  # if it returns, the event is in the state
+                await worker.applied(new)  # if it returns, the event is in the state
                 assert b"new" in worker.values or worker.reloads == 2
             except Gone:  # this worker has applied the lost one, and has not seen the gap yet
                 assert b"new" not in worker.values

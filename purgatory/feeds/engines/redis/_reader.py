@@ -122,9 +122,9 @@ class RedisReader(RedisConnection, Reader):
         ):
             raise Gap("the event was removed from the stream")
 
-    def _check_mark(self, position: LogPosition, found: Sequence[Any]) -> None:
-        """See that what was found at a position, if anything, is the event of that position."""
-        if found and position.mark not in {0, mark_in(self._data(found[0]))}:
+    def _check_mark(self, position: LogPosition, entries: Sequence[Any]) -> None:
+        """See that the entry at a position, if there is one, is the event of that position."""
+        if entries and position.mark not in {0, mark_in(self._data(entries[0]))}:
             raise Gap(f"another event is at offset {position.offset}")
 
 
