@@ -75,6 +75,8 @@ class Gate(AbstractContextManager["Gate"], AbstractAsyncContextManager["Gate"]):
         order: which caller is admitted next. ``"arrival"``: the one that came first. ``"priority"``: the one with the
             smallest priority. ``"fair"``: one of each tenant in turn.
         weights: for ``"fair"``: how many callers of a tenant are admitted in its turn. The default is 1.
+        hold_ms: how long a caller is expected to keep a permit, until the gate has measured it. 0: not known, so
+            no caller is rejected early before the first has left.
         timer: expires the callers that wait. The default is a timer of the gate's own.
 
     Raises:
@@ -97,13 +99,16 @@ class Gate(AbstractContextManager["Gate"], AbstractAsyncContextManager["Gate"]):
         max_waiting: int | None,
         order: Order = "arrival",
         weights: Mapping[str, int] | None = None,
+        hold_ms: int = 0,
         timer: Timer | None = None,
     ) -> None:
         if order not in _QUEUES:
             raise InvalidSetting("order", order, '"arrival", "priority" or "fair"')
         if max_waiting is not None:
             checked_int("max_waiting", max_waiting, 1)
-        self._permits = Permits(checked_int("permits", permits, 0), _QUEUES[order](weights))
+        self._permits = Permits(
+            checked_int("permits", permits, 0), _QUEUES[order](weights), checked_int("hold_ms", hold_ms, 0)
+        )
         self._order = order
         self._closed = False
         limits: dict[str, Any] = {}

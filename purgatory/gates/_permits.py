@@ -46,6 +46,7 @@ class Permits:
     Args:
         total: how many there are.
         queue: the order of the callers that wait.
+        hold_ms: how long callers are expected to keep a permit. 0: not known before the first release.
 
     Attributes:
         lock: guards the permits, the queue and the counters.
@@ -55,12 +56,12 @@ class Permits:
 
     __slots__ = ("_free", "_hold_ns", "_holds", "_queue", "late", "lock", "taken", "total")
 
-    def __init__(self, total: int, queue: ArrivalQueue) -> None:
+    def __init__(self, total: int, queue: ArrivalQueue, hold_ms: int = 0) -> None:
         self.total = self._free = total  # fewer than 0 are free if more are in use than there are, after a resize
         self._queue = queue
         self.lock = new_rlock()
-        self._hold_ns = 0.0
-        self._holds = 0
+        self._hold_ns = float(hold_ms * NS_PER_MS)
+        self._holds = int(hold_ms > 0)  # what is expected counts as one release
         self.taken = self.late = 0
 
     def read(self) -> tuple[int, int, float | None]:

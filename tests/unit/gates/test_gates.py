@@ -724,6 +724,7 @@ def test_loop_that_ends_under_its_tasks_keeps_no_permit(gate, logs):
         ({"permits": -1}, "permits"),
         ({"permits": 1.5}, "permits"),
         ({"max_waiting": 0}, "max_waiting"),
+        ({"hold_ms": -1}, "hold_ms"),
         ({"order": "random"}, "order"),
         ({"weights": {"a": 1}}, "weights"),
         ({"order": "fair", "weights": {"a": 0}}, "weights"),
