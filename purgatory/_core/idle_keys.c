@@ -124,13 +124,16 @@ static int recount(IdleKeys *self)
 /* Forget the key that was noted first, unless it is in use: 1 if it was forgotten, 0, or -1 with an error. */
 static int forget_oldest(IdleKeys *self)
 {
+    /* 1. count the keys in use again, if it is time */
     if (recount(self))
         return -1;
+    /* 2. take the oldest entry */
     lock_idle(self);
     Watchers *oldest = first_of_queue(self);
     unlock_idle(self);
     if (oldest == NULL)
         return 0;
+    /* 3. forget its key */
     int forgotten = remove_if_empty(oldest);
     if (forgotten > 0) {
         lock_idle(self);
@@ -138,6 +141,7 @@ static int forget_oldest(IdleKeys *self)
         unlock_idle(self);
     }
     else if (forgotten == 0) {
+        /* 4. it is in use, or fell idle again meanwhile */
         lock_shard(oldest->shard);
         oldest->is_noted = oldest->count == 0; /* its last operation has left meanwhile */
         int is_empty = oldest->is_noted && !oldest->closed;
@@ -146,7 +150,8 @@ static int forget_oldest(IdleKeys *self)
             put_behind(self, oldest);
     }
     else
-        put_behind(self, oldest); /* it stays, and is examined again later */
+        /* 5. it could not be forgotten, and is examined again later */
+        put_behind(self, oldest);
     Py_DECREF(oldest);
     return forgotten;
 }

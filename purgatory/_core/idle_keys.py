@@ -66,28 +66,33 @@ class IdleKeys:
 
     def _forget_oldest(self) -> bool:
         """Forget the key that was appended first, unless it is in use. Returns whether it was forgotten."""
+        # 1. count the keys in use again, if it is time
         self._until_recount -= 1  # not exact if two threads do this at once, and need not be
         if self._until_recount < 0:
             self._until_recount = RECOUNT
             self._limit = max(self._interval, self._known() - len(self._noted)) if self._interval else 0
         watchers: Watchers | None = None
         try:
+            # 2. take the oldest entry
             with self._lock:
                 if not self._noted:
                     return False
                 watchers = self._noted[0]
                 del self._noted[0]  # no call: an interrupt would lose the key
+            # 3. forget its key
             if watchers.shard.remove_if_empty(watchers):
                 with self._lock:
                     self.forgotten += 1
                 return True
+            # 4. it is in use, or fell idle again meanwhile
             watchers.is_noted = False
             if not watchers:  # its last operation has left meanwhile
                 self.note(watchers)
         except BaseException as error:
             if watchers is None:
                 raise
-            self._noted += (watchers,)  # no call, as the stack may be exhausted. It is examined again later
+            # 5. it could not be forgotten, and is examined again later
+            self._noted += (watchers,)  # no call, as the stack may be exhausted
             if not isinstance(error, Exception):
                 raise
             key_failed(watchers.key, error)

@@ -55,6 +55,7 @@ static int maybe_try_complete(Operation *op)
 {
     int completed = 0, has_turn = 0;
     while (completed == 0) {
+        /* 1. take the turn, or keep it if another thread asked for a check meanwhile */
         lock_operation(op);
         int is_over = op->state > PARKED || (has_turn ? !op->recheck : op->turn);
         if (op->state <= PARKED) {
@@ -70,9 +71,11 @@ static int maybe_try_complete(Operation *op)
         unlock_operation(op);
         if (is_over)
             return 0;
+        /* 2. check */
         completed = op->lock == NULL ? op_check_now(op, NULL, NULL) : op_check_with(op);
     }
-    if (completed < 0) { /* this thread is interrupted, so the retrier repeats the check */
+    /* 3. after an interrupt the retrier repeats the check */
+    if (completed < 0) {
         lock_operation(op);
         op->turn = 0;
         unlock_operation(op);
@@ -135,14 +138,18 @@ RARE int report_check(Operation *op, int answer, PyObject *key, PyObject *keys)
  * log: those of an operation that is being parked, of which `keys` is NULL if there is only one. */
 static int op_check_now(Operation *op, PyObject *key, PyObject *keys)
 {
+    /* 1. expire it if it is overdue */
     if (flag_of(&op->overdue) && state_of(op) != ARRIVING)
         return op_end(op, EXPIRED) < 0 ? -1 : 0; /* it takes nothing that the event provided, so it does not count */
+    /* 2. call try_complete */
     count_check(op);
     int answer = call_try_complete(op);
     if (answer == 0 || (answer < 0 && !is_contained()))
         return answer;
+    /* 3. contain what it raised, or warn that it left the operation open */
     if ((answer < 0 || state_of(op) <= PARKED) && report_check(op, answer, key, keys))
         return -1;
+    /* 4. see whether this check completed it */
     /* Another thread may have forced or cancelled the operation, so the answer alone is not enough. */
     return answer > 0 && (state_of(op) == IMMEDIATE || state_of(op) == SATISFIED);
 }
@@ -244,15 +251,20 @@ static int op_end(Operation *op, int outcome)
     PyObject *deferred = NULL;
     if (state_of(op) > PARKED)
         return 0;
+    /* 1. see that the stack has room for the hooks */
     if (outcome != CANCELLED && !has_room_for_outcome())
         return -1;
+    /* 2. decide the outcome */
     int before = op_decide(op, outcome);
     if (before < 0)
         return 0;
+    /* 3. remove the operation, unless its parking thread does */
     if (before != ARRIVING)
         op_remove(op, &deferred);
+    /* 4. notify the observers that it leaves */
     if (any(&observers_of(op)->any_leaving) && notify(op, core.str_leaving))
         defer_error(&deferred);
+    /* 5. call the hooks, and report the end */
     op_run_hooks(op, outcome, &deferred);
     return raise_deferred(deferred) ? -1 : 1;
 }
@@ -282,23 +294,28 @@ static int is_normal_end(Operation *op, int outcome)
 static int op_decide(Operation *op, int outcome)
 {
     int is_normal = is_normal_end(op, outcome);
+    /* 1. lock the operation, then its shard */
     lock_operation(op);
     Shard *home_shard = home_of(op);
     lock_shard(home_shard);
     int before = op->state;
+    /* 2. take no step if it has an outcome, or is not there to be cancelled */
     if (before > PARKED || (outcome == CANCELLED && before == NEW)) {
         unlock_shard(home_shard);
         unlock_operation(op);
         return -1;
     }
     home_shard->completing++;
+    /* 3. a check completes it, or it counts as parked although parking has not finished */
     if (outcome == FORCED && op->turn)
         outcome = before == ARRIVING ? IMMEDIATE : SATISFIED;
     else if (before == ARRIVING)
-        home_shard->parked++; /* it counts as parked, although parking has not finished */
+        home_shard->parked++;
+    /* 4. count it */
     home_shard->outcomes[outcome]++;
     home_shard->normal_ends[outcome] += is_normal;
     home_shard->checks += checks_of(op);
+    /* 5. set the state */
     __atomic_store_n(&op->state, outcome, __ATOMIC_RELEASE);
     unlock_shard(home_shard);
     unlock_operation(op);
@@ -329,13 +346,16 @@ RARE int contain_hook(Operation *op, PyObject *name, PyObject **error)
 static void op_run_hooks(Operation *op, int outcome, PyObject **deferred)
 {
     PyObject *error = NULL;
+    /* 1. call the hooks */
     if (outcome != CANCELLED && op_run_hook(op, core.str_on_complete, &error))
         defer_error(deferred);
     if (outcome == EXPIRED && op_run_hook(op, core.str_on_expiration, &error))
         defer_error(deferred);
+    /* 2. report the end to the observers */
     if (notify_finished(op, error))
         defer_error(deferred);
     Py_XDECREF(error);
+    /* 3. it is not completing any more */
     Shard *home_shard = home_of(op);
     lock_shard(home_shard);
     home_shard->completing -= home_shard->completing > 0; /* it is 0 in a child that was forked meanwhile */
@@ -353,10 +373,12 @@ static int op_run_hook(Operation *op, PyObject *name, PyObject **error)
  * keys in use are counted again, or if places are counted. No error is set when this is called. */
 static void op_remove(Operation *op, PyObject **deferred)
 {
+    /* 1. from the timer */
     core.timer->withdraw(&op->entry);
     Shard *home_shard = op->home_shard;
     if (home_shard == NULL)
         return;
+    /* 2. from its keys */
     for (int i = 0; i <= op->further_count; i++) {
         Link *link = link_at(op, i);
         Watchers *under = link->under;
@@ -372,9 +394,11 @@ static void op_remove(Operation *op, PyObject **deferred)
         unlock_shard(under->shard);
         if (was_in)
             Py_DECREF(op); /* not the last: the caller has one */
+        /* 3. note a key that falls idle */
         if (falls_idle && home_shard->idle_keys != NULL && note(home_shard->idle_keys, under))
             defer_error(deferred);
     }
+    /* 4. give back its place */
     if (home_shard->capacity == Py_None)
         return;
     PyObject *taken = PyObject_GetAttr(home_shard->capacity, core.str_taken);

@@ -238,6 +238,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         has_turn = completed = False
         try:
             while not completed:
+                # 1. take the turn, or keep it if another thread asked for a check meanwhile
                 with self._op_mutex:
                     if self._op_state > PARKED:
                         return False
@@ -249,8 +250,10 @@ class DelayedOperation(TimerTask, abc.ABC):
                         return False
                     self._op_turn = has_turn = True
                     self._op_recheck = False
+                # 2. check
                 completed = self._op_check_now() if self._op_lock is None else self._op_check_with(self._op_lock)
-        except BaseException:  # this thread is interrupted, so the retrier repeats the check
+        except BaseException:
+            # 3. after an interrupt the retrier repeats the check
             self._op_check_initialized()
             if has_turn:
                 self._op_turn = False
@@ -284,11 +287,13 @@ class DelayedOperation(TimerTask, abc.ABC):
         Raises:
             timer.DelayTypeError, timer.DelayValueError: the delay is not a number up to 10**12.
         """
+        # 1. check the delay
         whole_ms = whole_delay_ms(delay_ms)
         with self._op_mutex:
             home_shard = self._op_home_shard
             if home_shard.timer is None:
                 return False
+            # 2. set the delay of one that is arriving
             if self._op_state == ARRIVING and not self._op_overdue:
                 with home_shard.lock:
                     home_shard.extended += 1
@@ -297,8 +302,10 @@ class DelayedOperation(TimerTask, abc.ABC):
                 return True
             if self._op_state != PARKED:
                 return False
+        # 3. move the deadline of one that is parked
         if not home_shard.timer.put_off(self, delay_ms):
             return False
+        # 4. count it, unless the operation has an outcome
         with self._op_mutex:
             counts = self._op_state == PARKED and not self._op_overdue
             with home_shard.lock:
@@ -365,9 +372,11 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     def _op_check_now(self, keys: Sequence[Hashable] = ()) -> bool:
         """Check the operation once, or expire it. Returns whether the check completed it. ``keys`` are for the log."""
+        # 1. expire it if it is overdue
         if self._op_overdue and self._op_state != ARRIVING:
             self._op_end(EXPIRED)
             return False  # an expiry takes nothing that the event provided, so it does not count
+        # 2. call try_complete
         self._op_checks += 1
         calls = here.calls
         calls += ((self, "try_complete", next(numbers)),)
@@ -380,12 +389,14 @@ class DelayedOperation(TimerTask, abc.ABC):
             if answer is not True:
                 reject_coroutine(self, answer)
         except Exception as error:  # noqa: BLE001  # contained: the operation stays as it is
+            # 3. contain what it raised, or warn that it left the operation open
             self._op_home_shard.observers.contain(self, "try_complete", error, keys)
             return False
         finally:
             del calls[-1]
         if self._op_state <= PARKED:
             warn_still_open(self, keys)
+        # 4. see whether this check completed it
         # Another thread may have forced or cancelled the operation, so the answer alone is not enough.
         return self._op_state in (IMMEDIATE, SATISFIED)
 
@@ -447,14 +458,19 @@ class DelayedOperation(TimerTask, abc.ABC):
         try:
             if self._op_state > PARKED:
                 return False
+            # 1. see that the stack has room for the hooks
             has_room_for_outcome()
+            # 2. decide the outcome
             if not self._op_decide(outcome, owed):
                 return False
+            # 3. remove the operation, unless its parking thread does
             if owed.before != ARRIVING:
                 self._op_remove()
+            # 4. notify the observers that it leaves
             observers = self._op_home_shard.observers
             if observers.leaving:
                 observers.notify("leaving", self)
+            # 5. call the hooks, and report the end
             self._op_run_hooks(owed)
         except BaseException:
             self._op_check_initialized()
@@ -467,21 +483,26 @@ class DelayedOperation(TimerTask, abc.ABC):
         """The step to an outcome. False if it is not taken."""
         is_normal = outcome in (EXPIRED, CANCELLED) and OUTCOMES[outcome] in type(self).normal_ends
         hooks = _HOOKS[outcome]
+        # 1. lock the operation, then its shard
         with self._op_mutex:
             home_shard = self._op_home_shard
             with home_shard.lock:
                 before = self._op_state
+                # 2. take no step if it has an outcome, or is not there to be cancelled
                 if before > PARKED or (outcome == CANCELLED and before == NEW):
                     return False
                 home_shard.ending[self] = None
+                # 3. a check completes it, or it counts as parked although parking has not finished
                 if outcome == FORCED and self._op_turn:
                     outcome = IMMEDIATE if before == ARRIVING else SATISFIED
                 elif before == ARRIVING:
-                    home_shard.parked += 1  # it counts as parked, although parking has not finished
+                    home_shard.parked += 1
+                # 4. count it
                 home_shard.outcomes[outcome] += 1
                 home_shard.normal_ends[outcome] += is_normal
                 home_shard.checks += self._op_checks
                 owed.before, owed.hooks = before, hooks
+                # 5. set the state
                 self._op_state = outcome
                 return True
 
@@ -501,13 +522,16 @@ class DelayedOperation(TimerTask, abc.ABC):
         """Call the hooks, then report the end to the observers."""
         home_shard = self._op_home_shard
         try:
+            # 1. call the hooks
             while len(owed.hooks) > 1:
                 self._op_run_hook(owed)
+            # 2. report the end to the observers
             if owed.hooks:
                 owed.hooks = ()
                 if home_shard.observers.finished:
                     home_shard.observers.notify("finished", self, OUTCOMES[self._op_state], owed.error)
         finally:
+            # 3. it is not completing any more
             if not owed.hooks:
                 home_shard.ending.pop(self, None)
 
@@ -539,11 +563,15 @@ class DelayedOperation(TimerTask, abc.ABC):
     def _op_remove(self) -> None:
         """Remove the operation from the timer, its keys and its place. A second call has no effect."""
         home_shard = self._op_home_shard
+        # 1. from the timer
         self._task_withdraw()
+        # 2. from its keys
         for watchers in self._op_watches:
             watchers.pop(self, None)
+            # 3. note a key that falls idle
             if not watchers and not watchers.is_noted:
                 home_shard.idle_keys.note(watchers)
+        # 4. give back its place
         if home_shard.capacity is not None:
             home_shard.capacity.taken.pop(self, None)
 

@@ -76,13 +76,16 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
     PyObject *delay_ms;
     if (each_argument(args, number, names, "extend(delay_ms)", wanted, 1, &delay_ms) || op_check_initialized(self))
         return NULL;
+    /* 1. check the delay */
     int64_t whole_ms = core.timer->whole_delay_ms(delay_ms);
     if (whole_ms < 0)
         return NULL;
     Shard *home_shard = home_of(self);
     int moved = 0, counts = 0, is_timed = home_shard->timer != NULL && home_shard->timer != Py_None;
+    /* 2. set the delay of one that is arriving */
     if (is_timed && state_of(self) == ARRIVING)
         counts = set_delay_of_arriving(self, whole_ms);
+    /* 3. move the deadline of one that is parked */
     if (is_timed && !counts && state_of(self) == PARKED)
         moved = home_shard->native_timer
             ? core.timer->put_off(home_shard->timer, &self->entry, delay_ms)
@@ -91,6 +94,7 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
         return NULL;
     if (!moved)
         return PyBool_FromLong(counts);
+    /* 4. count it, unless the operation has an outcome */
     /* It may have got an outcome meanwhile. A thread that completes it from now on sees the new deadline. */
     lock_operation(self);
     counts = self->state == PARKED && !flag_of(&self->overdue);

@@ -84,6 +84,7 @@ static void cancel_after_error(Operation *op)
  * has ended otherwise, or -1 with an error. The first half of the Python method is parking_park (parking_object.c). */
 static int try_complete_else_watch(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys)
 {
+    /* 1. park, with the user's lock held */
     if (op->lock != NULL && take_lock(op, 1) < 0)
         return -1;
     int reached = NEW; /* the state that this thread has brought the operation to */
@@ -92,11 +93,14 @@ static int try_complete_else_watch(Parking *self, Operation *op, Shard *home_sha
         completed = release_lock(op, completed);
     if (completed >= 0 && reached == NEW)
         return 0; /* it had completed before, or is new again */
+    /* 2. notify the observers */
     if (completed >= 0 && state_of(op) != IMMEDIATE && any(&((ObserverMethods *)self->observers)->any_parked)
         && notify(op, core.str_parked))
         completed = -1;
+    /* 3. repeat a check that came while this thread had the turn */
     if (completed >= 0 && flag_of(&op->recheck) && state_of(op) == PARKED && maybe_try_complete(op) < 0)
-        completed = -1; /* a check came while this thread had the turn */
+        completed = -1;
+    /* 4. after an exception the operation must not stay parked */
     if (completed < 0 && reached != NEW)
         cancel_after_error(op);
     return completed;
@@ -106,6 +110,7 @@ static int try_complete_else_watch(Parking *self, Operation *op, Shard *home_sha
  * if there is only one key. */
 static int park(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys, int *reached)
 {
+    /* 1. arrive, or wait for the thread that checks the operation */
     while (!op_arrive(op, home_shard, reached)) {
         if (op->home_shard != NULL)
             return raise_made(PyObject_CallOneArg(core.already_parked, (PyObject *)op)), -1;
@@ -115,17 +120,23 @@ static int park(Parking *self, Operation *op, Shard *home_shard, PyObject *key, 
             || done_call(PyObject_CallOneArg(core.sleep, core.retry_sleep_s))) /* another thread checks it */
             return -1;
     }
+    /* 2. the first check */
     int completed = op_check_now(op, key, keys);
     if (completed < 0 || state_of(op) != ARRIVING)
         return completed;
+    /* 3. take a place */
     int found = find_place(self, op, reached);
     if (found != 1)
         return found;
+    /* 4. watch under each key */
     int failed = watch_all(self, op, home_shard, key, keys);
     if (!failed && state_of(op) == ARRIVING) {
+        /* 5. the second check */
         completed = op_check_now(op, key, keys);
+        /* 6. add it to the timer, and park it */
         failed = completed < 0 || (state_of(op) == ARRIVING && start_waiting(self, op, reached));
     }
+    /* 7. remove it if it is not parked */
     if (state_of(op) != PARKED) {
         PyObject *deferred = NULL;
         Kept kept = keep_error();
@@ -133,6 +144,7 @@ static int park(Parking *self, Operation *op, Shard *home_shard, PyObject *key, 
         set_again(kept);
         failed |= raise_deferred(deferred);
     }
+    /* 8. cancel it if the purgatory was closed meanwhile */
     if (!failed && *reached == PARKED && is_closed(self))
         failed = cancel_when_closed(self, op);
     return failed ? -1 : completed;
@@ -153,8 +165,10 @@ static int find_place(Parking *self, Operation *op, int *reached)
 /* Add the operation to the timer, and take the step to parked. 0, or -1 with an error. */
 static int start_waiting(Parking *self, Operation *op, int *reached)
 {
+    /* 1. add it to the timer */
     op->extended = 0; /* from here on, extend() sets another delay than the timer has */
     int failed = add_to_timer(self, op);
+    /* 2. take the step to parked, or add it again with the delay of an extend() */
     while (!failed && !op_finish_parking(op, reached) && state_of(op) == ARRIVING) {
         op->extended = 0;
         if (core.timer->withdraw(&op->entry)) /* 0 if it is expiring already */
@@ -162,6 +176,7 @@ static int start_waiting(Parking *self, Operation *op, int *reached)
     }
     if (!failed)
         return 0;
+    /* 3. a shutdown has closed the timer */
     if (!PyErr_ExceptionMatches(core.timer_closed) || !is_closed(self))
         return -1;
     PyErr_Clear(); /* a shutdown closed the timer, and did not find the operation */

@@ -108,6 +108,7 @@ class Parking:
         lock = operation._op_lock
         reached = [NEW]  # the state that this thread has brought the operation to
         try:
+            # 1. park, with the user's lock held
             if lock is None:
                 completed = self._park(operation, home_shard, keys, reached)
             else:
@@ -115,12 +116,15 @@ class Parking:
                 completed = bool(answer)
             if reached[0] == NEW:
                 return False  # it had completed before, or is new again
+            # 2. notify the observers
             if self._observers.parked and operation._op_state != IMMEDIATE:
                 self._observers.notify("parked", operation)
+            # 3. repeat a check that came while this thread had the turn
             if operation._op_recheck and operation._op_state == PARKED:
-                operation.maybe_try_complete()  # a check came while this thread had the turn
+                operation.maybe_try_complete()
         except BaseException:
-            if reached[0] != NEW:  # after an exception it must not stay parked
+            # 4. after an exception the operation must not stay parked
+            if reached[0] != NEW:
                 operation.cancel()
                 operation._op_remove()
             raise
@@ -130,6 +134,7 @@ class Parking:
         self, operation: DelayedOperation, home_shard: Shard, keys: Sequence[Hashable], reached: list[int]
     ) -> bool:
         """Park the operation with the user's lock held. Returns whether a check here completed it."""
+        # 1. arrive, or wait for the thread that checks the operation
         while not operation._op_arrive(home_shard, reached):
             if operation._op_home_shard is not NOWHERE:
                 raise AlreadyParked(operation)
@@ -137,25 +142,32 @@ class Parking:
                 return False
             reject_own_hook(operation)
             time.sleep(RETRY_SLEEP_S)  # another thread checks the operation
+        # 2. the first check
         completed = operation._op_check_now(keys)
         if operation._op_state != ARRIVING:
             return completed
+        # 3. take a place
         if self._capacity is not None and not self._find_place(operation, reached):
             return False
         try:
+            # 4. watch under each key
             if self._keep_context:  # before another thread can find the operation
                 operation._op_context = copy_context()
             home_shard.watch(operation, keys[0])
             for key in keys[1:]:
                 if operation._op_state == ARRIVING:
                     self._shards.shard_for(key).watch(operation, key)
+            # 5. the second check
             completed = operation._op_state == ARRIVING and operation._op_check_now(keys)
             if operation._op_state != ARRIVING:
                 return completed
+            # 6. add it to the timer, and park it
             self._start_waiting(operation, reached)
         finally:
+            # 7. remove it if it is not parked
             if operation._op_state != PARKED:
                 operation._op_remove()
+        # 8. cancel it if the purgatory was closed meanwhile
         if self._closed and operation.cancel():
             raise PurgatoryClosed(self._name)
         return False
@@ -178,13 +190,16 @@ class Parking:
             operation._op_finish_parking(reached)
             return
         try:
+            # 1. add it to the timer
             operation._op_extended = False  # from here on, extend() sets another delay than the timer has
             self._timer.add(operation)
+            # 2. take the step to parked, or add it again with the delay of an extend()
             while not operation._op_finish_parking(reached) and operation._op_state == ARRIVING:
                 operation._op_extended = False
                 if operation._task_withdraw():  # False if it is expiring already
                     self._timer.add(operation)
         except TimerClosed:
+            # 3. a shutdown has closed the timer
             if not self._closed:
                 raise
             if operation.cancel():  # a shutdown closed the timer, and did not find the operation

@@ -73,9 +73,11 @@ static int put_under(Watchers *watchers, Link *link, Operation *op)
 static int watch(Shard *self, PyObject *key, Operation *op, Link *link)
 {
     for (;;) {
+        /* 1. find the key's list, or make it */
         Watchers *watchers = find_or_make(self, key);
         if (watchers == NULL)
             return -1;
+        /* 2. note it in the operation, and insert */
         if (put_under(watchers, link, op))
             return 0;
         /* Another thread is forgetting the key, in C. It is removed in a moment. */
@@ -89,8 +91,10 @@ static int watch(Shard *self, PyObject *key, Operation *op, Link *link)
  * removed. */
 static int remove_if_empty(Watchers *self)
 {
+    /* 1. keep a list in use */
     if (!close_if_empty(self))
         return 0;
+    /* 2. delete the key */
     if (PyDict_DelItem(self->shard->by_key, (PyObject *)self) == 0)
         return 1;
     if (PyErr_ExceptionMatches(PyExc_KeyError)) {

@@ -85,17 +85,21 @@ class Shard:
     def watch(self, operation: Any, key: Hashable) -> None:
         """Insert an operation under one more key. ``_op_watches`` is set first: if this raises, it is removed again."""
         with self.key_lock:
+            # 1. find the key's list, or make it
             watchers = self.find(key)
             if watchers is None:
                 watchers = self.by_key[key] = Watchers(key, self)
+            # 2. note it in the operation, and insert
             operation._op_watches += (watchers,)
             watchers[operation] = None
 
     def remove_if_empty(self, watchers: Watchers) -> bool:
         """Forget a key if no operation waits under it. Returns whether it was forgotten."""
         with self.key_lock:
+            # 1. keep a list in use
             if watchers:
                 return False
+            # 2. delete the key
             if self.find(watchers.key) is watchers:  # it is not if an interrupt has ended the call that forgot it
                 del self.by_key[watchers.key]
             return True

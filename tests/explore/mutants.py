@@ -117,11 +117,11 @@ KAFKAS = (
         SHARD,
         """
         with self.key_lock:
-            watchers = self.find(key)
+            # 1. find the key's list, or make it
         """,
         """
         if True:
-            watchers = self.find(key)
+            # 1. find the key's list, or make it
         """,
         "purge_vs_watch",
         1,
@@ -170,12 +170,12 @@ OURS = (
         completed = operation._op_state == ARRIVING and operation._op_check_now(keys)
         if operation._op_state != ARRIVING:
             return completed
-        self._start_waiting(operation, reached)
+        # 6. add it to the timer, and park it
         """,
         """
         if operation._op_state != ARRIVING:
             return completed
-        self._start_waiting(operation, reached)
+        # 6. add it to the timer, and park it
         """,
         "park_vs_check",
         1,
@@ -186,7 +186,7 @@ OURS = (
         PARKING,
         """
         if operation._op_recheck and operation._op_state == PARKED:
-            operation.maybe_try_complete()  # a check came while this thread had the turn
+            operation.maybe_try_complete()
         """,
         "pass",
         "park_vs_check",

@@ -106,8 +106,8 @@ MUTANTS = (
     Mutant(
         "completing removes the operation from the timer",
         OPERATION,
-        "        self._task_withdraw()\n        for watchers",
-        "        for watchers",
+        "        self._task_withdraw()\n        # 2.",
+        "        # 2.",
         T_OPERATION + "test_force_complete_takes_the_operation_out",
     ),
     # -- no check is lost
@@ -271,8 +271,8 @@ MUTANTS = (
     Mutant(
         "an operation that completes while it is parked is removed from everywhere",
         PARKING,
-        "        finally:\n            if operation._op_state != PARKED:\n                operation._op_remove()\n",
-        "        finally:\n            pass\n",
+        "            if operation._op_state != PARKED:\n                operation._op_remove()\n",
+        "            pass\n",
         T_PARK + "test_forced_between_last_check_and_timer",
     ),
     # -- locks and callbacks
@@ -293,8 +293,8 @@ MUTANTS = (
     Mutant(
         "a key is not forgotten while an operation is put under it",
         SHARD,
-        "        with self.key_lock:\n            watchers = self.find(key)\n",
-        "        if True:\n            watchers = self.find(key)\n",
+        "        with self.key_lock:\n            # 1. find",
+        "        if True:\n            # 1. find",
         T_WATCHERS + "test_newcomer_to_a_key_that_is_being_forgotten_is_found",
     ),
     Mutant(
@@ -650,8 +650,8 @@ MUTANTS = (
     Mutant(
         "a finished operation leaves every key",
         OPERATION,
-        "            watchers.pop(self, None)\n            if not",
-        "            if not",
+        "            watchers.pop(self, None)\n",
+        "",
         T_IDLE + "test_finished_operation_is_under_no_key",
     ),
     Mutant(

@@ -160,6 +160,47 @@ def test_each_step_of_an_operation_is_in_c():
     assert [name.removeprefix("_") for name in python] == list(native)
 
 
+#: The functions whose steps are numbered: by module, with the C file.
+NUMBERED = {
+    ("purgatory/_core/operation.py", "purgatory/_core/operation.c"): [
+        *("maybe_try_complete", "_op_check_now", "_op_end", "_op_decide", "_op_run_hooks", "_op_remove"),
+    ],
+    ("purgatory/_core/operation.py", "purgatory/_core/operation_object.c"): ["extend"],
+    ("purgatory/_core/parking.py", "purgatory/_core/parking.c"): ["try_complete_else_watch", "_park", "_start_waiting"],
+    ("purgatory/_core/shard.py", "purgatory/_core/shard.c"): ["watch", "remove_if_empty"],
+    ("purgatory/_core/idle_keys.py", "purgatory/_core/idle_keys.c"): ["_forget_oldest"],
+}
+
+
+def numbered_in_python(path, name):
+    """The numbered comments of a function, in order."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    (function,) = [node for node in _functions(ast.parse(text)) if node.name == name]
+    lines = text.splitlines()[function.lineno - 1 : function.end_lineno]
+    return re.findall(r"^ *# (\d+\. .*)$", "\n".join(lines), re.MULTILINE)
+
+
+def numbered_in_c(path, name):
+    """The same of a function of C, which may have the prefix of a type."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    bodies = re.findall(r"^static [^;={]*?\b(\w+)\([^;{]*?\)\s*\{(.*?)^\}", text, re.MULTILINE | re.DOTALL)
+    names = {name.lstrip("_"), *(prefix + name for prefix in PREFIXES)}
+    (body,) = [body for known, body in bodies if known in names]
+    return re.findall(r"^ */\* (\d+\. .*?) \*/$", body, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("python", "native", "name"), [(*files, name) for files, names in NUMBERED.items() for name in names]
+)
+def test_steps_inside_a_function_are_in_the_same_order(python, native, name):
+    """Both texts of a function carry the same numbered comments, in the same order."""
+    steps = numbered_in_python(python, name)
+
+    assert [str(number) for number in range(1, len(steps) + 1)] == [step.partition(".")[0] for step in steps]
+    assert steps
+    assert steps == numbered_in_c(native, name)
+
+
 @pytest.mark.parametrize("main_file", ["timer/_core.c", "purgatory/_core/core.c"])
 def test_main_c_file_lists_its_parts(main_file):
     """The main C file lists all others in the order in which it includes them."""
