@@ -1,4 +1,4 @@
-/* The arguments of try_complete_else_watch (_purgatory/arguments.py). On purpose, these differ:
+/* The arguments of try_complete_else_watch (arguments.py). On purpose, these differ:
  *
  *  - The types that were admitted first are in an array, beside the set.
  *  - Keys are compared here only if that runs no code of theirs. Otherwise Python does it. */

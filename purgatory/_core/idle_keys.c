@@ -1,10 +1,10 @@
-/* IdleKeys (_keys/idle_keys.py): the queue of keys without operations, and when they are forgotten. On purpose, these
+/* IdleKeys (idle_keys.py): the queue of keys without operations, and when they are forgotten. On purpose, these
  * differ:
  *
  *  - The queue is linked through its watchers. The shard's mutex guards the mark that they are in it.
  *  - A key's own code is not called, so it cannot raise. If the stack is exhausted, the caller gets that error. */
 
-enum { RECOUNT = 512 }; /* as in _keys/idle_keys.py */
+enum { RECOUNT = 512 }; /* as in idle_keys.py */
 
 /* Append watchers to the queue, which gets a reference. The caller has set the mark. Whether more keys are noted now
  * than the limit. */

@@ -1,4 +1,4 @@
-/* Checks of many keys, and checks with a limit (_purgatory/many_keys.py). On purpose, both flows take the operations of
+/* Checks of many keys, and checks with a limit (many_keys.py). On purpose, both flows take the operations of
  * a key here, in chunks, so that other threads run in between. */
 
 enum { CHUNK = 2048 }; /* How many operations are taken in one step, at the most. */

@@ -1,4 +1,4 @@
-/* ObserverMethods (_events/observers.py): the callables that are notified about operations. On purpose, only those for
+/* ObserverMethods (observers.py): the callables that are notified about operations. On purpose, only those for
  * `finished`, the event that most observers need, are called here. Python calls the others. */
 
 static inline int any(char *flag) { return __atomic_load_n(flag, __ATOMIC_RELAXED); }

@@ -1,4 +1,4 @@
-/* The steps of an operation (_operations/operation.py), each under its name there, in the same order. That module says
+/* The steps of an operation (operation.py), each under its name there, in the same order. That module says
  * what they promise. On purpose, these differ:
  *
  *  - No signal handler runs inside a step. So a thread knows by itself what it owes for an outcome. An interrupt that a

@@ -1,5 +1,5 @@
-/* Operation (_operations/operation.py): the methods and attributes that Python sees. The steps are in operation.c. On
- * purpose, extend() lets a native timer check the delay, and keeps a new delay as operation.c says. */
+/* Operation (operation.py): the methods and attributes that Python sees. The steps are in operation.c. On purpose,
+ * extend() lets a native timer move the deadline without Python in between. */
 
 /* Set the delay, unless the operation was parked already. 0, or -1 with an error. */
 static int init_delay(Operation *self, PyObject *delay_ms)

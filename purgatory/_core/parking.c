@@ -1,4 +1,4 @@
-/* The flows try_complete_else_watch and check_and_complete (_purgatory/parking.py). On purpose, these differ:
+/* The flows try_complete_else_watch and check_and_complete (parking.py). On purpose, these differ:
  *
  *  - The first half of try_complete_else_watch, which examines the arguments, is parking_park() (parking_object.c).
  *  - check_and_complete() handles a limit itself, in place of calling check_and_complete_all(): both use

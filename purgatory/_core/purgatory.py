@@ -50,7 +50,8 @@ ResultT = TypeVar("ResultT")
 
 
 class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
-    """Holds the operations that wait. All methods may be called from any thread, also from hooks.
+    """Holds the operations that wait. All methods may be called from any thread, also from hooks, but
+    not from a signal handler, from a key's ``__hash__`` or ``__eq__``, or from ``__del__``.
 
     As a context manager it shuts down with ``drain="expire"`` at the end of the block.
 

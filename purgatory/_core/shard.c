@@ -1,8 +1,8 @@
-/* Shard (_keys/shard.py): the keys that hash to one shard, and the counters of their operations. On purpose, these
- * differ:
+/* Shard (shard.py): the keys that hash to one shard, and the counters of their operations. On purpose, these differ:
  *
- *  - A key is made and forgotten in single steps of the dict, without the key lock. A thread that meets a key which is
- *    being forgotten sleeps for a moment, in place of waiting for that lock.
+ *  - There is no key lock: a mutex could not be held while the key's own code runs. With a global lock, finding a list
+ *    and inserting into it are one step. Without one, a list that is being forgotten is closed, and a thread that finds
+ *    it sleeps for a moment and finds or makes another.
  *  - A key is forgotten without its own code: see core.c.
  *  - entries() reads a number that each step keeps. */
 

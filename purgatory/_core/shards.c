@@ -1,4 +1,4 @@
-/* The shards of a purgatory (_purgatory/shards.py). A shard is made for its first operation. On purpose, an array has
+/* The shards of a purgatory (shards.py). A shard is made for its first operation. On purpose, an array has
  * those that were made, by number, beside Python's dict. So finding one is two reads. */
 
 /* The number of the shard that a key belongs to: hash(key) % count, as in Python. -1 with an error if it has no

@@ -1,4 +1,4 @@
-/* The lock that an operation shares with its user (_operations/user_lock.py). On purpose, call_with() is in two parts
+/* The lock that an operation shares with its user (user_lock.py). On purpose, call_with() is in two parts
  * here, with the call in between. */
 
 /* Take the user's lock, and wait for it if `wait` is true: 1, 0 if it is taken, or -1 with an error. */

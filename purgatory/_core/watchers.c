@@ -1,4 +1,4 @@
-/* Watchers (_keys/watchers.py): the operations parked under one key, in order of arrival. On purpose, these differ:
+/* Watchers (watchers.py): the operations parked under one key, in order of arrival. On purpose, these differ:
  *
  *  - It is a linked list, not a dict. So after() goes on behind a given operation, and heeds `most`.
  *  - In the dict of a shard, watchers have the hash of their key, and compare like it: see core.c. */
