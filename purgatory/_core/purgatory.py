@@ -50,9 +50,9 @@ ResultT = TypeVar("ResultT")
 
 
 class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
-    """Holds the operations that wait. All methods may be called from any thread, also from hooks, but
-    not from a signal handler, from a key's ``__hash__`` or ``__eq__``, or from ``__del__``.
+    """Holds the operations that wait. All methods may be called from any thread, also from hooks.
 
+    They must not be called from a signal handler, from a key's ``__hash__`` or ``__eq__``, or from ``__del__``.
     As a context manager it shuts down with ``drain="expire"`` at the end of the block.
 
     Args:
