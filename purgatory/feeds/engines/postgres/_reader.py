@@ -3,8 +3,9 @@
     read:  statement -> events?  return them
            none, or all were read:  wait for a notification, at most wait_s -> statement -> return what it finds
 
-A notification says only that there is something to read. So one that is lost costs ``wait_s``, and no event. A pooler
-in transaction mode loses them all: PgBouncer does, and then the log says so.
+The statement is prepared once and sent again and again (``_direct``). While more is to be read, the next one is on its
+way during ``apply``. A notification says only that there is something to read. So one that is lost costs ``wait_s``,
+and no event. A pooler in transaction mode loses them all: PgBouncer does, and then the log says so.
 
 Each statement reads the head and the events in one snapshot, and the event at the position itself as well. So every
 read sees another epoch, an end that went back, a missing event, and another event in the place of the last one.
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import psycopg
 from psycopg import errors
+from psycopg.pq import ExecStatus
 
 from purgatory._core.log import log
 from purgatory.feeds.engine import (
@@ -30,11 +32,14 @@ from purgatory.feeds.engine import (
     Reader,
     UnsupportedServer,
     check_contiguous,
+    is_same,
     mark_of,
 )
+from purgatory.feeds.engines.postgres._direct import DirectStatement
 from purgatory.feeds.engines.postgres._link import Link, is_uncertain, text_of
 
 if TYPE_CHECKING:
+    from psycopg.pq.abc import PGresult
     from psycopg.rows import TupleRow
 
     from purgatory.feeds.engines.postgres._tables import Tables
@@ -66,11 +71,14 @@ class PostgresReader(Reader):
         self._name = name
         self._tables = tables
         self._position = LogPosition(0, 0)
-        self._has_all = False  # the last statement has read all that was there
+        self._direct: DirectStatement | None = None  # while it reads on
+        self._is_prepared = False
+        self._most = 0
         self._missed = 0
 
     async def end(self) -> Position:
         """The position of the last event."""
+        await self._stop_direct()
         row = await self._answer(self._link.row(self._tables.end))
         if row is None:
             await self._answer(self._link.make(self._name, self._tables))
@@ -92,6 +100,7 @@ class PostgresReader(Reader):
     async def resume(self, after: Position) -> None:
         """Read on after a position."""
         assert isinstance(after, LogPosition)
+        await self._stop_direct()
         row = await self._answer(self._link.row(self._tables.end))
         if row is None:
             raise Gap("the feed was emptied")
@@ -102,34 +111,65 @@ class PostgresReader(Reader):
         if first != after.offset and (after.mark or first != after.offset + 1):
             raise Gap(f"the event at offset {after.offset} is gone")
         self._position = after
-        self._has_all = False
 
     async def read(self, most: int, wait_s: float) -> Sequence[Event]:
         """The next events."""
-        if not self._has_all:
-            events = await self._events(most)
-            if events:
-                return events
-        was_notified = await self._answer(self._notified(wait_s))
-        events = await self._events(most)
-        self._notice_missed(was_notified=was_notified, has_found=bool(events))
+        self._most = most
+        direct = self._direct or await self._start_direct()
+        is_expected = direct.is_due  # or its answer has come already
+        answer = await self._answer(direct.answer(wait_s))
+        if answer.status != ExecStatus.TUPLES_OK:
+            await self._stop_direct()
+            await self._read_after(self._position, most)  # which raises the error
+            raise Disconnected("a statement failed, and then did not")
+        rows = [_row(answer, number) for number in range(answer.ntuples)]
+        events, has_all = self._events(rows, most)
+        self._notice_missed(was_notified=direct.was_notified or is_expected, has_found=bool(events))
+        direct.was_notified = False
+        if not has_all:
+            direct.is_due = True
+            direct.send_if_due()
         return events
 
     async def close(self) -> None:
         """Close the connection."""
+        if self._direct is not None:
+            self._direct.close()
         await self._link.close()
 
-    async def _notified(self, wait_s: float) -> bool:
-        """Wait for a notification. Whether there was one."""
-        was_notified = False
-        async for _ in self._link.notifies(timeout=wait_s, stop_after=1):
-            was_notified = True
-        return was_notified
+    async def _start_direct(self) -> DirectStatement:
+        """Begin to read on."""
+        if not self._is_prepared:
+            await self._answer(self._link.execute(self._tables.prepare_read))
+            self._is_prepared = True
+        self._direct = DirectStatement(self._link, b"purgatory_read", self._parameters, self._has_news)
+        return self._direct
 
-    async def _events(self, most: int) -> list[Event]:
-        """What is there after the position."""
+    async def _stop_direct(self) -> None:
+        """Use the connection for other statements."""
+        direct, self._direct = self._direct, None
+        if direct is not None:
+            await self._answer(direct.stop())
+
+    def _parameters(self) -> list[bytes]:
+        return [b"%d" % self._position.offset, b"%d" % (self._most + 1), b"%d" % _MOST_BYTES]
+
+    def _has_news(self, answer: PGresult) -> bool:
+        """Whether an answer says more than that the position is the end."""
+        if answer.status != ExecStatus.TUPLES_OK or answer.ntuples != 1:
+            return True
+        here, (epoch, last, at, *_, published_ns) = self._position, _row(answer, 0)
+        mark = 0 if published_ns is None else mark_of(published_ns)
+        return (epoch, last) != (here.epoch, here.offset) or at not in (None, last) or not is_same(here.mark, mark)
+
+    def _events(self, rows: list[TupleRow], most: int) -> tuple[list[Event], bool]:
+        """What comes after the position, and whether that is all that was there.
+
+        Raises:
+            Gap: it does not come directly after it.
+        """
         here = self._position
-        epoch, last, rows = await self._read_after(here, most)
+        epoch, last, rows = _check_place(here, rows)
         new = [row for row in rows if row[0] > here.offset][:most]
         positions = [LogPosition(epoch, row[0], mark_of(row[5])) for row in new]
         check_contiguous(here, positions)
@@ -137,11 +177,10 @@ class PostgresReader(Reader):
             raise Gap(f"the feed ends at offset {last}, and nothing comes after offset {here.offset}")
         if new:
             self._position = positions[-1]
-        self._has_all = self._position.offset == last
         return [
             Event(key, value, position, name, published_ns, context)
             for position, (_, key, value, name, context, published_ns) in zip(positions, new, strict=True)
-        ]
+        ], self._position.offset == last
 
     async def _read_after(self, after: LogPosition, most: int) -> tuple[int, int, list[TupleRow]]:
         """Epoch, end, and rows from the position itself on, if that is a position in this history.
@@ -150,19 +189,8 @@ class PostgresReader(Reader):
             Gap: it is not.
         """
         params = {"after": after.offset, "most": most + 1, "most_bytes": _MOST_BYTES}
-        cursor = await self._answer(self._link.execute(self._tables.read, params, prepare=True, binary=True))
-        rows = await cursor.fetchall()
-        if not rows:
-            raise Gap("the feed was emptied")
-        epoch, last, *_ = rows[0]
-        if epoch != after.epoch:
-            raise Gap(f"the feed was made again: its epoch is {epoch}")
-        if last < after.offset:
-            raise Gap(f"the feed ends at offset {last}")
-        found = [row[2:] for row in rows if row[2] is not None]
-        if found and found[0][0] == after.offset and after.mark not in (0, mark_of(found[0][5])):
-            raise Gap(f"another event is at offset {after.offset}")
-        return epoch, last, found
+        cursor = await self._answer(self._link.execute(self._tables.read, params, binary=True))
+        return _check_place(after, await cursor.fetchall())
 
     async def _answer(self, answer: Awaitable[ValueT]) -> ValueT:
         """An answer of the server, or this package's error."""
@@ -186,6 +214,50 @@ class PostgresReader(Reader):
             if self._missed == _MOST_MISSED:
                 hint = "a pooler in transaction mode loses them; connect to the server, or use session mode"
                 log.warning("feed_without_notifications", feed=self._name, hint=hint)
+
+
+def _check_place(after: LogPosition, rows: list[TupleRow]) -> tuple[int, int, list[TupleRow]]:
+    """Epoch, end, and rows from the position itself on, if that is a position in this history.
+
+    Raises:
+        Gap: it is not.
+    """
+    if not rows:
+        raise Gap("the feed was emptied")
+    epoch, last, *_ = rows[0]
+    if epoch != after.epoch:
+        raise Gap(f"the feed was made again: its epoch is {epoch}")
+    if last < after.offset:
+        raise Gap(f"the feed ends at offset {last}")
+    found = [row[2:] for row in rows if row[2] is not None]
+    if found and found[0][0] == after.offset and not is_same(after.mark, mark_of(found[0][5])):
+        raise Gap(f"another event is at offset {after.offset}")
+    return epoch, last, found
+
+
+def _row(answer: PGresult, number: int) -> TupleRow:
+    """A row of the statement that reads: numbers, texts and bytes in PostgreSQL's binary format."""
+    get = answer.get_value
+    published_ns, position = get(number, 7), get(number, 2)
+    return (
+        _int(get(number, 0)),
+        _int(get(number, 1)),
+        None if position is None else _int(position),
+        _text(get(number, 3)),
+        get(number, 4),
+        _text(get(number, 5)),
+        _text(get(number, 6)),
+        None if published_ns is None else _int(published_ns),
+    )
+
+
+def _int(data: bytes | None) -> int:
+    assert data is not None
+    return int.from_bytes(data, "big", signed=True)
+
+
+def _text(data: bytes | None) -> str | None:
+    return None if data is None else data.decode()
 
 
 def _listen(channel: str) -> psycopg.sql.Composed:

@@ -105,14 +105,14 @@ FROM head, given ORDER BY n"""
 _READ: Final = """
 SELECT h.epoch, coalesce((SELECT max(position) FROM {events}), CASE WHEN h.has_events THEN -1 ELSE 0 END), e.*
 FROM {head} AS h LEFT JOIN LATERAL (
-    SELECT position, key, CASE WHEN position > %(after)s THEN value END, id, context, published_ns FROM (
-        SELECT w.*, sum(octet_length(value)) FILTER (WHERE position > %(after)s) OVER (ORDER BY position)
+    SELECT position, key, CASE WHEN position > {after} THEN value END, id, context, published_ns FROM (
+        SELECT w.*, sum(octet_length(value)) FILTER (WHERE position > {after}) OVER (ORDER BY position)
             - octet_length(value) AS before
         FROM (
             SELECT position, key, value, id, context, published_ns FROM {events}
-            WHERE position >= %(after)s ORDER BY position LIMIT %(most)s
+            WHERE position >= {after} ORDER BY position LIMIT {most}
         ) AS w
-    ) AS v WHERE position <= %(after)s + 1 OR before < %(most_bytes)s ORDER BY position
+    ) AS v WHERE position <= {after} + 1 OR before < {most_bytes} ORDER BY position
 ) AS e ON true WHERE h.one"""
 
 _END: Final = """
@@ -140,6 +140,7 @@ DELETE FROM {events} WHERE position > %(above)s AND position <= (
     SELECT coalesce(min(position) FILTER (WHERE NOT is_old) - 1, max(position)) FROM oldest
 ) RETURNING position"""
 
+_READ_FROM: Final = ("after", "most", "most_bytes")
 _COLUMNS_GIVEN: Final = ("key", "value", "id", "context", "published_ns")
 
 _COLUMNS: Final = """(
@@ -184,7 +185,11 @@ class Tables:
                 **self._names, **{name: sql.SQL(f"${n}") for n, name in enumerate(_COLUMNS_GIVEN, 1)}
             )
         )
-        self.read = self._with_parameters(_READ)
+        self.read = sql.SQL(_READ).format(**self._escaped, **{name: sql.SQL(f"%({name})s") for name in _READ_FROM})
+        #: The same for ``_direct``. It is prepared once per connection.
+        self.prepare_read = sql.SQL("PREPARE purgatory_read (bigint, bigint, bigint) AS ") + (
+            sql.SQL(_READ).format(**self._names, **{name: sql.SQL(f"${n}") for n, name in enumerate(_READ_FROM, 1)})
+        )
         self.before_last = self._with_parameters(_BEFORE_LAST)
         self.trim = self._with_parameters(_TRIM)
         self.end = self._plain(_END)
