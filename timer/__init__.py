@@ -12,7 +12,7 @@
 This package contains only timers. It does not log or keep metrics.
 """
 
-from timer._base import InlineExecutor, Submits, Timer, TimerStatistics
+from timer._base import Executor, InlineExecutor, Timer, TimerStatistics
 from timer._clock import NS_PER_MS, Clock, ManualClock
 from timer._errors import (
     DelayTypeError,
@@ -40,11 +40,11 @@ __all__ = [
     "DelayTypeError",
     "DelayValueError",
     "Driver",
+    "Executor",
     "InlineExecutor",
     "InvalidTask",
     "ManualClock",
     "MockTimer",
-    "Submits",
     "SystemTimer",
     "SystemTimerReaper",
     "TaskHeld",

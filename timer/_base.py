@@ -34,7 +34,7 @@ def is_alive(thread: threading.Thread) -> bool:
         return False
 
 
-class Submits(Protocol):
+class Executor(Protocol):
     """The method that an executor must have: ``submit``, as in ``concurrent.futures.Executor``.
 
     The timer submits ``run`` of a batch of due tasks. The executor calls it once, without arguments. An executor that
@@ -67,7 +67,7 @@ class TimerStatistics:
         occupancy: the number of pending tasks on each level of the wheel, the finest level first.
         buckets: for each level, the number of tasks in each slot of its ring.
         next_deadline_ms: milliseconds until the next bucket comes due, or None.
-        put_off: how often ``put_off`` moved the deadline of a pending task.
+        rescheduled: how often ``reschedule`` moved the deadline of a pending task.
         fired: the number of tasks that were run.
         failed: the number of these that raised an exception.
         late_ns: a histogram of the lateness of the tasks that were run. Entry *i* is the number of tasks that were less
@@ -84,7 +84,7 @@ class TimerStatistics:
     pending: int
     occupancy: tuple[int, ...]
     next_deadline_ms: float | None
-    put_off: int
+    rescheduled: int
     fired: int
     failed: int
     late_ns: tuple[int, ...]
@@ -121,7 +121,7 @@ class OnError:
             self._undo(*self._args)
 
 
-class ShutsDown:
+class ShutdownOnExit:
     """As a context manager, an object of a subclass is shut down at the end of the block."""
 
     __slots__ = ()
@@ -137,7 +137,7 @@ class ShutsDown:
         self.shutdown()
 
 
-class Timer(ShutsDown, abc.ABC):
+class Timer(ShutdownOnExit, abc.ABC):
     """Runs tasks after their delays. As a context manager it shuts down at the end of the block.
 
     A timer of your own must define ``add``, ``advance_clock``, ``size`` and ``shutdown``. The rest has defaults.
@@ -172,7 +172,7 @@ class Timer(ShutsDown, abc.ABC):
         time limit. A second call has no effect.
         """
 
-    def put_off(self, task: TimerTask, delay_ms: float | None) -> bool:
+    def reschedule(self, task: TimerTask, delay_ms: float | None) -> bool:
         """Move the deadline of a pending task to ``delay_ms`` from now, later or earlier than it was.
 
         A delay below zero counts as zero, and None removes the deadline. ``task.delay_ms`` and ``task.added_ns`` do not
@@ -193,7 +193,7 @@ class Timer(ShutsDown, abc.ABC):
             self.add(task)
         finally:
             task._task_delay_ms = kept_ms
-        task._task_put_off_by_ns = task._task_deadline_ns - kept_ms * NS_PER_MS - added_ns
+        task._task_moved_by_ns = task._task_deadline_ns - kept_ms * NS_PER_MS - added_ns
         return True
 
     def advance_until(self, stopped: Callable[[], bool]) -> bool:

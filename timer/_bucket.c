@@ -179,7 +179,7 @@ static int move_entry(TimerEntry *entry, int from, TimerBucket *source, TimerBuc
             else
                 Py_INCREF(entry);
             if (deadline_ns != NULL) {
-                poke(&entry->put_off_by_ns, entry->put_off_by_ns + *deadline_ns - entry->deadline_ns);
+                poke(&entry->moved_by_ns, entry->moved_by_ns + *deadline_ns - entry->deadline_ns);
                 poke(&entry->deadline_ns, *deadline_ns);
             }
             link_entry(target, to_lane, entry);

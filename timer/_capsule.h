@@ -83,7 +83,7 @@ typedef struct TimerEntry {
     PyObject_HEAD
     int64_t delay_ms;
     int64_t deadline_ns; /* 0: it was never in a timer */
-    int64_t put_off_by_ns;    /* by how much the deadline was moved since the task was added */
+    int64_t moved_by_ns;    /* by how much the deadline was moved since the task was added */
     TimerBucket *bucket; /* borrowed, see above. NULL: it is in none */
     struct TimerEntry *before, *after;
     PyObject *weakrefs;
@@ -127,12 +127,12 @@ typedef struct {
     int64_t (*whole_delay_ms)(PyObject *delay_ms);
     /* Set the delay, as __init__ does. 0, or -1 with an error. */
     int (*init)(TimerEntry *entry, PyObject *delay_ms);
-    /* Whether `add` and `put_off` below serve this timer, because neither its class nor the timer has its own. */
+    /* Whether `add` and `reschedule` below serve this timer, because neither its class nor the timer has its own. */
     int (*is_native)(PyObject *timer);
     /* timer.add(entry) of such a timer. 0, or -1 with an error. */
     int (*add)(PyObject *timer, TimerEntry *entry);
-    /* timer.put_off(entry, delay_ms) of such a timer. 1 or 0, or -1 with an error. */
-    int (*put_off)(PyObject *timer, TimerEntry *entry, PyObject *delay_ms);
+    /* timer.reschedule(entry, delay_ms) of such a timer. 1 or 0, or -1 with an error. */
+    int (*reschedule)(PyObject *timer, TimerEntry *entry, PyObject *delay_ms);
     /* Remove the entry from its timer: 1 if this call removed it, else 0. The caller has a reference of its own. No
      * Python code runs, except what freeing an empty bucket may run. */
     int (*withdraw)(TimerEntry *entry);

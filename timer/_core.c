@@ -7,14 +7,14 @@
  *     _entry.c         TimerTaskEntry: a task's delay, deadline and place in a list
  *     _bucket.c        TimerTaskList: a bucket, a linked list of entries through the entries themselves
  *     _wheel.c         TimingWheel.move_slice: a slice of a coarse bucket moves to finer ones
- *     _timer.c         SystemTimer.add and put_off for a task whose bucket is there already
+ *     _timer.c         SystemTimer.add and reschedule for a task whose bucket is there already
  *     _running.c       which calls of tasks and hooks run now
  *     _dispatch.c      Tally, Batch: due tasks are claimed and run
  *
  * timer/_capsule.h says which struct owns what. Rare cases are left to Python: a new bucket, a delay that is not an int,
  * a closed timer, a task that raises.
  *
- * Adding, cancelling, putting off and claiming do not take the timer's lock. With a global lock, each stretch of C
+ * Adding, cancelling, rescheduling and claiming do not take the timer's lock. With a global lock, each stretch of C
  * between two calls of Python is one step. So no thread sees a task between two buckets, and `closed` is read in the
  * step that inserts. Only the structure of the wheel needs the timer's lock, and only Python changes it.
  *
@@ -50,13 +50,13 @@ static int is_native(PyObject *timer)
 {
     return PyObject_TypeCheck(timer, core.quick_timer)
            && is_own(timer, core.str_add, (PyCFunction)(void (*)(void))quick_add)
-           && is_own(timer, core.str_put_off, (PyCFunction)(void (*)(void))quick_put_off);
+           && is_own(timer, core.str_reschedule, (PyCFunction)(void (*)(void))quick_reschedule);
 }
 
 static int capsule_add(PyObject *timer, TimerEntry *entry) { return add((QuickTimer *)timer, entry); }
-static int capsule_put_off(PyObject *timer, TimerEntry *entry, PyObject *delay_ms)
+static int capsule_reschedule(PyObject *timer, TimerEntry *entry, PyObject *delay_ms)
 {
-    return put_off((QuickTimer *)timer, entry, delay_ms);
+    return reschedule((QuickTimer *)timer, entry, delay_ms);
 }
 
 static void run_by(PyTypeObject *type, PyCFunction run)
@@ -67,7 +67,7 @@ static void run_by(PyTypeObject *type, PyCFunction run)
 
 static TimerCore for_others = {
     .version = TIMER_CORE_VERSION, .entry_size = sizeof(TimerEntry), .whole_delay_ms = whole_delay_ms, .init = entry_init_delay, .is_native = is_native,
-    .run_by = run_by, .add = capsule_add, .put_off = capsule_put_off, .withdraw = withdraw,
+    .run_by = run_by, .add = capsule_add, .reschedule = capsule_reschedule, .withdraw = withdraw,
     .set_deadline = set_deadline, .begin = begin};
 
 /* ---------------------------------------------------------------- the module */
@@ -84,8 +84,8 @@ static int make_core(void)
         return 0;
     const Name names[] = {{&core.str_add, "add"}, {&core.str_add_slowly, "_add_slowly"}, {&core.str_begin, "begin"},
                           {&core.str_clock, "clock"}, {&core.str_contain, "contain"}, {&core.str_end, "end"},
-                          {&core.str_next_slice, "_next_slice"}, {&core.str_put_off, "put_off"},
-                          {&core.str_put_off_slowly, "_put_off_slowly"}, {&core.str_requeue, "requeue"},
+                          {&core.str_next_slice, "_next_slice"}, {&core.str_reschedule, "reschedule"},
+                          {&core.str_reschedule_slowly, "_reschedule_slowly"}, {&core.str_requeue, "requeue"},
                           {&core.str_run, "run"}, {&core.str_slot, "timer._native.slot"}, {&core.str_slots, "slots"},
                           {&core.str_span, "span"}};
     core.system_clock = imported("time", "monotonic_ns");

@@ -53,7 +53,7 @@ typedef struct {
 /* The buckets that the threads of one lane found last. */
 typedef struct {
     TimerBucket *known[PLACES]; /* owned, by deadline. Some may be closed */
-    Py_ssize_t put_offs;     /* how often a task was put off */
+    Py_ssize_t reschedules;     /* how often a task was rescheduled */
     Mutex mutex;                /* guards both. Taken before the mutex of an entry */
 #ifdef Py_GIL_DISABLED
     char apart[APART];
@@ -100,8 +100,8 @@ static struct {
     PyCFunction run;        /* NULL: none */
     PyObject *system_clock; /* time.monotonic_ns */
     PyObject *partial;      /* functools.partial */
-    PyObject *str_add, *str_add_slowly, *str_begin, *str_clock, *str_contain, *str_end, *str_next_slice, *str_put_off,
-        *str_put_off_slowly, *str_requeue, *str_run, *str_slot, *str_slots, *str_span;
+    PyObject *str_add, *str_add_slowly, *str_begin, *str_clock, *str_contain, *str_end, *str_next_slice, *str_reschedule,
+        *str_reschedule_slowly, *str_requeue, *str_run, *str_slot, *str_slots, *str_span;
 } core;
 
 /* ---------------------------------------------------------------- locks, where there is no global one */

@@ -206,7 +206,7 @@ static int run(Batch *self, Tally *tally, Py_ssize_t most)
             return -1;
         Due due = self->tasks[self->next++];
         tally->reached++;
-        /* Unless it was cancelled or put off meanwhile. */
+        /* Unless it was cancelled or rescheduled meanwhile. */
         if (remove_entry(due.task, due.bucket, &deadline_ns))
             failed = run_task(self, due.task, tally, now_ns < deadline_ns ? 0 : now_ns - deadline_ns);
         Py_DECREF(due.task);

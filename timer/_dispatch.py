@@ -14,12 +14,12 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from timer._base import JOIN_ERRORS, InlineExecutor, OnError, Submits, report_error
+from timer._base import JOIN_ERRORS, Executor, InlineExecutor, OnError, report_error
 from timer._fork import new_lock
 from timer._implementation import native_class
 from timer._running import here, numbers, wake, wakes
@@ -119,7 +119,7 @@ class Batch:
                 del calls[-1]
 
     def _claim(self, bucket: TimerTaskList, task: TimerTask) -> None:
-        """Remove a task from its bucket, unless it was cancelled or put off meanwhile.
+        """Remove a task from its bucket, unless it was cancelled or rescheduled meanwhile.
 
         A signal handler runs only where a function is called or a loop jumps back. So none runs between the lines that
         remove the task and the line that notes it.
@@ -153,7 +153,7 @@ class Dispatcher:
     """Runs due buckets on an executor, or on a thread of its own, and keeps the counts."""
 
     def __init__(
-        self, timer: SystemTimer, executor: Submits | None, on_error: Callable[[TimerTask, BaseException], None]
+        self, timer: SystemTimer, executor: Executor | None, on_error: Callable[[TimerTask, BaseException], None]
     ) -> None:
         self._timer = timer
         self._executor = executor
@@ -224,7 +224,7 @@ class Dispatcher:
         with self._lock:
             if self._own_executor and self._executor is None:
                 self._executor = InlineExecutor()  # for a batch that comes later: nothing would end a new thread
-        if self._own_executor and isinstance(self._executor, Executor):
+        if self._own_executor and isinstance(self._executor, ThreadPoolExecutor):
             self._executor.shutdown(wait=False)
             if threading.get_ident() not in self._inside:
                 wait = timeout_s is None or self._ends_within(timeout_s)

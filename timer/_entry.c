@@ -73,7 +73,7 @@ static int raise_if_unset(TimerEntry *entry)
 /* Whether the deadline is one that never comes. */
 static int is_endless(TimerEntry *entry)
 {
-    return peek(&entry->delay_ms) * NS_PER_MS + peek(&entry->put_off_by_ns) >= NEVER_MS * NS_PER_MS;
+    return peek(&entry->delay_ms) * NS_PER_MS + peek(&entry->moved_by_ns) >= NEVER_MS * NS_PER_MS;
 }
 
 /* ---------------------------------------------------------------- TimerTaskEntry */
@@ -101,7 +101,7 @@ static int entry_init_delay(TimerEntry *self, PyObject *delay_ms)
         return -1;
     if (peek_bucket(self) == NULL) {
         poke(&self->deadline_ns, 0);
-        poke(&self->put_off_by_ns, 0);
+        poke(&self->moved_by_ns, 0);
         poke(&self->delay_ms, delay);
     }
     return 0;
@@ -238,7 +238,7 @@ static PyObject *entry_added_ns(TimerEntry *self, void *closure)
     if (raise_if_unset(self))
         return NULL;
     int64_t deadline_ns = peek(&self->deadline_ns);
-    int64_t before_ns = peek(&self->put_off_by_ns) + peek(&self->delay_ms) * NS_PER_MS;
+    int64_t before_ns = peek(&self->moved_by_ns) + peek(&self->delay_ms) * NS_PER_MS;
     return PyLong_FromLongLong(deadline_ns == 0 ? 0 : deadline_ns - before_ns);
 }
 
@@ -256,8 +256,8 @@ static PyGetSetDef entry_getset[] = {
     {"_task_delay_ms", (getter)entry_get_time, (setter)entry_set_time, NULL, (void *)offsetof(TimerEntry, delay_ms)},
     {"_task_deadline_ns", (getter)entry_get_time, (setter)entry_set_time, NULL,
      (void *)offsetof(TimerEntry, deadline_ns)},
-    {"_task_put_off_by_ns", (getter)entry_get_time, (setter)entry_set_time, NULL,
-     (void *)offsetof(TimerEntry, put_off_by_ns)},
+    {"_task_moved_by_ns", (getter)entry_get_time, (setter)entry_set_time, NULL,
+     (void *)offsetof(TimerEntry, moved_by_ns)},
     {"deadline_ns", (getter)entry_deadline_ns, NULL, NULL, NULL},
     {"is_pending", (getter)entry_is_pending, NULL, NULL, NULL},
     {"delay_ms", (getter)entry_delay_ms, NULL, NULL, NULL},

@@ -176,8 +176,8 @@ class SystemTimerReaper(Timer):
             raise TimerClosed(self.name)
         self.timer.add(task)
 
-    def put_off(self, task: TimerTask, delay_ms: float | None) -> bool:
-        return self.timer.put_off(task, delay_ms)
+    def reschedule(self, task: TimerTask, delay_ms: float | None) -> bool:
+        return self.timer.reschedule(task, delay_ms)
 
     def advance_clock(self, timeout_ms: float) -> bool:
         return self.timer.advance_clock(timeout_ms)

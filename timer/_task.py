@@ -125,7 +125,7 @@ class TimerTaskList(dict["TimerTask", None]):
             del self[task]  # it is inserted again, behind all others
         self[task] = None  # first: without memory, the task stays where it is
         if deadline_ns is not None:
-            task._task_put_off_by_ns += deadline_ns - task._task_deadline_ns
+            task._task_moved_by_ns += deadline_ns - task._task_deadline_ns
             task._task_deadline_ns = deadline_ns
         task._task_bucket = self
         if source is not self:
@@ -152,7 +152,7 @@ class TimerTaskList(dict["TimerTask", None]):
 class TimerTaskEntry:
     """The timer's part of a task: its delay, its deadline, and the bucket that holds it."""
 
-    __slots__ = ("__weakref__", "_task_bucket", "_task_deadline_ns", "_task_delay_ms", "_task_put_off_by_ns")
+    __slots__ = ("__weakref__", "_task_bucket", "_task_deadline_ns", "_task_delay_ms", "_task_moved_by_ns")
 
     #: Whether a purgatory owns the tasks of this class. Then ``Timer.add`` does not move a pending one, and ``run`` may
     #: be called again after an interrupt.
@@ -165,12 +165,12 @@ class TimerTaskEntry:
         self._task_bucket: TimerTaskList | None = None
         self._task_deadline_ns = 0
         self._task_delay_ms = whole_ms
-        self._task_put_off_by_ns = 0
+        self._task_moved_by_ns = 0
 
     @property
     def deadline_ns(self) -> int | None:
         """When the task is due, on its timer's clock. 0 before it was ever added, and None if it has no deadline."""
-        waits_ns = self._task_delay_ms * NS_PER_MS + self._task_put_off_by_ns
+        waits_ns = self._task_delay_ms * NS_PER_MS + self._task_moved_by_ns
         return self._task_deadline_ns if waits_ns < NEVER_MS * NS_PER_MS else None
 
     @property
@@ -188,7 +188,7 @@ class TimerTaskEntry:
         """When the task was last added to a timer, on that timer's clock. 0 before it was ever added."""
         if not self._task_deadline_ns:
             return 0
-        return self._task_deadline_ns - self._task_put_off_by_ns - self._task_delay_ms * NS_PER_MS
+        return self._task_deadline_ns - self._task_moved_by_ns - self._task_delay_ms * NS_PER_MS
 
     def _task_withdraw(self) -> bool:
         """Remove the task from its timer. Returns True if it will now not run, and False if it was not pending."""
@@ -206,11 +206,11 @@ class TimerTask(TimerTaskEntry):
     """A task that runs after a delay. Subclass it and define :meth:`run`.
 
     A delay is any number up to 10**12 (31 years), rounded up. Below zero it counts as zero: the task is due at once.
-    With None the task has no deadline. It is pending until it is cancelled, or put off to a deadline.
+    With None the task has no deadline. It is pending until it is cancelled, or rescheduled.
 
     A task may be added again, to the same timer or to another. A pending task is then moved. Any thread may cancel or
-    put off a task at any time, but two threads must not add *the same task* at the same time. The default of
-    :meth:`Timer.put_off` adds it, too.
+    reschedule a task at any time, but two threads must not add *the same task* at the same time. The default of
+    :meth:`Timer.reschedule` adds it, too.
 
     A subclass may use any names except the public names of this class and names that begin with ``_task_``.
 

@@ -1,4 +1,4 @@
-/* SystemTimer.add and put_off (timer/_timer.py), if the task's bucket exists. On purpose, these differ:
+/* SystemTimer.add and reschedule (timer/_timer.py), if the task's bucket exists. On purpose, these differ:
  *
  *  - They do not take the timer's lock. An open bucket takes the task, under the mutexes of both. If there is none, the
  *    Python methods do it. So do they if the timer is closed, because its buckets are.
@@ -160,7 +160,7 @@ static int add(QuickTimer *self, TimerEntry *task)
             lock_lane(lane);
             if (!is_set(&bucket->closed)) {
                 poke(&task->deadline_ns, deadline_ns);
-                poke(&task->put_off_by_ns, 0);
+                poke(&task->moved_by_ns, 0);
                 Py_INCREF(task);
                 link_entry(bucket, lane, task);
                 added = 1;
@@ -199,14 +199,14 @@ static int move_quickly(QuickTimer *self, TimerEntry *task, int64_t deadline_ns)
     TimerBucket *target = find_bucket(self, cache, deadline_ns, &forgotten);
     int moves = target != NULL && move_entry(task, FROM_SAME_TIMER, NULL, target, 0, &deadline_ns) == 1;
     if (moves)
-        poke_size(&cache->put_offs, cache->put_offs + 1);
+        poke_size(&cache->reschedules, cache->reschedules + 1);
     unlock_cache(cache);
     Py_XDECREF(forgotten);
     return moves;
 }
 
-/* Put off a task: 1 or 0, or -1 with an error. */
-static int put_off(QuickTimer *self, TimerEntry *task, PyObject *delay_ms)
+/* Reschedule a task: 1 or 0, or -1 with an error. */
+static int reschedule(QuickTimer *self, TimerEntry *task, PyObject *delay_ms)
 {
     int64_t deadline_ns, delay = whole_delay_ms(delay_ms);
     int answer = delay < 0 ? -1 : deadline_of(self, delay, &deadline_ns);
@@ -214,18 +214,18 @@ static int put_off(QuickTimer *self, TimerEntry *task, PyObject *delay_ms)
         answer = peek_bucket(task) != NULL && move_quickly(self, task, deadline_ns);
     if (answer == 0)
         answer = truth_of_call(
-            PyObject_CallMethodObjArgs((PyObject *)self, core.str_put_off_slowly, (PyObject *)task, delay_ms, NULL));
+            PyObject_CallMethodObjArgs((PyObject *)self, core.str_reschedule_slowly, (PyObject *)task, delay_ms, NULL));
     return answer;
 }
 
-static PyObject *quick_put_off(QuickTimer *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+static PyObject *quick_reschedule(QuickTimer *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
     static const char *const wanted[] = {"task", "delay_ms", NULL};
     PyObject *found[2];
-    if (each_argument(args, count, names, "put_off(task, delay_ms)", wanted, 2, found))
+    if (each_argument(args, count, names, "reschedule(task, delay_ms)", wanted, 2, found))
         return NULL;
     TimerEntry *task = as_entry(found[0]);
-    int answer = task == NULL ? -1 : put_off(self, task, found[1]);
+    int answer = task == NULL ? -1 : reschedule(self, task, found[1]);
     return answer < 0 ? NULL : PyBool_FromLong(answer);
 }
 
@@ -258,12 +258,12 @@ static PyObject *quick_free_mutexes(QuickTimer *self, PyObject *buckets)
 }
 
 /* The sum over all lanes. */
-static PyObject *quick_get_put_offs(QuickTimer *self, void *closure)
+static PyObject *quick_get_reschedules(QuickTimer *self, void *closure)
 {
     (void)closure;
     Py_ssize_t sum = 0;
     for (int index = 0; index < LANES; index++)
-        sum += __atomic_load_n(&self->caches[index].put_offs, __ATOMIC_RELAXED);
+        sum += __atomic_load_n(&self->caches[index].reschedules, __ATOMIC_RELAXED);
     return PyLong_FromSsize_t(sum);
 }
 
@@ -310,13 +310,13 @@ static void quick_dealloc(QuickTimer *self)
 
 static PyMethodDef quick_methods[] = {
     {"add", (PyCFunction)(void (*)(void))quick_add, METH_FASTCALL | METH_KEYWORDS, "add($self, task)\n--\n\n"},
-    {"put_off", (PyCFunction)(void (*)(void))quick_put_off, METH_FASTCALL | METH_KEYWORDS,
-     "put_off($self, task, delay_ms)\n--\n\n"},
+    {"reschedule", (PyCFunction)(void (*)(void))quick_reschedule, METH_FASTCALL | METH_KEYWORDS,
+     "reschedule($self, task, delay_ms)\n--\n\n"},
     {"_connect", (PyCFunction)quick_connect, METH_VARARGS, NULL},
     {"_free_mutexes", (PyCFunction)quick_free_mutexes, METH_O, NULL},
     {NULL}};
 
-static PyGetSetDef quick_getset[] = {{"_quick_put_offs", (getter)quick_get_put_offs, NULL, NULL, NULL}, {NULL}};
+static PyGetSetDef quick_getset[] = {{"_quick_reschedules", (getter)quick_get_reschedules, NULL, NULL, NULL}, {NULL}};
 
 static PyType_Slot quick_slots[] = {
     {Py_tp_traverse, quick_traverse}, {Py_tp_clear, quick_clear}, {Py_tp_dealloc, quick_dealloc},

@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from timer._base import OnError, Submits, Timer, TimerStatistics, report_error
+from timer._base import Executor, OnError, Timer, TimerStatistics, report_error
 from timer._clock import LEAST_NOW_NS, MOST_NOW_NS, NS_PER_MS, Clock, system_clock
 from timer._dispatch import Dispatcher, by_deadline
 from timer._errors import TaskHeld, TimerClosed, TimerConfigError
@@ -101,7 +101,7 @@ class SystemTimer(Timer):
 
     name: str = ""
     driver: Driver | None = None
-    _quick_put_offs = 0  # the native class counts here
+    _quick_reschedules = 0  # the native class counts here
 
     def __init__(
         self,
@@ -110,7 +110,7 @@ class SystemTimer(Timer):
         tick_ms: int = 1,
         wheel_size: int = 20,
         clock: Clock | None = None,
-        executor: Submits | None = None,
+        executor: Executor | None = None,
         on_error: Callable[[TimerTask, BaseException], None] | None = None,
     ) -> None:
         _check_settings(tick_ms, clock, executor)
@@ -121,13 +121,13 @@ class SystemTimer(Timer):
         self._origin_ns = self._clock()  # when tick 0 was
         if not LEAST_NOW_NS <= self._origin_ns <= MOST_NOW_NS:
             raise TimerConfigError("clock", clock, "a callable that returns nanoseconds from -10**18 to 4 * 10**18")
-        self._lock = new_lock()  # guards the wheel, the buckets, _closed and _put_offs
+        self._lock = new_lock()  # guards the wheel, the buckets, _closed and _reschedules
         self._changed = new_condition(self._lock)  # drivers sleep on it
         self._resting: list[Callable[[Timer], object]] = []  # how to wake the drivers that rest: nothing is pending
         self._wheel = TimingWheel(wheel_size, self._lock, self._tick_ns, self._origin_ns)
         self.wheel_size = self._wheel.wheel_size
         self._closed = False
-        self._put_offs = 0  # how often a task was put off
+        self._reschedules = 0  # how often a task was rescheduled
         self._dispatcher = Dispatcher(self, executor, on_error or (lambda _, error: report_error(error)))
         if CORE is not None:
             self._connect(self._clock, self._origin_ns, self._tick_ns, self._wheel.levels)  # type: ignore[attr-defined]
@@ -159,14 +159,14 @@ class SystemTimer(Timer):
                     bucket = self._bucket_for(deadline_ns, now_ns)
                     if source is not None:
                         source.remove(task)
-                    task._task_put_off_by_ns = 0
+                    task._task_moved_by_ns = 0
                     task._task_deadline_ns = deadline_ns
                     bucket.put(task)
                     return
             task._task_withdraw()  # from another timer, without this timer's lock
 
-    def put_off(self, task: TimerTask, delay_ms: float | None) -> bool:
-        """Move the deadline of a pending task to ``delay_ms`` from now, in O(1). See :meth:`Timer.put_off`."""
+    def reschedule(self, task: TimerTask, delay_ms: float | None) -> bool:
+        """Move the deadline of a pending task to ``delay_ms`` from now, in O(1). See :meth:`Timer.reschedule`."""
         if not (isinstance(task, TimerTaskEntry) and hasattr(task, "_task_bucket")):
             raise not_a_task(task)
         whole_ms = whole_delay_ms(delay_ms)
@@ -180,7 +180,7 @@ class SystemTimer(Timer):
             target = self._bucket_for(deadline_ns, now_ns)
             if not target.take(task, source, deadline_ns):
                 return False
-            self._put_offs += 1
+            self._reschedules += 1
             return True
 
     def _bucket_for(self, deadline_ns: int, now_ns: int) -> TimerTaskList:
@@ -305,7 +305,7 @@ class SystemTimer(Timer):
                 pending=self._pending(),
                 occupancy=tuple(map(sum, buckets)),
                 next_deadline_ms=next_deadline_ms,
-                put_off=self._put_offs + self._quick_put_offs,
+                rescheduled=self._reschedules + self._quick_reschedules,
                 fired=total.fired,
                 failed=total.failed,
                 late_ns=tuple(total.late_ns),
@@ -366,7 +366,7 @@ if not TYPE_CHECKING and CORE is not None:
 
         # Called by C for tasks whose bucket does not exist.
         _add_slowly = SystemTimer.add
-        _put_off_slowly = SystemTimer.put_off
+        _reschedule_slowly = SystemTimer.reschedule
 
         def after_fork(self) -> None:
             self._free_mutexes(list(self._wheel.buckets()))

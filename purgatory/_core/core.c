@@ -134,7 +134,7 @@ static int make_all_names(void)
                           {&core.str_force_complete, "force_complete"},
                           {&core.str_normal_ends, "normal_ends"}, {&core.str_notify, "notify"},
                           {&core.str_on_complete, "on_complete"}, {&core.str_on_expiration, "on_expiration"},
-                          {&core.str_pop, "pop"}, {&core.str_put_off, "put_off"}, {&core.str_release, "release"},
+                          {&core.str_pop, "pop"}, {&core.str_reschedule, "reschedule"}, {&core.str_release, "release"},
                           {&core.str_retry, "retry"}, {&core.str_shard_for, "shard_for"}, {&core.str_take, "take"},
                           {&core.str_taken, "taken"},
                           {&core.str_try_complete, "try_complete"}};

@@ -13,7 +13,7 @@ from purgatory._core.errors import InvalidSetting
 from purgatory._core.operation import DelayedOperation
 from purgatory._core.purgatory import DelayedOperationPurgatory
 from purgatory._core.subclasses import with_normal_ends
-from timer._base import JOIN_ERRORS, ShutsDown
+from timer._base import JOIN_ERRORS, ShutdownOnExit
 from timer._fork import call_after_fork, free_future
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from purgatory._core.outcome import Outcome
     from purgatory._core.shutdown import Drain
     from purgatory._core.snapshot import PurgatorySnapshot, ShutdownReport
-    from timer import Submits, Timer
+    from timer import Executor, Timer
 
     FutureT = TypeVar("FutureT", bound=Future[Any], default=Future[Any])  # as in purgatory._core.operation_type
 else:
@@ -68,7 +68,7 @@ class DelayedFuture(DelayedOperation, Generic[FutureT]):
         self._callback(self._futures)
 
 
-class DelayedFuturePurgatory(ShutsDown):
+class DelayedFuturePurgatory(ShutdownOnExit):
     """A purgatory for sets of ``concurrent.futures.Future``.
 
     A set that is done already calls back on the caller's thread. A set that had to wait calls back on ``executor``. A
@@ -97,7 +97,7 @@ class DelayedFuturePurgatory(ShutsDown):
         reaper_enabled: bool = True,
         max_parked: int | None = None,
         observers: Iterable[Observer] = (),
-        executor: Submits | None = None,
+        executor: Executor | None = None,
         normal_ends: Collection[Outcome] = (),
     ) -> None:
         self._operation = with_normal_ends(DelayedFuture, normal_ends)

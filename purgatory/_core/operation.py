@@ -303,7 +303,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             if self._op_state != PARKED:
                 return False
         # 3. move the deadline of one that is parked
-        if not home_shard.timer.put_off(self, delay_ms):
+        if not home_shard.timer.reschedule(self, delay_ms):
             return False
         # 4. count it, unless the operation has an outcome
         with self._op_mutex:
@@ -311,7 +311,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             with home_shard.lock:
                 home_shard.extended += counts
         if not counts:
-            self._task_withdraw()  # it has an outcome, but a timer with the default put_off() may have added it since
+            self._task_withdraw()  # it has an outcome, but the default of reschedule() may have added it since
         return counts
 
     @property

@@ -88,8 +88,8 @@ static PyObject *operation_extend(Operation *self, PyObject *const *args, Py_ssi
     /* 3. move the deadline of one that is parked */
     if (is_timed && !counts && state_of(self) == PARKED)
         moved = home_shard->native_timer
-            ? core.timer->put_off(home_shard->timer, &self->entry, delay_ms)
-            : truth_of_call(PyObject_CallMethodObjArgs(home_shard->timer, core.str_put_off, self, delay_ms, NULL));
+            ? core.timer->reschedule(home_shard->timer, &self->entry, delay_ms)
+            : truth_of_call(PyObject_CallMethodObjArgs(home_shard->timer, core.str_reschedule, self, delay_ms, NULL));
     if (moved < 0)
         return NULL;
     if (!moved)

@@ -36,7 +36,7 @@ from purgatory._core.tenants import capacity_of
 from purgatory._core.waits import NO_ENDS, predicate_wait, result_wait
 from purgatory._core.watchdog import unwatch, watch
 from timer import Driver, SystemTimer, Timer
-from timer._base import ShutsDown
+from timer._base import ShutdownOnExit
 from timer._fork import call_after_fork
 from timer._running import calls_here
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 
-class DelayedOperationPurgatory(Parking, ShutsDown, Generic[OperationT]):
+class DelayedOperationPurgatory(Parking, ShutdownOnExit, Generic[OperationT]):
     """Holds the operations that wait. All methods may be called from any thread, also from hooks.
 
     They must not be called from a signal handler, from a key's ``__hash__`` or ``__eq__``, or from ``__del__``.

@@ -24,7 +24,7 @@ static Operation *longest_parked(Watchers *watchers)
 static int64_t parked_since(Operation *op)
 {
     lock_mutex(&op->entry.mutex);
-    int64_t since_ns = op->entry.deadline_ns - op->entry.put_off_by_ns - op->entry.delay_ms * 1000000;
+    int64_t since_ns = op->entry.deadline_ns - op->entry.moved_by_ns - op->entry.delay_ms * 1000000;
     unlock_mutex(&op->entry.mutex);
     return since_ns;
 }

@@ -13,7 +13,7 @@ from purgatory._core.number import NO_KEY, Numbers, ThresholdWait, check_int
 from purgatory._core.outcome import Outcome
 from purgatory._core.purgatory import DelayedOperationPurgatory
 from purgatory._core.subclasses import with_normal_ends
-from timer._base import ShutsDown
+from timer._base import ShutdownOnExit
 from timer._fork import call_after_fork, free_future
 from timer._task import whole_delay_ms
 
@@ -62,7 +62,7 @@ def _cancel(reference: weakref.ref[ThresholdWaiter], _: Future[int]) -> None:
         waiter.cancel()
 
 
-class ThresholdPurgatory(Numbers, ShutsDown):
+class ThresholdPurgatory(Numbers, ShutdownOnExit):
     """Futures on a number that only rises, or on many of them, each under a key.
 
     Without ``key=`` a method concerns the number that has no key. A number exists from the first call that names its

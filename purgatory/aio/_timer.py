@@ -131,9 +131,9 @@ class LoopTimer(SystemTimer):
         if task._task_deadline_ns <= self._earlier_ns:
             self._on_loop(self._set_handle)
 
-    def put_off(self, task: TimerTask, delay_ms: float | None) -> bool:
+    def reschedule(self, task: TimerTask, delay_ms: float | None) -> bool:
         """Move the deadline of a pending task to ``delay_ms`` from now, or remove it with None."""
-        moved = super().put_off(task, delay_ms)
+        moved = super().reschedule(task, delay_ms)
         if moved and task._task_deadline_ns <= self._earlier_ns:
             self._on_loop(self._set_handle)
         return moved

@@ -123,8 +123,8 @@ class Journal(FolderWriter):
             if not getattr(operation, "_task_deadline_ns", created):  # it was never parked
                 created = left
             watches = tuple(map(_Named, operation.keys))
-            put_off_by_ns = getattr(operation, "_task_put_off_by_ns", 0)  # extended: it may wait that much longer
-            delay_ms = clamped(as_number(operation.delay_ms) + -(-put_off_by_ns // NS_PER_MS))
+            moved_by_ns = getattr(operation, "_task_moved_by_ns", 0)  # extended: it may wait that much longer
+            delay_ms = clamped(as_number(operation.delay_ms) + -(-moved_by_ns // NS_PER_MS))
             times = clamped(created), delay_ms, clamped(left), clamped(operation.checks)
             if getattr(operation, "drained", False) is True:
                 outcome = DRAINED

@@ -383,13 +383,13 @@ static int times_of(TimerEntry *entry, int64_t left, long long *created, long lo
 {
     int64_t delay = __atomic_load_n(&entry->delay_ms, __ATOMIC_RELAXED);
     int64_t due = __atomic_load_n(&entry->deadline_ns, __ATOMIC_RELAXED);
-    int64_t put_off_by_ns = __atomic_load_n(&entry->put_off_by_ns, __ATOMIC_RELAXED);
+    int64_t moved_by_ns = __atomic_load_n(&entry->moved_by_ns, __ATOMIC_RELAXED);
     if (delay == TIMER_UNSET)
         return 0;
     *created = left; /* an operation that was never parked ended at once */
     if (due != 0) /* it was in a timer, so all of these are far from the end of 64 bits */
-        *created = (int64_t)((uint64_t)due - (uint64_t)put_off_by_ns - (uint64_t)delay * 1000000u);
-    *delay_ms = delay + put_off_by_ns / 1000000 + (put_off_by_ns % 1000000 > 0);
+        *created = (int64_t)((uint64_t)due - (uint64_t)moved_by_ns - (uint64_t)delay * 1000000u);
+    *delay_ms = delay + moved_by_ns / 1000000 + (moved_by_ns % 1000000 > 0);
     return 1;
 }
 

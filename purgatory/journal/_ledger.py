@@ -117,15 +117,15 @@ class Ledger(Rows):
 
     def take(self, most: int) -> Lines:
         """Take the first rows, as columns. If it raises, they stay."""
-        sources, kinds, watches, outcomes, errors, dues, delays, put_offs, left, checks = self._first(most)
+        sources, kinds, watches, outcomes, errors, dues, delays, reschedules, left, checks = self._first(most)
         if not sources:
             return [], array("I"), array("q"), array("q"), array("q"), array("q")
         # When it was parked is its deadline less its delay; one that never was (immediate) has none.
         spans = repeat(delays[0] * NS_PER_MS) if _constant(delays) else map(mul, delays, repeat(NS_PER_MS))
         created = list(map(sub, dues, spans))
-        if any(put_offs):  # extended: it may wait that much longer
-            created = list(map(sub, created, put_offs))
-            delays = [delay + -(-more // NS_PER_MS) for delay, more in zip(delays, put_offs, strict=True)]
+        if any(reschedules):  # extended: it may wait that much longer
+            created = list(map(sub, created, reschedules))
+            delays = [delay + -(-more // NS_PER_MS) for delay, more in zip(delays, reschedules, strict=True)]
         if 0 in dues:
             created = [at if due else now for at, due, now in zip(created, dues, left, strict=True)]
         groups, index = _grouped(sources, kinds, watches, outcomes, errors)
@@ -232,7 +232,7 @@ class Recorder:
                     error,
                     operation._task_deadline_ns,  # noqa: SLF001
                     operation._task_delay_ms,  # noqa: SLF001
-                    operation._task_put_off_by_ns,  # noqa: SLF001
+                    operation._task_moved_by_ns,  # noqa: SLF001
                     now_ns(),
                     operation._op_checks,  # noqa: SLF001
                 )
@@ -242,9 +242,9 @@ class Recorder:
             if len(values) < ledger._full:  # noqa: SLF001  # its other half
                 extend(row)
                 return
-            *texts, due, delay, put_off_by_ns, left, checks = row
-            created = due - put_off_by_ns - delay * NS_PER_MS if due else left
-            refuse((*texts, created, delay + -(-put_off_by_ns // NS_PER_MS), left, checks))
+            *texts, due, delay, moved_by_ns, left, checks = row
+            created = due - moved_by_ns - delay * NS_PER_MS if due else left
+            refuse((*texts, created, delay + -(-moved_by_ns // NS_PER_MS), left, checks))
 
         #: Takes an operation, its outcome and what a hook raised. A closure: it saves five look-ups an operation.
         self.finished = finished

@@ -185,7 +185,7 @@ class _TraceObserver(Observer):
         how = word(outcome)
         if how == OUTCOMES[0]:
             self.parked(operation)
-        elif how in _UNEXPLAINED or getattr(operation, "_task_put_off_by_ns", 0) != 0:
+        elif how in _UNEXPLAINED or getattr(operation, "_task_moved_by_ns", 0) != 0:
             how = how if how in _UNEXPLAINED else EXTENDED
             at_ns = self._clock() + self._shift
             self._put((ENDED, self._purgatory, None, (), at_ns, 0, (), type(operation).__name__, None, how, None))

@@ -140,11 +140,11 @@ def test_putting_off_against_expiry_and_cancelling(wheel_size):
         tasks = [Timed(2 + number % 9) for number in range(900)]
         taken, moves = [], []
 
-        def put_off(seed):
+        def reschedule(seed):
             random_ = random.Random(seed)
             for _ in range(3):
                 for task in random_.sample(tasks, len(tasks)):
-                    if timer.put_off(task, random_.choice([0, 1, 4, 12, 30])):
+                    if timer.reschedule(task, random_.choice([0, 1, 4, 12, 30])):
                         moves.append(task)
 
         def cancel():
@@ -154,7 +154,7 @@ def test_putting_off_against_expiry_and_cancelling(wheel_size):
 
         for task in tasks:
             timer.add(task)
-        run_threads(*[lambda seed=seed: put_off(seed) for seed in range(3)], cancel)
+        run_threads(*[lambda seed=seed: reschedule(seed) for seed in range(3)], cancel)
         assert settled(timer, tasks)
         statistics = timer.timer.statistics()
 
@@ -162,7 +162,7 @@ def test_putting_off_against_expiry_and_cancelling(wheel_size):
     assert len(gone) == len(taken)
     assert [] == [task for task in tasks if task.runs != (0 if id(task) in gone else 1)]
     assert 0 == sum(task.early for task in tasks)
-    assert (len(tasks) - len(taken), len(moves)) == (statistics.fired, statistics.put_off)
+    assert (len(tasks) - len(taken), len(moves)) == (statistics.fired, statistics.rescheduled)
 
 
 def test_shutdown_against_adding():

@@ -251,7 +251,7 @@ OURS = (
         self._lock.acquire()
         target.put(task)
         """,
-        "put_off_vs_cancel",
+        "reschedule_vs_cancel",
         2,
     ),
     Mutant(
@@ -260,7 +260,7 @@ OURS = (
         DISPATCH,
         CLAIM,
         "is_ours = task._task_withdraw()",
-        "put_off_vs_batch",
+        "reschedule_vs_batch",
         2,
     ),
     Mutant(

@@ -22,13 +22,13 @@ def _words(text: str) -> frozenset[str]:
 #: Fields that are written while another thread may look.
 FIELDS = _words(
     "_op_state _op_turn _op_recheck _op_overdue _op_home_shard _op_watches _op_extended _task_bucket _task_delay_ms "
-    "_task_deadline_ns _task_put_off_by_ns _closed closed due is_noted _woken_by "
+    "_task_deadline_ns _task_moved_by_ns _closed closed due is_noted _woken_by "
     "hand _stopped thread _thread driver _driver _report _limit parked leaving finished"
 )
 #: Fields that change, and are touched with a lock held, or whose value decides nothing (a count that is shown). Steps
 #: between two switches. A class's slot is in one of these three lists, and a test says so.
 GUARDED = _words(
-    "extended _op_checks checks rejected forgotten _until_recount _put_offs "
+    "extended _op_checks checks rejected forgotten _until_recount _reschedules "
     "handed_over total _executor restarts "
     "heartbeat_ns _observers _left _tasks fired failed reached late_sum_ns late_max_ns late_ns"
 )

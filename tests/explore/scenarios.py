@@ -388,7 +388,7 @@ def cancel_for_key_vs_check(world):
     return done
 
 
-# -- putting off
+# -- rescheduling
 
 
 def extend_vs_expire(world):
@@ -405,11 +405,11 @@ def extend_vs_expire(world):
     world.thread("time", lambda: world.advance(purgatory.timer, 6))
 
     def done():
-        ((put_off, before_ns),) = answers
-        assert put_off == (op.outcome is None), f"answered {put_off}, and the operation is {op.outcome}"
+        ((reschedule, before_ns),) = answers
+        assert reschedule == (op.outcome is None), f"answered {reschedule}, and the operation is {op.outcome}"
         world.advance(purgatory.timer, 60)
         assert op.outcome is world.core.purgatory.Outcome.EXPIRED
-        assert not put_off or op.done_ns - before_ns >= 50_000_000, "expired by the old deadline"
+        assert not reschedule or op.done_ns - before_ns >= 50_000_000, "expired by the old deadline"
 
     return done
 
@@ -816,12 +816,12 @@ def add_vs_cascade(world):
     return _fires_once(world, timer, [(one, once) for one in (first, second, third)])
 
 
-def put_off_vs_expire(world):
+def reschedule_vs_expire(world):
     """A task that is extended while its bucket comes due runs once, by the deadline that counts."""
     timer, first = pending(world, 1)
     before_ns = first.deadline_ns
     answers = []
-    world.thread("holder", lambda: answers.append(timer.put_off(first, 10)))
+    world.thread("holder", lambda: answers.append(timer.reschedule(first, 10)))
     world.thread("driver", lambda: world.advance(timer, 1))
 
     def often():
@@ -831,41 +831,41 @@ def put_off_vs_expire(world):
     return _fires_once(world, timer, [(first, often)])
 
 
-def put_off_vs_cancel(world):
+def reschedule_vs_cancel(world):
     """A pending task that is cancelled while it is extended was cancelled, whichever came first."""
     timer, first = pending(world, 3)
     answers = []
-    world.thread("holder", lambda: timer.put_off(first, 9))
+    world.thread("holder", lambda: timer.reschedule(first, 9))
     world.thread("canceller", lambda: answers.append(first.cancel()))
     cancelled = unless_refused(answers, 0, "a pending task was not cancelled")
     return _fires_once(world, timer, [(first, cancelled)])
 
 
-def put_off_vs_cascade(world):
+def reschedule_vs_cascade(world):
     """A task that is extended while its bucket is moved to a finer level runs once, not before its new deadline."""
     timer, first, second = pending(world, 7, 7)
     answers = []
-    world.thread("holder", lambda: answers.append(timer.put_off(first, 12)))
+    world.thread("holder", lambda: answers.append(timer.reschedule(first, 12)))
     world.thread("driver", lambda: world.advance(timer, 4))
-    put_off = unless_refused(answers, 1, "a pending task could not be put off")
-    return _fires_once(world, timer, [(first, put_off), (second, once)])
+    reschedule = unless_refused(answers, 1, "a pending task could not be rescheduled")
+    return _fires_once(world, timer, [(first, reschedule), (second, once)])
 
 
-def put_off_vs_readd(world):
+def reschedule_vs_readd(world):
     """A task that one thread extends and another adds again is in the timer once."""
     timer, first = pending(world, 3)
-    world.thread("holder", lambda: timer.put_off(first, 9))
+    world.thread("holder", lambda: timer.reschedule(first, 9))
     world.thread("adder", lambda: timer.add(first))
     return _fires_once(world, timer, [(first, once)])
 
 
-def put_off_vs_batch(world):
+def reschedule_vs_batch(world):
     """A task that is extended while its batch runs is not run out of a coarse bucket that was closed ahead of its
     time.
     """
     timer, first, second = pending(world, 1, 1)
     world.thread("driver", lambda: world.advance(timer, 1))
-    world.thread("holder", lambda: timer.put_off(second, 7))
+    world.thread("holder", lambda: timer.reschedule(second, 7))
     world.thread("other driver", lambda: world.advance(timer, 4))
     return _fires_once(world, timer, [(first, once), (second, once)])
 
@@ -1161,11 +1161,11 @@ SCENARIOS = {
         flush_vs_readd,
         cascade_vs_readd,
         add_vs_cascade,
-        put_off_vs_expire,
-        put_off_vs_cancel,
-        put_off_vs_cascade,
-        put_off_vs_readd,
-        put_off_vs_batch,
+        reschedule_vs_expire,
+        reschedule_vs_cancel,
+        reschedule_vs_cascade,
+        reschedule_vs_readd,
+        reschedule_vs_batch,
         cascade_vs_shutdown,
         two_drivers,
         cancel_vs_readd,

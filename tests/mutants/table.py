@@ -438,11 +438,11 @@ MUTANTS = (
         "self.late_ns[0] += 1",
         T_TIMER + "test_lateness_is_measured",
     ),
-    # -- putting off, a limit, a refusal, the end
+    # -- rescheduling, a limit, a refusal, the end
     Mutant(
         "a deadline that is moved counts",
         OPERATION,
-        "        if not home_shard.timer.put_off(self, delay_ms):\n            return False\n",
+        "        if not home_shard.timer.reschedule(self, delay_ms):\n            return False\n",
         "",
         T_OPERATION + "test_extend_puts_the_deadline_off",
     ),
@@ -555,25 +555,25 @@ MUTANTS = (
         T_CONTRACT + "test_task_that_its_owner_holds_is_not_moved",
     ),
     Mutant(
-        "putting off moves the deadline",
+        "rescheduling moves the deadline",
         TASK,
         "            task._task_deadline_ns = deadline_ns\n        task._task_bucket = self",
         "        task._task_bucket = self",
-        T_CONTRACT + "test_task_put_off_runs_by_its_new_deadline",
+        T_CONTRACT + "test_rescheduled_task_runs_by_its_new_deadline",
     ),
     Mutant(
-        "putting off keeps the time that the task was added",
+        "rescheduling keeps the time that the task was added",
         TASK,
-        "            task._task_put_off_by_ns += deadline_ns - task._task_deadline_ns\n",
+        "            task._task_moved_by_ns += deadline_ns - task._task_deadline_ns\n",
         "",
-        T_CONTRACT + "test_task_put_off_remembers_when_it_was_added",
+        T_CONTRACT + "test_rescheduled_task_remembers_when_it_was_added",
     ),
     Mutant(
-        "a task put off while its batch runs is not run before its new deadline",
+        "a task rescheduled while its batch runs is not run before its new deadline",
         DISPATCH,
         "            if task._task_bucket is bucket:\n                del bucket[task]",
         "            if task._task_bucket is not None:\n                del task._task_bucket[task]",
-        T_TIMER + "test_task_put_off_while_its_batch_runs_is_not_run_early",
+        T_TIMER + "test_rescheduled_task_while_its_batch_runs_is_not_run_early",
     ),
     Mutant(
         "cancelling frees the task at once",

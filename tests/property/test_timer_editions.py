@@ -27,7 +27,7 @@ def is_allowed(delay_ms):
 STEPS = st.one_of(
     st.tuples(st.just("add"), st.integers(0, 11), st.none()),
     st.tuples(st.just("cancel"), st.integers(0, 11), st.none()),
-    st.tuples(st.just("put_off"), st.integers(0, 11), DELAYS),
+    st.tuples(st.just("reschedule"), st.integers(0, 11), DELAYS),
     st.tuples(st.just("advance"), st.none(), st.one_of(st.integers(0, 50), st.sampled_from([1_000, 10**5, 10**9]))),
     st.tuples(st.just("look"), st.integers(0, 11), st.none()),
     st.tuples(st.just("again"), st.integers(0, 11), st.none()),
@@ -68,7 +68,7 @@ def story(edition, delays, steps, tick_ms, wheel_size):
         return (
             [task.number for task in timer.pending()],
             [(task.is_pending, task.deadline_ns, task.added_ns, task.delay_ms) for task in tasks],
-            (statistics.pending, statistics.occupancy, statistics.fired, statistics.failed, statistics.put_off),
+            (statistics.pending, statistics.occupancy, statistics.fired, statistics.failed, statistics.rescheduled),
             (statistics.hand, statistics.next_deadline_ms, statistics.handed_over),
         )
 
@@ -85,8 +85,8 @@ def story(edition, delays, steps, tick_ms, wheel_size):
             told.append(attempt(timer.add, task))
         elif kind == "cancel":
             told.append(task.cancel())
-        elif kind == "put_off":
-            told.append(attempt(timer.put_off, task, value))
+        elif kind == "reschedule":
+            told.append(attempt(timer.reschedule, task, value))
         elif kind == "advance":
             told.append(timer.advance_clock(value))
         elif kind == "again":

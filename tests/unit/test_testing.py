@@ -166,7 +166,7 @@ def test_who_is_left_is_named(kind, leave):
     assert Outcome.CANCELLED is operation.outcome
 
 
-def test_who_was_put_off_is_due_later():
+def test_who_was_reschedule_is_due_later():
     """The time that is left is that of the deadline as it was moved last."""
     with pytest.raises(LeftParked, match=r"Waiting under 'k' in 'test', due in 7000 ms"), Purgatories() as purgatories:
         operation = park(purgatories.make(), delay_ms=1_000)

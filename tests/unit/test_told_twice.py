@@ -16,7 +16,7 @@ SHARED = {
     ("timer/_wheel.py", "timer/_wheel.c"): ["move_slice"],
     ("timer/_wheel.py", "timer/_timer.c"): ["bucket_for"],
     ("timer/_dispatch.py", "timer/_dispatch.c"): ["add", "note", "run"],
-    ("timer/_timer.py", "timer/_timer.c"): ["add", "put_off"],
+    ("timer/_timer.py", "timer/_timer.c"): ["add", "reschedule"],
     ("timer/_running.py", "timer/_running.c"): ["call", "calls", "wake_at_next_call"],
     ("purgatory/_core/operation.py", "purgatory/_core/operation.c"): [
         *("maybe_try_complete", "run"),

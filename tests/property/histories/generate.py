@@ -165,7 +165,7 @@ class Generator:
         del depth
         return self.which(), self.pick(NEW_DELAYS)
 
-    put_off = extend
+    reschedule = extend
 
     def initialize(self, depth):
         del depth
@@ -229,6 +229,6 @@ STEPS = (
     *((name, 0.7) for name in ("hold", "holding", "elsewhere")),
     *((name, 0.4) for name in ("cancel_for_key", "purge", "run", "crowd", "wait", "rise", "wait_for_futures")),
     *((name, 0.3) for name in ("initialize", "wrong", "fail", "let_go", "operations_for_key", "watching")),
-    *((name, 0.15) for name in ("put_off", "add_to_timer", "reserved", "observe")),
+    *((name, 0.15) for name in ("reschedule", "add_to_timer", "reserved", "observe")),
     *((name, 0.05) for name in ("shutdown", "stop_timer")),
 )

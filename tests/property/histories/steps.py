@@ -65,8 +65,8 @@ class Steps:
     def do_extend(self, number, delay_ms):
         return self.operation(number).extend(delay_ms)
 
-    def do_put_off(self, number, delay_ms):
-        return self.timer.put_off(self.operation(number), delay_ms)
+    def do_reschedule(self, number, delay_ms):
+        return self.timer.reschedule(self.operation(number), delay_ms)
 
     def do_add_to_timer(self, number):
         return self.timer.add(self.operation(number))

@@ -347,7 +347,7 @@ def test_trace_says_which_types_it_does_not_explain(tmp_path, operation):
         for how in (Outcome.CANCELLED, Outcome.FORCED, Outcome.SATISFIED, Outcome.EXPIRED):
             observer.finished(operation(1), how, None)
         extended = operation(1)
-        extended._task_put_off_by_ns = 5
+        extended._task_moved_by_ns = 5
         observer.finished(extended, Outcome.SATISFIED, None)
     rows = [(row.outcome, row.kind, row.purgatory, row.type, row.operation, row.keys) for row in read(tmp_path)]
     same = ("ended", "produce", "DelayedFetch", None, ())

@@ -351,8 +351,8 @@ def test_a_clock_that_takes_to_fractions_is_cut_to_whole_nanoseconds():
     assert ([77], [77]) == (numbers(lines), numbers(lines, 2))
 
 
-def test_an_operation_that_was_put_off_waits_from_when_it_was_parked(tmp_path):
-    """That instant is exact, whatever the operation was put off by."""
+def test_an_operation_that_was_reschedule_waits_from_when_it_was_parked(tmp_path):
+    """That instant is exact, whatever the operation was rescheduled by."""
     timer = MockTimer()
     with Journal(tmp_path) as journal:
         observer = journal.observer("leases", now_ns=timer.clock, epoch_ns=10**18)
@@ -361,7 +361,7 @@ def test_an_operation_that_was_put_off_waits_from_when_it_was_parked(tmp_path):
             lease = park(leases, delay_ms=100)
             timer.advance_clock(60)
             assert lease.extend(100)
-            lease._task_put_off_by_ns += 500_000  # half a millisecond
+            lease._task_moved_by_ns += 500_000  # half a millisecond
             lease._task_deadline_ns += 500_000
             timer.advance_clock(101)
     (record,) = read(tmp_path)

@@ -496,7 +496,7 @@ def test_reserved_name_of_a_mixin_is_rejected(name):
     "name",
     [
         *("_context", "_hold", "_busy", "_state", "_home", "_watches", "_checks", "_pending", "_lock", "_turn"),
-        *("_bucket", "_deadline_ns", "_delay_ms", "_put_off_by_ns", "_allows_readd", "_withdraw", "_entry"),
+        *("_bucket", "_deadline_ns", "_delay_ms", "_moved_by_ns", "_allows_readd", "_withdraw", "_entry"),
     ],
 )
 def test_subclass_may_use_any_other_private_name(purgatory, name):
@@ -586,7 +586,7 @@ def test_check_that_returns_a_coroutine_has_failed(purgatory):
     assert ({"try_complete": 3}, 1) == (purgatory.callback_errors, purgatory.parked)
 
 
-# -- putting off
+# -- rescheduling
 
 
 @pytest.mark.parametrize("delay_ms", [100, 5], ids=["off", "forward"])
@@ -766,7 +766,7 @@ def test_adding_a_parked_operation_to_a_timer_is_refused(purgatory, mock_timer):
 
 
 def test_extend_leaves_nothing_in_a_timer_that_adds_it_again(make):
-    """The operation leaves while a timer with the default ``put_off`` has removed it and adds it again."""
+    """The operation leaves while a timer with the default ``reschedule`` has removed it and adds it again."""
     timer = AddingAgain()
     operation = park(make(timer=timer))
     timer.before = lambda task: task.force_complete()

@@ -218,26 +218,26 @@ def test_chain_of_hooks_deeper_than_any_stack():
 
 
 @pytest.mark.parametrize("bad", ["soon", True, math.nan])
-def test_own_put_off_of_a_timer_is_asked(make, bad):
-    """A timer's own ``put_off``, without an ``add``, moves deadlines. It gets whole milliseconds, never a bad delay."""
+def test_own_reschedule_of_a_timer_is_asked(make, bad):
+    """A timer's own ``reschedule``, without an ``add``, moves deadlines. It never gets a bad delay."""
     asked = []
 
     class Own(MockTimer):
-        def put_off(self, task, delay_ms):
+        def reschedule(self, task, delay_ms):
             asked.append(delay_ms)
-            return super().put_off(task, delay_ms)
+            return super().reschedule(task, delay_ms)
 
     with Own() as timer:
         operation = park(make(timer=timer, reaper_enabled=False), delay_ms=5)
         with pytest.raises(TimerError, match="delay_ms must be"):
             operation.extend(bad)
         assert [True, True] == [operation.extend(delay_ms) for delay_ms in (50, 1.5)]
-        assert [50, 2] == asked
+        assert [50, 1.5] == asked
 
 
-@pytest.mark.parametrize("name", ["add", "put_off"])
+@pytest.mark.parametrize("name", ["add", "reschedule"])
 def test_method_that_is_assigned_to_a_timer_is_called(make, monkeypatch, mock_timer, name):
-    """A purgatory calls the ``add`` and the ``put_off`` of its timer, also if the timer itself has another one."""
+    """A purgatory calls the ``add`` and the ``reschedule`` of its timer, also if the timer itself has another one."""
     called, own = [], getattr(mock_timer, name)
     monkeypatch.setattr(mock_timer, name, lambda *given: [called.append(given[0]), own(*given)][1])
     operation = park(make(reaper_enabled=False), delay_ms=5)

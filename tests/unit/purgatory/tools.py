@@ -33,9 +33,9 @@ class Racing(MockTimer):
 
 
 class AddingAgain(Racing):
-    """The same, which has no ``put_off`` of its own: it adds the task again."""
+    """The same, which has no ``reschedule`` of its own: it adds the task again."""
 
-    put_off = Timer.put_off
+    reschedule = Timer.reschedule
 
 
 class Key:

@@ -27,18 +27,18 @@ def test_timer_that_says_nothing_of_itself(plain):
     assert before_ns <= plain.now_ns() <= time.monotonic_ns()
 
 
-def test_task_is_put_off_by_any_timer(plain):
+def test_task_is_reschedule_by_any_timer(plain):
     """A timer that doesn't say how is asked to add the task again, with the new delay from now."""
     task = Ping(50)
     plain.advance_clock(1)
     started_ns = plain.under.now_ns()
     plain.add(task)
     plain.advance_clock(20)
-    assert plain.put_off(task, 70)
+    assert plain.reschedule(task, 70)
     assert (50, 0, 90_000_000) == (task.delay_ms, task.added_ns - started_ns, task.deadline_ns - started_ns)
     assert not plain.advance_clock(69)
     assert plain.advance_clock(1)
-    assert not plain.put_off(task, 5)
+    assert not plain.reschedule(task, 5)
 
 
 def test_delay_survives_a_timer_that_refuses(plain):
@@ -46,7 +46,7 @@ def test_delay_survives_a_timer_that_refuses(plain):
     task = added(plain, Ping(50))
     plain.under._closed = True  # as it is for a moment, before a shutdown takes the tasks out
     with pytest.raises(TimerClosed):
-        plain.put_off(task, 70)
+        plain.reschedule(task, 70)
     assert 50 == task.delay_ms
     assert not task.is_pending
 
@@ -62,7 +62,7 @@ def test_reaper_answers_for_what_it_drives(no_threads_left):
         assert abs(timer.now_ns() - reaper.now_ns()) < 10**10
         assert reaper.driver is timer.driver
         assert (True, True, False) == (timer.is_driven, reaper.is_driven, reaper.is_closed)
-        assert reaper.put_off(task, 90_000)
+        assert reaper.reschedule(task, 90_000)
         timer.shutdown()
         assert reaper.is_closed
     assert (True, True) == (timer.is_closed, reaper.is_closed)

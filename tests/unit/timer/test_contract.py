@@ -52,12 +52,12 @@ def test_longest_delay_waits(bench, timer, delay_ms):
 
 
 def test_task_without_a_deadline_gets_one_and_loses_it(bench, timer):
-    """None is no deadline: the task waits until it is put off to one. With None the deadline is removed again."""
+    """None is no deadline: the task waits until it is rescheduled to one. With None the deadline is removed again."""
     task, other = add_all(timer, [Ping(None), Ping(60_000)])
     assert (None, None, True) == (task.delay_ms, task.deadline_ns, task.is_pending)
-    assert timer.put_off(other, None)
+    assert timer.reschedule(other, None)
     assert (60_000, None, True) == (other.delay_ms, other.deadline_ns, other.is_pending)
-    assert timer.put_off(task, 5)
+    assert timer.reschedule(task, 5)
     assert task.deadline_ns is not None
     bench.pass_ms(timer, 6)
     assert bench.ran(task)
@@ -71,7 +71,7 @@ def test_delay_beyond_the_limit_is_refused(timer, delay_ms):
     task = added(timer, Ping(50_000))
     deadline_ns = task.deadline_ns
     with pytest.raises(DelayValueError, match=r"up to 10\*\*12 .* pass None for no deadline") as caught:
-        timer.put_off(task, delay_ms)
+        timer.reschedule(task, delay_ms)
     assert delay_ms == caught.value.delay
     with pytest.raises(DelayValueError):
         Ping(delay_ms)
@@ -113,7 +113,7 @@ def test_size_counts_what_is_pending(bench, timer):
     sizes += [(task.cancel(), timer.size)[1] for task in tasks[2:]]
     assert [0, 1, 2, 3, 4, 3, 2] == sizes
     for task in tasks[:2]:
-        timer.put_off(task, 15)
+        timer.reschedule(task, 15)
     bench.pass_ms(timer, 15)
     assert bench.ran(*tasks[:2])
     assert 0 == timer.size
@@ -134,10 +134,10 @@ def test_cancelled_task_never_runs(bench, timer):
     assert 1 == len(task.log)
 
 
-def test_running_task_is_neither_cancelled_nor_put_off(bench, timer):
+def test_running_task_is_neither_cancelled_nor_reschedule(bench, timer):
     """A task that is running, or has run, has come too far."""
     answers = []
-    task = Ping(1, do=lambda: answers.append((task.cancel(), timer.put_off(task, 1))))
+    task = Ping(1, do=lambda: answers.append((task.cancel(), timer.reschedule(task, 1))))
     timer.add(task)
     bench.pass_ms(timer, 1)
     assert bench.ran(task)
@@ -204,7 +204,7 @@ def test_shutdown_returns_what_was_pending(bench, timer):
     """The leftovers come back earliest first, in no timer any more. A second shutdown has nothing to return."""
     tasks = add_all(timer, [Ping(delay_ms) for delay_ms in (300_000, 100_000, 10**9, 200_000)])
     assert [tasks[1], tasks[3], tasks[0], tasks[2]] == timer.shutdown()
-    assert not any(timer.put_off(task, 5) or task.is_pending or task.cancel() for task in tasks)
+    assert not any(timer.reschedule(task, 5) or task.is_pending or task.cancel() for task in tasks)
     assert (0, []) == (timer.size, timer.shutdown())
 
 
@@ -238,7 +238,7 @@ def test_timeouts_and_new_delays_are_checked(timer, delay_ms, error):
     with pytest.raises(error):
         timer.advance_clock(delay_ms)
     with pytest.raises(error):
-        timer.put_off(task, delay_ms)
+        timer.reschedule(task, delay_ms)
     assert (True, deadline_ns) == (task.is_pending, task.deadline_ns)
 
 
@@ -263,17 +263,17 @@ def test_task_that_ran_is_freed(bench, timer):
     assert eventually(lambda: (gc.collect(), gone())[1] is None)
 
 
-# -- putting off
+# -- rescheduling
 
 
 @pytest.mark.guarantee("a moved deadline counts")
-def test_task_put_off_runs_by_its_new_deadline(bench, timer):
+def test_rescheduled_task_runs_by_its_new_deadline(bench, timer):
     """A pending task that is extended runs once, when the new delay has passed from then."""
     task = Ping(400, clock=bench.clock)  # far apart: on a busy machine a pause of 2 ms may last for 100
     timer.add(task)
     before_ns = task.deadline_ns
     bench.pass_ms(timer, 2)
-    assert timer.put_off(task, 700)
+    assert timer.reschedule(task, 700)
     assert before_ns + 300_000_000 < task.deadline_ns
     assert 1 == timer.size
     bench.pass_ms(timer, 450)
@@ -285,19 +285,19 @@ def test_task_put_off_runs_by_its_new_deadline(bench, timer):
 
 
 @pytest.mark.parametrize("delay_ms", [5, 0, -5])
-def test_task_put_off_to_an_earlier_time_runs_then(bench, timer, delay_ms):
+def test_task_rescheduled_to_an_earlier_time_runs_then(bench, timer, delay_ms):
     """A new delay may be shorter than what is left of the old one, however long that is. Zero or less: due already."""
     task = added(timer, Ping(50_000))
     added_ns = task.added_ns
-    assert timer.put_off(task, 10**12)
+    assert timer.reschedule(task, 10**12)
     assert task.deadline_ns >= 10**18
     assert added_ns == task.added_ns
-    assert timer.put_off(task, delay_ms)
+    assert timer.reschedule(task, delay_ms)
     bench.pass_ms(timer, max(0, delay_ms + 1))
     assert bench.ran(task)
 
 
-def test_only_a_pending_task_is_put_off(bench, timer):
+def test_only_a_pending_task_is_reschedule(bench, timer):
     """One that was never added, was cancelled or has run is left alone, and so is one of another timer's."""
     new, foreign = Ping(50), added(bench.make(), Ping(50_000))
     cancelled, run = add_all(timer, [Ping(50_000), Ping(0)])
@@ -305,20 +305,20 @@ def test_only_a_pending_task_is_put_off(bench, timer):
     bench.pass_ms(timer, 1)
     assert bench.ran(run)
     deadline_ns = foreign.deadline_ns
-    assert [False] * 4 == [timer.put_off(task, 90) for task in (new, cancelled, run, foreign)]
-    assert (0, 0) == (timer.size, timer.statistics().put_off)
+    assert [False] * 4 == [timer.reschedule(task, 90) for task in (new, cancelled, run, foreign)]
+    assert (0, 0) == (timer.size, timer.statistics().rescheduled)
     assert (0, deadline_ns) == (new.deadline_ns, foreign.deadline_ns)
 
 
-def test_task_put_off_remembers_when_it_was_added(bench, timer):
+def test_rescheduled_task_remembers_when_it_was_added(bench, timer):
     """However often a task is extended, it knows when it was added, and with what delay. Statistics count how often."""
     task = added(timer, Ping(50_000))
     added_ns = task.added_ns
     for delay_ms in (70_000, 40_000, 90_000):
         bench.pass_ms(timer, 1)
-        timer.put_off(task, delay_ms)
+        timer.reschedule(task, delay_ms)
     assert (added_ns, 50_000) == (task.added_ns, task.delay_ms)
-    assert 3 == timer.statistics().put_off
+    assert 3 == timer.statistics().rescheduled
     timer.add(task)
     assert task.added_ns > added_ns
     assert task.deadline_ns == task.added_ns + 50_000 * 1_000_000
@@ -339,7 +339,7 @@ class Forgetful(Ping):
 )
 def test_what_is_no_task_is_refused(timer, task, hint):
     """An object that is not a whole task is neither added nor extended, and the error names what is missing."""
-    for call in (timer.add, lambda task: timer.put_off(task, 5)):
+    for call in (timer.add, lambda task: timer.reschedule(task, 5)):
         with pytest.raises(InvalidTask, match=hint) as caught:
             call(task)
         assert task is caught.value.task
@@ -367,11 +367,11 @@ def test_task_that_its_owner_holds_is_not_moved(bench, timer):
         timer.add(task)
     assert task is caught.value.task
     assert (deadline_ns, True) == (task.deadline_ns, task.is_pending)
-    assert timer.put_off(task, 2)
+    assert timer.reschedule(task, 2)
     bench.pass_ms(timer, 3)
     assert bench.ran(task)
     timer.add(task)
-    assert timer.put_off(task, 2)
+    assert timer.reschedule(task, 2)
     bench.pass_ms(timer, 3)
     assert eventually(lambda: [task, task] == task.log)  # a reaper may just have lost the processor
 

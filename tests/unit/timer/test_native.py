@@ -168,7 +168,7 @@ def use(random_):
         if what < 0.5:
             timer.add(task)
         elif what < 0.7:
-            timer.put_off(task, random_.choice([0, 2, 30, 5_000, 10**12, None]))
+            timer.reschedule(task, random_.choice([0, 2, 30, 5_000, 10**12, None]))
         elif what < 0.9:
             task.cancel()
         else:
@@ -198,8 +198,8 @@ def test_nothing_leaks_where_something_raises(timer):
             lambda: TimerTaskEntry("5"),
             lambda: TimerTaskEntry(float("nan")),
             lambda: timer.add(5),
-            lambda: timer.put_off(task, "5"),
-            lambda: timer.put_off(task),
+            lambda: timer.reschedule(task, "5"),
+            lambda: timer.reschedule(task),
             lambda: TimerTaskList(0, 1),
             lambda: CORE.Batch(timer._dispatcher, [5]),
         ):

@@ -159,14 +159,14 @@ def test_task_moved_after_its_bucket_was_handed_over(collecting, executor):
 
 
 @pytest.mark.guarantee("never early")
-def test_task_put_off_while_its_batch_runs_is_not_run_early(clock):
+def test_rescheduled_task_while_its_batch_runs_is_not_run_early(clock):
     """A task that is extended into a coarse bucket isn't run when that one is taken out ahead of time to be emptied."""
     timer = by_hand(clock=clock, wheel_size=4)
     others = [Ping(100) for _ in range(600)]  # more than are moved at a time
     second = Ping(5, clock=clock)
 
     def meanwhile():
-        assert timer.put_off(second, 100)
+        assert timer.reschedule(second, 100)
         add_all(timer, others)
         clock.advance(90)
         with timer._lock:  # as a driver that has just begun to empty the bucket leaves it
@@ -401,9 +401,9 @@ def test_lateness_is_measured(epoch_ns):
 
 @pytest.mark.parametrize(("delay_ms", "moved_ms"), [(1_000, -10_000), (-10_000, 5), (-10_000, -7)])
 def test_lateness_counts_from_the_moved_deadline(collecting, executor, delay_ms, moved_ms):
-    """A task that was put off is late from its new deadline on, which is never before the moment of the call."""
+    """A task that was rescheduled is late from its new deadline on, which is never before the moment of the call."""
     task = added(collecting, Ping(delay_ms))  # one that is due is in the executor's hands, and can still be moved
-    assert collecting.put_off(task, moved_ms)
+    assert collecting.reschedule(task, moved_ms)
     let_pass(collecting, max(0, moved_ms) + 3)
     while executor.run():
         pass
@@ -448,10 +448,10 @@ def test_batch_after_the_shutdown_starts_no_thread(clock):
 
 
 def test_only_the_driver_runs_due_tasks(timer):
-    """``add`` and ``put_off`` run no task, not even one that is due: the next ``advance_clock`` does."""
+    """``add`` and ``reschedule`` run no task, not even one that is due: the next ``advance_clock`` does."""
     at_once, moved = Ping(0), added(timer, Ping(50))
     timer.add(at_once)
-    assert timer.put_off(moved, 0)
+    assert timer.reschedule(moved, 0)
     assert ([], []) == (at_once.log, moved.log)
     assert timer.advance_clock(0)
     assert ([at_once], [moved]) == (at_once.log, moved.log)
@@ -490,7 +490,7 @@ def test_waiting_driver_wakes_for_a_task_that_is_due():
         far = added(timer, Ping(3_600_000))
         time.sleep(0.02)  # it waits
         assert added(timer, Ping(0)).ran.wait(PATIENCE_S)
-        assert timer.put_off(far, 0)
+        assert timer.reschedule(far, 0)
         assert far.ran.wait(PATIENCE_S)
 
 
