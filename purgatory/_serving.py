@@ -38,7 +38,7 @@ class AddressUnusable(PurgatoryError, OSError):
         about_port = why.errno in (errno.EADDRINUSE, errno.EACCES)
         hint = "choose another port, or 0 for a free one" if about_port else "choose another addr"
         super().__init__(f"cannot listen on {addr} port {port}: {why.strerror or why}; {hint}")
-        self.errno = why.errno
+        self.errno: int | None = why.errno
         self.addr = addr
         self.port = port
 
@@ -116,7 +116,7 @@ class Served(Closing):
         #: The port, also if 0 was asked for.
         self.port: int = listening.getsockname()[1]
         #: Where to ask.
-        self.url = f"http://{f'[{addr}]' if ':' in addr else addr}:{self.port}{path}"
+        self.url: str = f"http://{f'[{addr}]' if ':' in addr else addr}:{self.port}{path}"
 
 
 def guarded(app: WSGIApplication, hosts: frozenset[str] | None, token: str | None) -> WSGIApplication:

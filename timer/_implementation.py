@@ -11,10 +11,12 @@ from __future__ import annotations
 import glob
 import importlib
 import os
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+KindT = TypeVar("KindT")
 
 
 def native(name: str) -> ModuleType | None:
@@ -47,10 +49,10 @@ def reject_if_stale(built: str) -> None:
 CORE: Final = native("timer._native")
 
 
-def native_class(kind: type, name: str | None = None) -> Any:
+def native_class(kind: type[KindT], name: str | None = None) -> type[KindT]:
     """The native class that replaces ``kind``, with its docstrings. If there is none, ``kind`` itself."""
     if CORE is None:
         return kind
-    found = getattr(CORE, name or kind.__name__)
+    found: type[KindT] = getattr(CORE, name or kind.__name__)
     CORE.take_docs(found, kind)
     return found

@@ -63,9 +63,9 @@ class Driver:
         self._stopped = False
         self._sleep = threading.Lock()  # the thread rests while it is held
         self._sleep.acquire()
-        self.restarts = 0
-        self.heartbeat_ns = time.monotonic_ns()
-        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.restarts: int = 0
+        self.heartbeat_ns: int = time.monotonic_ns()
+        self.thread: threading.Thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
         timer.driven_by(self)
 
@@ -155,7 +155,7 @@ class SystemTimerReaper(Timer):
     def __init__(self, name: str, timer: Timer) -> None:
         if not isinstance(timer, Timer) or timer.is_driven:
             raise TimerConfigError("timer", timer, "a Timer that nothing drives yet")
-        self.timer = timer
+        self.timer: Timer = timer
         self.inner = timer.inner
         self.name = timer.name
         self.driver = Driver(name, timer)

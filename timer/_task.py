@@ -33,7 +33,7 @@ from timer._implementation import native_class
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 #: The longest delay: 31 years. All times that follow from it fit into 64 bits.
 MOST_MS: Final = 10**12
@@ -98,11 +98,11 @@ class TimerTaskList(dict["TimerTask", None]):
     __slots__ = ("closed", "end", "first", "level", "lock")
 
     def __init__(self, first: int, end: int, level: int, lock: threading.Lock, *, closed: bool = False) -> None:
-        self.first = first
-        self.end = end
-        self.level = level
-        self.lock = lock
-        self.closed = closed
+        self.first: int = first
+        self.end: int = end
+        self.level: int = level
+        self.lock: threading.Lock = lock
+        self.closed: bool = closed
 
     def put(self, task: TimerTask, /) -> None:
         assert task._task_bucket is None, "two threads add the same task"
@@ -235,7 +235,7 @@ class TimerTask(TimerTaskEntry):
                 )
 
     #: The public name of ``_task_withdraw``.
-    cancel = TimerTaskEntry._task_withdraw
+    cancel: ClassVar[Callable[[TimerTask], bool]] = TimerTaskEntry._task_withdraw
 
     def __reduce__(self) -> NoReturn:
         """Reject copying and pickling with ``TypeError``: a copy would share the original's bucket."""

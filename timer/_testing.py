@@ -43,7 +43,7 @@ class MockTimer(SystemTimer):
         wheel_size: int = 20,
         on_error: Callable[[TimerTask, BaseException], None] | None = None,
     ) -> None:
-        self.clock = ManualClock()
+        self.clock: ManualClock = ManualClock()
         super().__init__(
             name,
             tick_ms=tick_ms,

@@ -125,7 +125,7 @@ class SystemTimer(Timer):
         self._changed = new_condition(self._lock)  # drivers sleep on it
         self._resting: list[Callable[[Timer], object]] = []  # how to wake the drivers that rest: nothing is pending
         self._wheel = TimingWheel(wheel_size, self._lock, self._tick_ns, self._origin_ns)
-        self.wheel_size = self._wheel.wheel_size
+        self.wheel_size: int = self._wheel.wheel_size
         self._closed = False
         self._reschedules = 0  # how often a task was rescheduled
         self._dispatcher = Dispatcher(self, executor, on_error or (lambda _, error: report_error(error)))

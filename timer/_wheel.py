@@ -87,12 +87,12 @@ class TimingWheel:
     def __init__(self, wheel_size: int, lock: threading.Lock, tick_ns: int = NS_PER_MS, start_ns: int = 0) -> None:
         if type(wheel_size) is not int or wheel_size < 1:
             raise TimerConfigError("wheel_size", wheel_size, "an int, 1 or more")
-        self.wheel_size = max(wheel_size, 2)  # with 1, all levels would have the same span
+        self.wheel_size: int = max(wheel_size, 2)  # with 1, all levels would have the same span
         self._lock = lock
         self._tick_ns = tick_ns
         self._start_ns = start_ns
-        self.hand = 0
-        self.levels = [WheelLevel(1, self.wheel_size)]
+        self.hand: int = 0
+        self.levels: list[WheelLevel] = [WheelLevel(1, self.wheel_size)]
         self._occupied: list[tuple[int, int, int, TimerTaskList]] = []  # heap by (tick of removal, level)
         self.moving: list[tuple[TimerTaskList, Iterator[list[TimerTask]]]] = []
         self.due: list[TimerTaskList] = []

@@ -33,9 +33,9 @@ class Capacity:
     def __init__(self, name: str, limit: int) -> None:
         self._name = name
         self._lock = new_rlock()
-        self.limit = limit
+        self.limit: int = limit
         self.taken: dict[Any, None] = {}
-        self.rejected = 0
+        self.rejected: int = 0
 
     def take(self, operation: Any) -> None:
         with self._lock:

@@ -6,7 +6,7 @@ They can be pickled, so that they cross a ``multiprocessing.Pool`` with their te
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from timer._errors import reduced
 
@@ -62,11 +62,12 @@ class WaitDrained(PurgatoryClosed, TimeoutError):
     It is a ``TimeoutError`` too, for callers that treat an early end like a timeout.
     """
 
-    __new__ = TimeoutError.__new__  # type: ignore[assignment]  # the other bases have another layout in memory
+    if not TYPE_CHECKING:
+        __new__ = TimeoutError.__new__  # the other bases have another layout in memory
 
     def __init__(self, name: str, awaited: str) -> None:
         super().__init__(name)
-        self.args = (f"purgatory {name!r} was shut down before {awaited}",)
+        self.args: tuple[Any, ...] = (f"purgatory {name!r} was shut down before {awaited}",)
 
 
 class AlreadyParked(PurgatoryError, RuntimeError):
@@ -95,7 +96,7 @@ class WatchKeysType(PurgatoryError, TypeError):
         else:
             hint = "for a single key, write [key]"
         super().__init__(f"watch keys must be a sequence of keys, got {watch_keys!r}; {hint}")
-        self.watch_keys = watch_keys
+        self.watch_keys: object = watch_keys
 
 
 class UnhashableKey(PurgatoryError, TypeError):
@@ -136,7 +137,7 @@ class ReservedName(PurgatoryError, AttributeError):
             "names that begin with _op_ or _task_)"
         )
         self.kind = kind
-        self.name = name
+        self.name: str = name
 
 
 class InvalidSetting(PurgatoryError, ValueError):

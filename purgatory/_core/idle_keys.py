@@ -37,7 +37,7 @@ class IdleKeys:
         self._known = known
         self._noted: deque[Watchers] = deque()
         self._lock = threading.Lock()  # guards the queue, and the count
-        self.forgotten = 0  # the number of keys that were forgotten since the start
+        self.forgotten: int = 0  # the number of keys that were forgotten since the start
         self._until_recount = 0  # the number of entries until the keys in use are counted again
 
     @property

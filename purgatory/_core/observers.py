@@ -60,7 +60,7 @@ class Observers(ObserverMethods):
 
     def __init__(self, name: str, observers: Iterable[Observer] = ()) -> None:
         super().__init__()
-        self.name = name
+        self.name: str = name
         self._lock = new_rlock()  # re-entrant, because a signal handler may come here
         self._errors: Counter[str] = Counter()
         self._observers: tuple[Observer, ...] = ()
@@ -113,9 +113,9 @@ class Observers(ObserverMethods):
 
     def _replace(self, observers: tuple[Observer, ...]) -> None:
         self._observers = observers
-        self.parked = _methods(observers, "parked")
-        self.leaving = _methods(observers, "leaving")
-        self.finished = _methods(observers, "finished")
+        self.parked: tuple[Callable[..., object], ...] = _methods(observers, "parked")
+        self.leaving: tuple[Callable[..., object], ...] = _methods(observers, "leaving")
+        self.finished: tuple[Callable[..., object], ...] = _methods(observers, "finished")
 
     def _contain_observer(self, operation: Any, method: Callable[..., object], error: BaseException) -> None:
         with self._lock:

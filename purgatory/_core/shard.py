@@ -64,8 +64,8 @@ class Shard:
         capacity: Capacity | None = None,
         timer: Timer | None = None,
     ) -> None:
-        self.lock = threading.Lock()
-        self.key_lock = threading.Lock()
+        self.lock: threading.Lock = threading.Lock()
+        self.key_lock: threading.Lock = threading.Lock()
         # Without a global lock, dict.get() of a key that another thread inserted takes 12 us, and [] takes 0.15 us.
         self.by_key: dict[Hashable, Watchers] = _Keys() if FREE_THREADED else {}
         self.find: Callable[[Hashable], Watchers | None]
@@ -73,8 +73,8 @@ class Shard:
         self.parked = 0
         self.extended = 0
         self.checks = 0
-        self.outcomes = [0] * len(OUTCOMES)
-        self.normal_ends = [0] * len(OUTCOMES)
+        self.outcomes: list[int] = [0] * len(OUTCOMES)
+        self.normal_ends: list[int] = [0] * len(OUTCOMES)
         self.ending: dict[Any, None] = {}
         self.observers = observers
         self.idle_keys = idle_keys

@@ -188,7 +188,7 @@ _watchdog = Watchdog()
 
 watch = _watchdog.watch
 unwatch = _watchdog.unwatch
-slow_callbacks = _watchdog.counts
+slow_callbacks: Callable[[], dict[tuple[str | None, str], int]] = _watchdog.counts
 
 
 def slow_callback_ms(threshold_ms: float | None) -> None:

@@ -29,9 +29,9 @@ class Watchers(dict[Any, None]):
     __slots__ = ("is_noted", "key", "shard")
 
     def __init__(self, key: Hashable, shard: Shard) -> None:
-        self.key = key
-        self.shard = shard
-        self.is_noted = False
+        self.key: Hashable = key
+        self.shard: Shard = shard
+        self.is_noted: bool = False
 
     def operations(self) -> list[Any]:
         """The operations in order of arrival: a copy, made in one atomic step."""

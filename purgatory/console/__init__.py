@@ -14,7 +14,7 @@ try:
     from purgatory._serving import AddressUnusable
     from purgatory.console._app import app
     from purgatory.console._serve import ConsoleServer, serve
-except ModuleNotFoundError as error:
-    raise missing(error, "console") from error
+except ModuleNotFoundError as _error:
+    raise missing(_error, "console") from _error
 
 __all__ = ["AddressUnusable", "ConsoleServer", "app", "serve"]

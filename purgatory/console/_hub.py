@@ -45,7 +45,7 @@ class Hub:
         self._thread: threading.Thread | None = None
         self._latest: tuple[float, bytes] = (float("-inf"), b"")
         #: Counts the looks.
-        self.version = 0
+        self.version: int = 0
         call_after_fork(self)
 
     def start(self) -> None:

@@ -73,9 +73,9 @@ class Feed(abc.ABC):
         self.where = where
         #: The topic, stream or table of the events (``messaging.destination.name``).
         self.destination = name
-        self.max_bytes = checked_int("max_bytes", max_bytes, 1)
-        self.max_pending = checked_int("max_pending", max_pending, 1)
-        self.publish_timeout_ms = checked_int("publish_timeout_ms", publish_timeout_ms, 1)
+        self.max_bytes: int = checked_int("max_bytes", max_bytes, 1)
+        self.max_pending: int = checked_int("max_pending", max_pending, 1)
+        self.publish_timeout_ms: int = checked_int("publish_timeout_ms", publish_timeout_ms, 1)
         self._counters = Counters()
         self._outboxes: dict[asyncio.AbstractEventLoop, Outbox] = {}
         self._followings: dict[Following, asyncio.AbstractEventLoop] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import TYPE_CHECKING, Any
 
 from purgatory import PurgatoryError, PurgatoryFull
 
@@ -16,14 +17,15 @@ class GateRejected(PurgatoryFull):
 
     def __init__(self, name: str, limit: int | None, tenant: Hashable, why: str, retry_after_ms: int) -> None:
         super().__init__(name, limit or 0, tenant, why)
-        self.args = (f"gate {name!r} rejected a caller: {why}; ask again in {retry_after_ms} ms",)
+        self.args: tuple[Any, ...] = (f"gate {name!r} rejected a caller: {why}; ask again in {retry_after_ms} ms",)
         self.retry_after_ms = retry_after_ms
 
 
 class GateTimeout(PurgatoryError, TimeoutError):
     """A caller waited for the gate ``name`` until its time was up. It may ask again after ``retry_after_ms``."""
 
-    __new__ = TimeoutError.__new__  # type: ignore[assignment]  # the other base has another layout in memory
+    if not TYPE_CHECKING:
+        __new__ = TimeoutError.__new__  # the other base has another layout in memory
 
     def __init__(self, name: str, timeout_ms: int, retry_after_ms: int) -> None:
         super().__init__(

@@ -221,7 +221,7 @@ class Entry:
     __slots__ = ("_share", "_since_ns", "_timeout_ms", "gate")
 
     def __init__(self, gate: Gate, timeout_ms: int | None, share: Hashable) -> None:
-        self.gate = gate
+        self.gate: Gate = gate
         self._timeout_ms = timeout_ms
         self._share = share
         self._since_ns = 0

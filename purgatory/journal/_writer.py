@@ -74,7 +74,8 @@ class FolderWriter(Closing):
 
     def __init__(self, place: object, schema: Schema, given: dict[str, Any], buffer: Callable[[int], Rows]) -> None:
         self._options = options = options_of(given)
-        self.folder = folder = folder_of(place)
+        self.folder: Path = folder_of(place)
+        folder = self.folder
         make_folder(folder)
         self._buffer = buffer(options.capacity)
         self._epoch_ns = epoch_now()

@@ -50,10 +50,10 @@ class PurgatoryCollector(Collector):
     def __init__(self) -> None:
         self._scraping = new_lock()
         self._series = SeriesByName()
-        self.parked_time = AttachedObservers(_parked_time)
-        self.callback_time = AttachedObservers(lambda _: CallbackTime())
-        self.by_type = ByType()
-        self.by_tenant = ByTenant()
+        self.parked_time: AttachedObservers[ParkedTime] = AttachedObservers(_parked_time)
+        self.callback_time: AttachedObservers[CallbackTime] = AttachedObservers(lambda _: CallbackTime())
+        self.by_type: ByType = ByType()
+        self.by_tenant: ByTenant = ByTenant()
 
     def close(self) -> None:
         """Measure no more."""

@@ -10,7 +10,7 @@ try:
     from purgatory.otel._instrument import instrument
     from purgatory.otel._metrics import export_metrics
     from purgatory.otel._spans import Spans
-except ModuleNotFoundError as error:
-    raise missing(error, "otel") from error
+except ModuleNotFoundError as _error:
+    raise missing(_error, "otel") from _error
 
 __all__ = ["Spans", "export_metrics", "instrument"]

@@ -54,8 +54,8 @@ try:
     from purgatory.pipeline._rows import completeness
     from purgatory.pipeline._rows.completeness import IncompleteJournal, Run
     from purgatory.pipeline._rows.load import spark_schema
-except ModuleNotFoundError as error:
-    raise missing(error, "spark") from error
+except ModuleNotFoundError as _error:
+    raise missing(_error, "spark") from _error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -49,7 +49,7 @@ class LeftParked(AssertionError):
             f"{len(left)} left parked at the end of the test; complete, expire or cancel them, or shut the purgatory "
             f"down in the test:{lines}"
         )
-        self.operations = [operation for _, operation, _ in left]
+        self.operations: list[DelayedOperation] = [operation for _, operation, _ in left]
 
 
 class HookRaised(AssertionError):
@@ -110,7 +110,7 @@ class Purgatories:
     """
 
     def __init__(self) -> None:
-        self.timer = MockTimer()
+        self.timer: MockTimer = MockTimer()
         self._purgatories: list[DelayedOperationPurgatory[Any]] = []
         self._async: list[AsyncPurgatory[Any]] = []
         self._ends: list[tuple[DelayedOperationPurgatory[Any], _EndObserver]] = []

@@ -9,7 +9,7 @@ try:
     from purgatory.web._hang_up import HungUp, unless_hung_up
     from purgatory.web._polls import LongPolls, Unavailable
     from purgatory.web._streams import KEEP_ALIVE, KeepAlive
-except ModuleNotFoundError as error:
-    raise missing(error, "web") from error
+except ModuleNotFoundError as _error:
+    raise missing(_error, "web") from _error
 
 __all__ = ["KEEP_ALIVE", "HungUp", "KeepAlive", "LongPolls", "Unavailable", "unless_hung_up"]

@@ -116,7 +116,7 @@ class LongPolls(Generic[OperationT]):
             raise InvalidSetting("purgatory", purgatory, "an AsyncPurgatory")
         for name, value in (("margin_ms", margin_ms), ("jitter_ms", jitter_ms), ("retry_after_s", retry_after_s)):
             checked_int(name, value, 0)
-        self.purgatory = purgatory
+        self.purgatory: AsyncPurgatory[OperationT] = purgatory
         self._waiters = purgatory._waiters  # noqa: SLF001  # aio's own way to await, which is not public
         self._margin_ms = margin_ms
         self._jitter_ms = jitter_ms

@@ -100,7 +100,7 @@ class Reading:
         self._has_state = False
         self._left = False  # whether the block was left
         self.position: Position | None = None
-        self.is_current = False
+        self.is_current: bool = False
         self.lag_events: int | None = None
         self.behind_since_s: float | None = self._read_s
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from timer import _errors
 
 #: Pickles an error by its text and attributes. Here for the pipeline, which knows no timer.
-reduced = _errors.reduced
+reduced: Callable[[BaseException], tuple[Any, ...]] = _errors.reduced
 
 
 class JournalError(Exception):

@@ -64,3 +64,19 @@ def test_pyright_agrees(project):
     done = ended(pyright, "--pythonpath", sys.executable, cwd=project)
 
     assert 0 == done.returncode, done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("package", ["timer", "purgatory"])
+def test_every_public_type_is_known(package, tmp_path):
+    """pyright knows the type of everything that a package exports, and guesses none."""
+    pyright = shutil.which("pyright")
+    if pyright is None and os.environ.get("CI") != "true":
+        pytest.skip("pyright is not installed")
+    # A command line for an interpreter is ignored here. The first Python on the PATH counts.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    options = "--verifytypes", package, "--ignoreexternal"
+    done = ended(pyright, *options, cwd=tmp_path, PATH=path, PYTHONPATH=str(ROOT))
+
+    assert "Type completeness score: 100%" in done.stdout, done.stdout

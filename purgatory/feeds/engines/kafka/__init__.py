@@ -80,12 +80,13 @@ class KafkaFeed(Feed):
             raise InvalidSetting("topic", topic, wanted, "for example inbox, or app.inbox")
         where = f"Kafka at {', '.join(addresses)}, topic {topic!r}"
         super().__init__(topic if name is None else name, where=where, **{"max_bytes": 1_000_000, **settings})
-        self.topic = self.destination = topic
-        self.partitions = checked_int("partitions", partitions, 1)
-        self.replication_factor = (
+        self.topic: str = topic
+        self.destination: str = topic
+        self.partitions: int = checked_int("partitions", partitions, 1)
+        self.replication_factor: int | None = (
             None if replication_factor is None else checked_int("replication_factor", replication_factor, 1)
         )
-        self.keep_ids = checked_int("keep_ids", keep_ids, 0)
+        self.keep_ids: int = checked_int("keep_ids", keep_ids, 0)
         if client is not None and not isinstance(client, Mapping):
             raise InvalidSetting("client", client, "a dict of settings of aiokafka's clients")
         self.client: dict[str, Any] = {**(client or {}), "bootstrap_servers": addresses}

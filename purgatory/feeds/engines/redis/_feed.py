@@ -60,9 +60,9 @@ class RedisFeed(Feed):
         where = f"{self._servers.where}, stream {stream!r}"
         super().__init__(stream if name is None else name, where=where, **settings)
         self.destination = stream
-        self.keep = checked_int("keep", keep, 1)
-        self.keep_ids_ms = checked_int("keep_ids_ms", keep_ids_ms, 1)
-        self.replicas = checked_int("replicas", replicas, 0)
+        self.keep: int = checked_int("keep", keep, 1)
+        self.keep_ids_ms: int = checked_int("keep_ids_ms", keep_ids_ms, 1)
+        self.replicas: int = checked_int("replicas", replicas, 0)
         self._log = Stream(
             self.name, stream, self._servers, self.keep, self.keep_ids_ms, self.replicas, self.publish_timeout_ms
         )
