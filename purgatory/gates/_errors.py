@@ -27,7 +27,7 @@ class GateTimeout(PurgatoryError, TimeoutError):
     if not TYPE_CHECKING:
         __new__ = TimeoutError.__new__  # the other base has another layout in memory
 
-    def __init__(self, name: str, timeout_ms: int, retry_after_ms: int) -> None:
+    def __init__(self, name: str, timeout_ms: int | None, retry_after_ms: int) -> None:
         super().__init__(
             f"gate {name!r} had no permit within {timeout_ms} ms; ask again in {retry_after_ms} ms, or raise timeout_ms"
         )
