@@ -13,6 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import aiohttp
 import httpx
 import pytest
+from h2.config import H2Configuration
+from h2.connection import H2Connection
 
 from tests.support.served import answers_at_the_stop, served, tally
 from tests.support.threads import PATIENCE_S, eventually
@@ -286,6 +288,24 @@ def test_hang_up_after_a_second_request_on_the_connection(parser):
             client.send(f"GET /inbox/ann?timeout_ms={LONG_MS} HTTP/1.1\r\nHost: x\r\n\r\n".encode() * 2)
             assert eventually(lambda: parked(server) == 1)
         assert eventually(lambda: parked(server) == 0, 2.0)
+
+
+def test_stream_that_is_reset_is_a_hang_up():
+    """Over HTTP/2, several polls share a connection. Its client may give up one of them."""
+    with served(*SERVERS["hypercorn"], ready="/metrics") as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            connection = H2Connection(H2Configuration(client_side=True))
+            connection.initiate_connection()
+            for stream, user in ((1, "ann"), (3, "bob")):
+                path = f"/inbox/{user}?timeout_ms={LONG_MS}"
+                head = {":method": "GET", ":path": path, ":scheme": "http", ":authority": "localhost"}
+                connection.send_headers(stream, list(head.items()), end_stream=True)
+            client.sendall(connection.data_to_send())
+            assert eventually(lambda: parked(server) == 2)
+            connection.reset_stream(1)
+            client.sendall(connection.data_to_send())
+            assert eventually(lambda: parked(server) == 1)
+        assert eventually(lambda: parked(server) == 0)
 
 
 def test_hang_up_behind_middlewares_wins_over_an_item(tmp_path):
