@@ -7,8 +7,8 @@
     purgatory pipeline monitor  --journal DIR               windowed outcomes, live
     purgatory pipeline whatif   --trace|--journal DIR ...   try other timeouts, purge intervals, wheels and shards
 
-`spark.dataSource.register(PurgatoryDataSource)` adds `format("purgatory")` to a session of your own. Each command is a
-module here. Their parts are in folders, which import only from those above them:
+``spark.dataSource.register(PurgatoryDataSource)`` adds ``format("purgatory")`` to a session of your own. Each command
+is a module here. Their parts are in folders, which import only from those above them:
 
     _spark      the session, and folders wherever Spark reads and writes
     _rows       which rows are there, and which of them can be true

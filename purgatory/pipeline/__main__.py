@@ -1,4 +1,4 @@
-"""`python -m purgatory.pipeline`, which is also what `spark-submit` is given: the same as `purgatory pipeline`."""
+"""``python -m purgatory.pipeline``, which ``spark-submit`` is given: the same as ``purgatory pipeline``."""
 
 import sys
 

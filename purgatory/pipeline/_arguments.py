@@ -1,4 +1,4 @@
-"""The arguments of each `purgatory pipeline COMMAND`."""
+"""The arguments of each ``purgatory pipeline COMMAND``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def whole_seconds(text: str) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser. It leaves the name of the command as `command`."""
+    """The parser. It leaves the name of the command as ``command``."""
     top = argparse.ArgumentParser(
         prog="purgatory pipeline", description="Reports, replays and streams over journals and traces."
     )
@@ -128,7 +128,7 @@ def _whatif(sub: argparse.ArgumentParser) -> None:
 
 
 def _keep_keys(sub: argparse.ArgumentParser) -> None:
-    """Add `--keep-keys`, in milliseconds as `keep_ms`. None means forever."""
+    """Add ``--keep-keys``, in milliseconds as ``keep_ms``. None means forever."""
     how = "forget a key that no row has named for this time, or `forever` (default 7d)"
     sub.add_argument("--keep-keys", dest="keep_ms", type=_time_to_keep, default=KEEP_KEYS_MS, metavar="TIME", help=how)
 

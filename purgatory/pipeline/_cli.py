@@ -1,4 +1,4 @@
-"""`purgatory pipeline COMMAND`: parse the arguments and run the command."""
+"""``purgatory pipeline COMMAND``: parse the arguments and run the command."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from purgatory.journal.records import Schema
     from purgatory.pipeline._tables.engine import Engine
 
-#: The extra that brings a missing package. `report` brings all others, and needs neither Spark nor Java.
+#: The extra that brings a missing package. ``report`` brings all others, and needs neither Spark nor Java.
 _EXTRAS = {
     "deltalake": "delta",
     "pyiceberg": "iceberg",

@@ -1,4 +1,4 @@
-"""`purgatory pipeline monitor`: windowed outcomes and percentiles over a journal while it is being written."""
+"""``purgatory pipeline monitor``: windowed outcomes and percentiles over a journal while it is being written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FAILED: Final = ", ".join(
 def windows(journal: DataFrame, window_s: int, delay_s: int) -> DataFrame:
     """Per window, purgatory and type: operations by outcome, median and 99th percentile of the wait, and failures.
 
-    The expiry share is of the operations that expired although their records do not call that a normal end. `failed`
+    The expiry share is of the operations that expired although their records do not call that a normal end. ``failed``
     counts these, and the cancelled operations whose records do not call that one.
     """
     return journal.sparkSession.sql(

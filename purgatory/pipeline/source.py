@@ -1,4 +1,4 @@
-"""`format("purgatory")`: the folder of a journal or trace, or a running service's journal, as a Spark source.
+"""``format("purgatory")``: the folder of a journal or trace, or a running service's journal, as a Spark source.
 
     spark.dataSource.register(PurgatoryDataSource)
     spark.read.format("purgatory").load("var/journal")
@@ -6,13 +6,13 @@
 
 Options:
 
-- `path` (the argument of `load`) or `url`
-- `kind`: `journal` (default) or `trace`
-- `partitionRows`: rows per partition (default one million)
-- `maxRowsPerBatch`: most rows per batch of a stream
-- `token`: for a service that is not on loopback
-- `allowGaps`: continue where rows are missing. Otherwise a segment that is lost, or was deleted before it was read, is
-  an error.
+- ``path`` (the argument of ``load``) or ``url``
+- ``kind``: ``journal`` (default) or ``trace``
+- ``partitionRows``: rows per partition (default one million)
+- ``maxRowsPerBatch``: most rows per batch of a stream
+- ``token``: for a service that is not on loopback
+- ``allowGaps``: continue where rows are missing. Otherwise a segment that is lost, or was deleted before it was read,
+  is an error.
 
 The offset is the sequence number, so a restarted query continues exactly at its checkpoint. Partitions are ranges of
 sequence numbers, not files. So a segment may be sealed between planning and reading. Rows travel as Arrow batches,
@@ -93,7 +93,7 @@ class _Place:
         return ends["first"], ends["last"]
 
     def read(self, after: int, upto: int) -> Iterator[pa.RecordBatch]:
-        """The rows above `after` up to `upto`."""
+        """The rows above ``after`` up to ``upto``."""
         runs: list[Run] = []
         where = self.folder or f"{self.url}"
         yield from completeness.noted(self._rows(after, upto), where, runs)
@@ -137,7 +137,7 @@ class PurgatoryDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format()`."""
+        """The name for ``format()``."""
         return "purgatory"
 
     def schema(self) -> StructType:
@@ -145,11 +145,11 @@ class PurgatoryDataSource(DataSource):
         return spark_schema(self._place().schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """For `spark.read`."""
+        """For ``spark.read``."""
         return _Reader(self._place(), self._number("partitionRows", 1_000_000))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For `spark.readStream`."""
+        """For ``spark.readStream``."""
         rows = self._number("partitionRows", 1_000_000)
         most = self._number("maxRowsPerBatch", _NO_END)
         return _StreamReader(self._place(), rows, None if most == _NO_END else most)

@@ -1,12 +1,12 @@
-"""`purgatory pipeline stream`: the purgatory as one streaming query, exactly once.
+"""``purgatory pipeline stream``: the purgatory as one streaming query, exactly once.
 
     trace rows -> malformed rows set apart -> one row per key, packed by bucket -> stage 1, by bucket of the key
     -> stage 2, by bucket of the operation -> Parquet, Delta, Iceberg or a table of Spark's catalog
 
-It uses event time, Append mode and two chained stateful stages. The output is one table, partitioned by `part`: `done`
-(every operation once), `late` and `malformed` (rows set aside, with the reason). Read it through `answers`, which
-uses the sink's own log. A file that a killed run left in the folder is not part of the output. `ended_well` of a done
-operation is whether it was answered, or expired although its type calls that a normal end.
+It uses event time, Append mode and two chained stateful stages. The output is one table, partitioned by ``part``:
+``done`` (every operation once), ``late`` and ``malformed`` (rows set aside, with the reason). Read it through
+``answers``, which uses the sink's own log. A file that a killed run left in the folder is not part of the output.
+``ended_well`` of a done operation is whether it was answered, or expired although its type calls that a normal end.
 
 The stages do not get the watermark column. Spark would drop late rows before the stages without a trace, and the query
 reports them.
@@ -14,15 +14,15 @@ reports them.
 A batch has a fixed cost of about a second, plus the cost of its rows. So the query is for more operations than one
 machine holds, not for answers within milliseconds. Use the embedded purgatory for those.
 
-`answers_of` connects other sources and sinks: it turns any streaming DataFrame with a trace's columns into answers. It
-asks Spark nothing, so it may stand inside a declarative pipeline. `apply_settings` sets the session while such a query
-is started::
+``answers_of`` connects other sources and sinks: it turns any streaming DataFrame with a trace's columns into answers.
+It asks Spark nothing, so it may stand inside a declarative pipeline. ``apply_settings`` sets the session while such a
+query is started::
 
     with apply_settings(spark, settings):
         query = answers_of(rows, settings).writeStream.outputMode("append")....start()
 
-Buckets, partitions and `keep_ms` must not change while a checkpoint exists. The state has them, and a stage that finds
-others in it fails. `check_checkpoint` finds out before the start.
+Buckets, partitions and ``keep_ms`` must not change while a checkpoint exists. The state has them, and a stage that
+finds others in it fails. ``check_checkpoint`` finds out before the start.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _at_least_one: Final = attrs.validators.ge(1)
 
 @attrs.frozen(kw_only=True)
 class StreamSettings:
-    """How to run the query. Buckets, partitions and `keep_ms` are fixed by the checkpoint once it exists.
+    """How to run the query. Buckets, partitions and ``keep_ms`` are fixed by the checkpoint once it exists.
 
     The options of the command are parsed under the same names.
     """
@@ -104,8 +104,9 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
     """The query, from a streaming DataFrame of trace rows to answers.
 
     Args:
-        rows: from whatever source, with a trace's columns (`spark_schema(TRACE)`); `seq` may be null: it is only shown.
-        settings: of which buckets, partitions and `keep_ms` must not change while the query's checkpoint lives.
+        rows: from any source, with a trace's columns (``spark_schema(TRACE)``). Other columns are left out. ``seq`` may
+            be null, because it is only shown.
+        settings: buckets and ``keep_ms`` must not change while the query's checkpoint exists.
     """
     timed = (
         rows.to(spark_schema(TRACE))  # a column that another program's trace lacks is null
@@ -297,7 +298,7 @@ def run(
     *,
     tell: Callable[[Progress], object] | None = None,
 ) -> dict[str, float]:
-    """Run until stopped, or, with `once`, until the input is used up. Return counts.
+    """Run until stopped, or, with ``once``, until the input is used up. Return counts.
 
     Args:
         spark: a session.

@@ -31,9 +31,8 @@ def trace(tmp_path):
 def dropped(spark):
     """Drop the tables of the test at its end."""
     yield
-    for table in spark.catalog.listTables(DATABASE):
-        if not table.isTemporary:
-            spark.sql(f"drop table {DATABASE}.{table.name}")
+    for table in spark.sql(f"show tables in {DATABASE}").where("not isTemporary").collect():
+        spark.sql(f"drop table {DATABASE}.{table['tableName']}")
 
 
 def answered(rows):

@@ -3,6 +3,7 @@
 import gc
 import json
 import pickle
+from types import SimpleNamespace
 
 import pandas as pd
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pytest
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from purgatory.pipeline._state import wire
-from purgatory.pipeline._state.fixed import Fixed
+from purgatory.pipeline._state.fixed import CheckpointDiffers, Fixed
 from purgatory.pipeline._state.processors import KeyStage, OperationStage
 from purgatory.pipeline._state.state_machines import OperationCore
 from purgatory.pipeline._state.wire import hand, handed, home, packing, parted, unpack
@@ -236,3 +237,20 @@ def test_the_print_of_a_row_tells_it_from_another_and_from_no_double(raw, packed
     rows = [row, raw("event", 3, ["a"], [1]), {**row, "seq": 99}, {**row, **change}]
     marks = [one["mark"] for value in packed(*rows)["rows"] for one in unpack(value).to_pylist() if one["number"] == 0]
     assert marks[0] == marks[2] != marks[3]
+
+
+@pytest.mark.parametrize("stage_of", [KeyStage, OperationStage])
+def test_state_of_other_settings_is_rejected(stage_of):
+    """A stage never continues a bucket that was filled with other settings, whatever program has started the query."""
+    stage = stage_of(Fixed(4))
+    stored = [Fixed(4).dump()]
+    stage._agenda = SimpleNamespace(exists=lambda: True, get=lambda: (b"agenda", stored[0]))
+    assert b"agenda" == stage._kept()
+    for other, expected in (
+        (Fixed(2).dump(), "buckets 2, not 4"),
+        (Fixed(4, 7).dump(), "keep_us 7, not None"),
+        (Fixed(4, semantics=5).dump(), "semantics 5, not 6"),
+    ):
+        stored[0] = other
+        with pytest.raises(CheckpointDiffers, match=f"the checkpoint was started with {expected}: use these settings"):
+            stage._kept()

@@ -24,7 +24,6 @@ _SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.python.authenticate.socketTimeout": "120s",
     "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
 

@@ -30,8 +30,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             "spark.default.parallelism": "2",
             "spark.sql.adaptive.enabled": "false",
             "spark.driver.extraJavaOptions": quick,
-            "spark.sql.codegen.wholeStage": "false",  # compiling costs more than such few rows
-            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+            "spark.sql.codegen.factoryMode": "FALLBACK",
+            "spark.python.authenticate.socketTimeout": "120s",
         },
     )
     yield spark

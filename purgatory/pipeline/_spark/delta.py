@@ -1,6 +1,6 @@
-"""A Delta table, by `deltalake`: without a jar and without a JVM. Compacted in place. Needs the extra `[delta]`.
+"""A Delta table, by ``deltalake``: without a jar and without a JVM. Compacted in place. Needs the extra ``[delta]``.
 
-The number of a stream's last batch is a *transaction identifier* of the table's log. `deltalake` rejects a commit if
+The number of a stream's last batch is a *transaction identifier* of the table's log. ``deltalake`` rejects a commit if
 another one has written the same identifier since the table was read.
 """
 
@@ -40,7 +40,7 @@ class DeltaSink(TableSink):
         return self._version.transaction_version(stream)
 
     def commit(self, rows: pa.Table, stream: str, number: int) -> None:
-        """Append rows and note the batch's number, to the version of the table that `last_batch` has read."""
+        """Append rows and note the batch's number, to the version of the table that ``last_batch`` has read."""
         if self._version is None:  # fails if another driver has created it
             self._version = DeltaTable.create(self.table, rows.schema, mode="error", partition_by=["part"])
         # The merge of schemas alone would turn a column of another type into text.
@@ -55,7 +55,7 @@ class DeltaSink(TableSink):
         return files.parquet(*table.file_uris())
 
     def compact(self, *, retention: timedelta) -> Compaction:
-        """Merge small files, and delete the files that were replaced longer than `retention` ago.
+        """Merge small files, and delete the files that were replaced longer than ``retention`` ago.
 
         Until then, these files stay for readers of an older version. May run beside the stream and beside readers: each
         of these is a transaction of its own.

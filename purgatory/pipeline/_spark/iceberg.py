@@ -1,10 +1,10 @@
-"""An Iceberg table, by `pyiceberg`: without a jar and without a JVM. Needs the extra `[iceberg]`.
+"""An Iceberg table, by ``pyiceberg``: without a jar and without a JVM. Needs the extra ``[iceberg]``.
 
-The table is named `catalog.schema.table`. `pyiceberg` finds the catalog by its own configuration (`.pyiceberg.yaml`, or
-variables such as `PYICEBERG_CATALOG__MAIN__URI`).
+The table is named ``catalog.schema.table``. ``pyiceberg`` finds the catalog by its own configuration
+(``.pyiceberg.yaml``, or variables such as ``PYICEBERG_CATALOG__MAIN__URI``).
 
 The number of a stream's last batch is a property of the table, set in the transaction that appends the rows. By default
-`pyiceberg` repeats a commit that another one has overtaken, so two drivers would write one batch twice. The table is
+``pyiceberg`` repeats a commit that another one has overtaken, so two drivers would write one batch twice. The table is
 therefore told to retry nothing, and the second driver fails.
 """
 
@@ -44,7 +44,7 @@ class IcebergSink(TableSink):
         return None if number is None else int(number)
 
     def commit(self, rows: pa.Table, stream: str, number: int) -> None:
-        """Append rows and note the batch's number, in the version of the table that `last_batch` has read."""
+        """Append rows and note the batch's number, in the version of the table that ``last_batch`` has read."""
         table = self._version or self._create(rows.schema)
         with table.transaction() as transaction:
             with transaction.update_schema() as update:

@@ -4,8 +4,8 @@ They are small, so they are always written to a local folder. For a store or a c
 is copied when it is complete. A job that fails leaves nothing in the place, and the output of an earlier run stays
 until then. Whether a place can be written is tested before the work.
 
-In a catalog, `main.ops.report` means one table for each table (`main.ops.report_outcomes`), and `main.ops.report_files`
-with the page and the other texts (columns `name` and `content`).
+In a catalog, ``main.ops.report`` means one table for each table (``main.ops.report_outcomes``), and
+``main.ops.report_files`` with the page and the other texts (columns ``name`` and ``content``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def output_folder(out: str, command: str) -> Iterator[Path]:
-    """A folder to write to, whose files and folders are in `out` once the block has ended well.
+    """A folder to write to, whose files and folders are in ``out`` once the block has ended well.
 
     Args:
         out: a folder, which is then the one that is given, an address, or a name in a catalog.
@@ -57,7 +57,7 @@ def output_folder(out: str, command: str) -> Iterator[Path]:
 
 @contextmanager
 def local_copy(place: str | None, names: Sequence[str], command: str) -> Iterator[str | None]:
-    """The folder that `output_folder` was once given, for reading: itself, or copies of these files and folders."""
+    """The folder that ``output_folder`` was once given, for reading: itself, or copies of these files and folders."""
     if place is None or is_folder(place):
         yield place
         return

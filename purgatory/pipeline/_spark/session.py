@@ -1,12 +1,12 @@
 """One way to get a Spark session, however the program was started: a JVM of this process, or a server.
 
-Settings of others take precedence: `--master` and `--conf` of the command line, those of `spark-submit`,
-`spark-defaults.conf`, and those of a session that exists already. The settings here are facts about these jobs, each
+Settings of others take precedence: ``--master`` and ``--conf`` of the command line, those of ``spark-submit``,
+``spark-defaults.conf``, and those of a session that exists already. The settings here are facts about these jobs, each
 with its reason. They apply where nothing else was set. Without a master, the machine's own cores are used.
 
-The other settings are known only once the JVM runs, because the JVM reads `spark-defaults.conf` and the arguments of
-`spark-submit`. So the JVM is started first, and asked. Through Spark Connect (`--remote`, `SPARK_REMOTE`) the server's
-settings are asked for, and only those of a session can be set. No Java is needed here then.
+The other settings are known only once the JVM runs, because the JVM reads ``spark-defaults.conf`` and the arguments of
+``spark-submit``. So the JVM is started first, and asked. Through Spark Connect (``--remote``, ``SPARK_REMOTE``) the
+server's settings are asked for, and only those of a session can be set. No Java is needed here then.
 """
 
 from __future__ import annotations
@@ -65,15 +65,15 @@ class WrongSetting(ValueError):
 
 
 def submitted() -> bool:
-    """Whether `spark-submit` started this process."""
+    """Whether ``spark-submit`` started this process."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 def configure(master: str | None, remote: str | None, settings: Iterable[str]) -> None:
-    """Set the master or the server, and settings (`NAME=VALUE`), of a session that is started later.
+    """Set the master or the server, and settings (``NAME=VALUE``), of a session that is started later.
 
     Raises:
-        WrongSetting: a setting has no value, or it is too late: `spark-submit` has started the JVM already.
+        WrongSetting: a setting has no value, or it is too late: ``spark-submit`` has started the JVM already.
     """
     pairs = {}
     for setting in settings:
@@ -153,8 +153,8 @@ def _start(name: str, settings: Mapping[str, str]) -> SparkSession:
 def importable(spark: SparkSession) -> None:
     """Let the Python processes of this session find this package where we did, unless it is installed.
 
-    What `spark-submit` is given by `--py-files` the executors find by themselves, but not the process that Spark starts
-    beside the driver to set up a stateful stage. Through Spark Connect, it must be installed on the server.
+    What ``spark-submit`` is given by ``--py-files`` the executors find by themselves, but not the process that Spark
+    starts beside the driver to set up a stateful stage. Through Spark Connect, it must be installed on the server.
     """
     if is_connect(spark):
         return

@@ -72,7 +72,7 @@ class TableSink(ABC):
 
 @attrs.define
 class BatchWriter:
-    """Writes a query's batches to a sink: for `foreachBatch`."""
+    """Writes a query's batches to a sink: for ``foreachBatch``."""
 
     sink: TableSink
     checkpoint: str
@@ -89,7 +89,7 @@ class BatchWriter:
 
 
 def sink_of(form: str, table: str) -> TableSink:
-    """The sink of a format: `delta` (extra `[delta]`) or `iceberg` (extra `[iceberg]`)."""
+    """The sink of a format: ``delta`` (extra ``[delta]``) or ``iceberg`` (extra ``[iceberg]``)."""
     if form == "delta":
         from purgatory.pipeline._spark.delta import DeltaSink
 

@@ -1,4 +1,4 @@
-"""The content of a stream's state, read from its checkpoint alone: for `monitor --stream`, and for a restart.
+"""The content of a stream's state, read from its checkpoint alone: for ``monitor --stream``, and for a restart.
 
 Spark's own reader reads the state of both stages. Of each bucket only the agenda is read. Its directory has the sizes
 of the leaves. So it takes seconds, however much is parked, and it works while the query runs.

@@ -17,12 +17,12 @@ A leaf that grows beyond twice its size is split. A small leaf is merged with a 
 So the number of leaves follows the number of entries, and neither a bucket nor a hot key can make a value large. A leaf
 takes about 30 bytes of the directory, which is read and written for the whole bucket in each batch.
 
-A leaf may ask to be opened at a certain time (`due`), to expire entries or to drop dead ones.
+A leaf may ask to be opened at a certain time (``due``), to expire entries or to drop dead ones.
 
 Rejected: a fixed number of pieces, by hash. It is too many for a small bucket and too few for a large one. It cannot
 divide one key. Entries that arrive together (names that count up) would lie in all pieces, not in the last few.
 
-An index belongs to one thread. Leaves that were found stay open until `save`.
+An index belongs to one thread. Leaves that were found stay open until ``save``.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
+#: Entries of a leaf after a split. With fewer, a round trip costs more than the entries that it brings. With more,
+#: most of the entries that it brings are not needed.
 LEAF: Final = 64
-"""Entries of a leaf after a split. With fewer, a round trip costs more than the entries that it brings. With more, most
-of the entries that it brings are not needed."""
 
 Bound: TypeAlias = tuple[Any, ...]
 
@@ -119,7 +119,7 @@ class LeafIndex(Generic[L]):
         return self._opened(after - 1)
 
     def span(self, start: Bound, end: Bound) -> Iterator[L]:
-        """The leaves that may hold entries from `start` (included) to `end` (excluded), in order."""
+        """The leaves that may hold entries from ``start`` (included) to ``end`` (excluded), in order."""
         for index in range(bisect_right(self._bounds, start) - 1, bisect_left(self._bounds, end)):
             yield self._opened(index)
 

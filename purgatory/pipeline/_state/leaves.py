@@ -3,7 +3,7 @@
 A leaf is packed as one pickled list of plain tuples. Columns of machine words were rejected: they save 7 percent of the
 bytes, and take as much time.
 
-A `KeyLeaf` is ordered by key, level and operation. A key comes before the operations that wait on it::
+A ``KeyLeaf`` is ordered by key, level and operation. A key comes before the operations that wait on it::
 
     ("k1",)            level 7
     ("k1", 8, "op-3")  deadline 12:00
@@ -32,13 +32,13 @@ import attrs
 if TYPE_CHECKING:
     from purgatory.pipeline._state.leaf_index import Bound
 
+#: A watch on a key: the level needed, the operation, the number of this key among its keys, the deadline, and the mark
+#: of the operation's row.
 Waiting: TypeAlias = tuple[int, str, int, int, int]
-"""A watch on a key: the level needed, the operation, the number of this key among its keys, the deadline, and the
-mark of the operation's row."""
 
 EVENT: Final = 0
+#: The second column of a row in the inbox says whether it is an event or a watch.
 WATCH: Final = 1
-"""The second column of a row in the inbox says whether it is an event or a watch."""
 
 FOREVER: Final = 2**62
 _FEW: Final = 32  # a leaf with fewer entries is opened when the last one is dead

@@ -1,14 +1,14 @@
 """The state machines as Spark's stateful processors. They are thin, so that the logic is tested without a JVM.
 
-The state of a bucket is a map of packed leaves (`leaf_index`) and one more value, the agenda, with their directory and
-the timer that is set. A state entry per key and operation is ten times slower, because each access is a round trip to
-the JVM. One value for the whole bucket would be read and written whole for each row.
+The state of a bucket is a map of packed leaves (``leaf_index``) and one more value, the agenda, with their directory
+and the timer that is set. A state entry per key and operation is ten times slower, because each access is a round trip
+to the JVM. One value for the whole bucket would be read and written whole for each row.
 
 What Spark does, and what follows from it:
 
-- `handleInputRows` gets all rows of a bucket in a batch before any of its timers. So it can decide everything up to the
-  watermark.
-- Each row that Spark sees costs more than the decision about it. So the rows travel in a few values (`wire`).
+- ``handleInputRows`` gets all rows of a bucket in a batch before any of its timers. So it can decide everything up to
+  the watermark.
+- Each row that Spark sees costs more than the decision about it. So the rows travel in a few values (``wire``).
 - Rows and timers see the watermark of the batch. It alone decides whether a row is late, in the same way in all
   buckets. So an operation is late on all of its keys or on none.
 - A timer wakes a bucket that gets no rows. Each bucket has one timer, for the next instant that matters. It must lie
@@ -16,8 +16,8 @@ What Spark does, and what follows from it:
 - Rows that are passed on must not be dated at or before the watermark. Their true instants travel inside the values.
 
 Opening a bucket's leaves creates thousands of tuples and objects that live for one call and have no cycles. The garbage
-collector would scan them and all modules repeatedly, which more than doubles the cost. So it is paused (`_uncollected`,
-measured by `python -m tests.benchmarks state`).
+collector would scan them and all modules repeatedly, which more than doubles the cost. So it is paused
+(``_uncollected``, measured by ``python -m tests.benchmarks state``).
 """
 
 from __future__ import annotations

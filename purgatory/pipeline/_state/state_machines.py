@@ -3,13 +3,13 @@
 Rows arrive in any order. The *watermark* is the instant up to which all rows have arrived. Everything up to the
 watermark can be put in its true order and decided. Everything after it waits.
 
-Stage 1, `KeyCore`, holds the keys of a bucket: their levels, and the operations that wait for a level::
+Stage 1, ``KeyCore``, holds the keys of a bucket: their levels, and the operations that wait for a level::
 
     inbox  -> (watermark passes) -> in order of time, events before operations
         -> a watch whose level is there: "hit"
         -> an event that reaches levels: one "hit" per watch
 
-Stage 2, `OperationCore`, holds the operations of a bucket, and which of their keys were hit. When all are hit, the
+Stage 2, ``OperationCore``, holds the operations of a bucket, and which of their keys were hit. When all are hit, the
 operation completes at the latest of those instants. When the watermark passes its deadline first, it expires.
 
 Why this is exact: the keys of an operation may lie in different buckets, but each bucket dates its hits by the instants
@@ -24,13 +24,13 @@ A row older than the watermark cannot be answered exactly. It is handed back as 
 delivered twice is one row: its double has the same instant, so both are in the inbox together.
 
 An operation is known by its name while it is open. Another row with that name, of another instant or with other needs
-(its `mark` differs), is refused. From the instant of the answer on, it is another operation.
+(its ``mark`` differs), is refused. From the instant of the answer on, it is another operation.
 
 A key keeps its level as long as the settings say, from the latest row that named the key to the row that asks, by their
-own instants. After that it is as if there had been no event (`records`). So no answer depends on when a sweep drops the
-key. Without such a limit, no key could ever be dropped, because an operation may ask for it at any time.
+own instants. After that it is as if there had been no event (``records``). So no answer depends on when a sweep drops
+the key. Without such a limit, no key could ever be dropped, because an operation may ask for it at any time.
 
-The state lies in leaves (`leaf_index`, `leaves`). A call opens those that its rows, deadlines and sweeps need.
+The state lies in leaves (``leaf_index``, ``leaves``). A call opens those that its rows, deadlines and sweeps need.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ if TYPE_CHECKING:
 
     from purgatory.pipeline._state.leaf_index import Store
 
+#: An instant (us), a key and the level that it has reached.
 Event: TypeAlias = tuple[int, str, int]
-"""An instant (us), a key and the level that it has reached."""
 
+#: An instant (us), an operation, the number of this key of so many, the key, the level needed, the deadline (us), the
+#: row's mark and its number.
 Watch: TypeAlias = tuple[int, str, int, int, str, int, int, int, int]
-"""An instant (us), an operation, the number of this key of so many, the key, the level needed, the deadline (us), the
-row's mark and its number."""
 
+#: An operation, how many keys it has, its arrival, its deadline, its row's mark and number.
 Open: TypeAlias = tuple[str, int, int, int, int, int]
-"""An operation, how many keys it has, its arrival, its deadline, its row's mark and number."""
 
+#: An operation, which of its keys, when, and the mark of its row.
 Hit: TypeAlias = tuple[str, int, int, int]
-"""An operation, which of its keys, when, and the mark of its row."""
 
+#: An operation, its outcome, its arrival, when it was finished, and its row's mark.
 Done: TypeAlias = tuple[str, str, int, int, int]
-"""An operation, its outcome, its arrival, when it was finished, and its row's mark."""
 
+#: The name of an operation that was open, and the instant and the number of the row that claimed it.
 Refused: TypeAlias = tuple[str, int, int]
-"""The name of an operation that was open, and the instant and the number of the row that claimed it."""
 
 _INBOX: Final = 1024
 
@@ -74,7 +74,7 @@ class KeyCore:
     """Stage 1 for the keys of one bucket.
 
     Args:
-        agenda: the value of `agenda` when the core was last saved (None: a new core).
+        agenda: the value of ``agenda`` when the core was last saved (None: a new core).
         leaves: the store of the keys and their watches.
         inbox: the store of the rows that the watermark has not passed.
         keep_us: how long a key keeps its level after the latest row that named it (None: forever).
@@ -183,7 +183,7 @@ class OperationCore:
     """Stage 2 for the operations of one bucket.
 
     Args:
-        agenda: the value of `agenda` when the core was last saved (None: a new core).
+        agenda: the value of ``agenda`` when the core was last saved (None: a new core).
         leaves: where the operations are kept.
     """
 

@@ -11,7 +11,7 @@ sorts, shuffles and passes on a few values in place of many rows::
 
 A key belongs to a purgatory, and so does an operation. Their full names are the purgatory's name and their own, joined.
 The *mark* of a row is a number made of all that it says. It tells a row delivered twice from another with the same
-name. One of its bits (`NORMAL`) says whether an expiry is a normal end.
+name. One of its bits (``NORMAL``) says whether an expiry is a normal end.
 
 Rows go into the first stage as Arrow columns: one row per key of an operation, split by bucket in a few steps on whole
 columns. In the JVM, the same would be generated, compiled and warmed up in each run. From the first stage to the second
@@ -40,27 +40,28 @@ if TYPE_CHECKING:
 
     Handed = tuple[list[Open], list[Hit], list[tuple[Any, ...]]]
 
+#: Rows, one per key of an operation, that are looked at together: enough for the cost of a value not to count, few
+#: enough to be held.
 GATHERED: Final = 65_536
-"""Rows, one per key of an operation, that are looked at together: enough for the cost of a value not to count, few
-enough to be held."""
 
+#: What stands between the purgatory and the rest in the names of keys and operations.
 APART: Final = "\0"
-"""What stands between the purgatory and the rest in the names of keys and operations."""
 
 _ESCAPE: Final = "\1"
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)  # odd, its bits in disorder: a multiplication spreads what it is given
 
 _ANSWERED: Final = pa.array([OPERATION, EVENT])
 PACKED: Final = "bucket integer, rows binary"
+#: The bit of a mark that says that an expiry is a normal end of the operation.
 NORMAL: Final = 32
-"""The bit of a mark that says that an expiry is a normal end of the operation."""
 _WHOLE: Final = ["seq", "kind", "purgatory", "operation", "keys", "delay_ms", "levels"]
 
 
 def packing(buckets: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For `mapInArrow`: rows of a trace into a value for each bucket.
+    """For ``mapInArrow``: rows of a trace into a value for each bucket.
 
-    The rows have a trace's columns, but for `us` in place of `ts`, and `reason` and `detail` where they are malformed.
+    The rows have a trace's columns, but for ``us`` in place of ``ts``, and ``reason`` and ``detail`` where they are
+    malformed.
     """
 
     def pack(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -176,12 +177,12 @@ def _value(rows: pa.Table) -> bytes:
 
 
 def unpack(value: bytes) -> pa.Table:
-    """The rows of one value of `packing`."""
+    """The rows of one value of ``packing``."""
     return pa.ipc.open_stream(value).read_all()
 
 
 def home(name: str, buckets: int) -> int:
-    """The bucket of a key or an operation. Not `hash`, which is another one in every process."""
+    """The bucket of a key or an operation. Not ``hash``, which is another one in every process."""
     return _crc(name) % buckets
 
 
@@ -203,5 +204,5 @@ def hand(
 
 
 def handed(value: bytes) -> Handed:
-    """What `hand` handed over. Written by the same program in the same query."""
+    """What ``hand`` handed over. Written by the same program in the same query."""
     return pickle.loads(value)  # type: ignore[no-any-return]  # noqa: S301
