@@ -97,6 +97,7 @@ def check_checkpoint(spark: SparkSession, checkpoint: str, settings: StreamSetti
     check_settings(spark, checkpoint, settings.fixed, min(settings.partitions, settings.buckets))
 
 
+_GIVEN: Final = ("seq", "kind", "purgatory", "operation", "keys", "delay_ms", "levels", "normal_ends")
 _COUNTED: Final = {"done": "answered", "late": "late", "malformed": "malformed"}
 
 
@@ -119,11 +120,15 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
     # A flush row has done its work with that. It can't be filtered out here: a filter would be pushed to before
     # the watermark.
     detail = F.to_json(F.struct("seq", "kind", "purgatory", "operation", "keys", "ts", "delay_ms", "levels"))
-    packed = timed.select(
-        *("seq", "kind", "purgatory", "operation", "keys", "delay_ms", "levels", "reason", "normal_ends"),
-        F.unix_micros("ts").alias("us"),
+    given = timed.select(
+        *_GIVEN,
+        *("reason", F.unix_micros("ts").alias("us")),
         F.when(F.col("reason").isNotNull(), detail).alias("detail"),
-    ).mapInArrow(packing(settings.buckets), _struct(PACKED))
+    )
+    # Before each function that asks for the columns of its input, `to` says what they are.
+    columns = StructType([spark_schema(TRACE)[name] for name in _GIVEN])
+    columns = columns.add("reason", "string").add("us", "long").add("detail", "string")
+    packed = given.to(columns).mapInArrow(packing(settings.buckets), _struct(PACKED))
     between = packed.groupBy("bucket").transformWithStateInPandas(
         statefulProcessor=KeyStage(settings.fixed),
         outputStructType=_struct(BETWEEN),
