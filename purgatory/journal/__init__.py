@@ -9,7 +9,7 @@ from purgatory._serving import AddressUnusable
 from purgatory.journal._journal import Journal
 from purgatory.journal._metrics import JournalCollector
 from purgatory.journal._options import JournalStats, Options
-from purgatory.journal._reader import Verdict, read, verify
+from purgatory.journal._reader import Verification, read, verify
 from purgatory.journal._serve import JournalServer, serve
 from purgatory.journal._trace import Trace
 from purgatory.journal.records import Record, TraceRow
@@ -44,7 +44,7 @@ __all__ = [
     "Record",
     "Trace",
     "TraceRow",
-    "Verdict",
+    "Verification",
     "label",
     "read",
     "serve",

@@ -139,8 +139,8 @@ def _verify_one(folder: Path) -> int:
         _print(f"{verdict.dropped} more were dropped by the writer, and are in no segment")
     for line in verdict.damaged:
         _print(line)
-    _print("sound" if verdict.sound else "NOT sound")
-    return 0 if verdict.sound else 1
+    _print("sound" if verdict.ok else "NOT sound")
+    return 0 if verdict.ok else 1
 
 
 def _tail(options: argparse.Namespace) -> int:

@@ -110,10 +110,10 @@ def _rows(segment: Segment, after: int) -> Iterator[Record | TraceRow]:
 
 
 @attrs.frozen
-class Verdict:
+class Verification:
     """The result of `verify`.
 
-    A folder is sound when nothing is missing, doubled or damaged. A torn tail is not damage: a
+    A folder is ``ok`` when nothing is missing, doubled or damaged. A torn tail is not damage: a
     killed writer leaves it, and the next start cuts it off.
     """
 
@@ -132,12 +132,12 @@ class Verdict:
     """Rows that the writer dropped or refused, and so never were in the folder."""
 
     @property
-    def sound(self) -> bool:
+    def ok(self) -> bool:
         """Whether every row from the first to the last is there once."""
         return not (self.missing or self.doubled or self.damaged_bytes or self.damaged)
 
 
-def verify(folder: str | Path) -> Verdict:
+def verify(folder: str | Path) -> Verification:
     """Check the checksums and the sequence of a whole folder.
 
     Raises:
@@ -172,7 +172,7 @@ def verify(folder: str | Path) -> Verdict:
             expected = stop + 1
     missing += max(0, written - (expected if first >= 0 else segments[0].first))
     opened = sum(segment.is_open for segment in segments)
-    return Verdict(
+    return Verification(
         rows=rows,
         first=first,
         last=max(expected, written) - 1,

@@ -29,7 +29,7 @@ def no_space(*_):
 
 def is_whole(folder, count):
     """Whether the journal is sound and has so many rows, numbered from 0 without a gap."""
-    return verify(folder).sound and list(range(count)) == [row.seq for row in read(folder)]
+    return verify(folder).ok and list(range(count)) == [row.seq for row in read(folder)]
 
 
 WRITER = """
@@ -79,7 +79,7 @@ def test_torn_tail_is_cut_and_the_sequence_goes_on(tmp_path, write, reopen):
     (tmp_path / END).unlink()
     opened.write_bytes(opened.read_bytes()[:-7])
     verdict = verify(tmp_path)
-    assert verdict.sound
+    assert verdict.ok
     assert 0 < verdict.torn_bytes
     assert verdict.rows < 100
     write(tmp_path, 5)
@@ -281,7 +281,7 @@ def test_what_a_frame_told_that_was_never_written_is_told_at_the_end(tmp_path, f
     assert 2 == journal.stats().dropped
     assert (8, End(1, 8)) == (dropped(tmp_path), end(tmp_path))
     assert {".lock", END} == {path.name for path in tmp_path.iterdir() if not path.name.startswith("journal-")}
-    assert verify(tmp_path).sound
+    assert verify(tmp_path).ok
 
 
 def test_disk_that_stays_full_holds_up_neither_a_close_nor_a_flush_without_a_limit(tmp_path, finish):
@@ -420,6 +420,6 @@ def test_real_full_file_system(tmp_path, finish):
         stats = journal.close()
         assert 0 < stats.write_errors
         assert stats.written == verify(tmp_path).rows
-        assert verify(tmp_path).sound
+        assert verify(tmp_path).ok
     finally:
         subprocess.run(["umount", tmp_path], check=True)

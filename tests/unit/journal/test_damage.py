@@ -51,7 +51,7 @@ def test_no_byte_of_a_parquet_segment_can_change_unseen(small):
         changed[place] ^= 1 << place % 8
         small.write_bytes(changed)
         if given(read(small.parent)) == (0, small.name):
-            assert not verify(small.parent).sound
+            assert not verify(small.parent).ok
             assert (0, small.name) == given(records_of(small))
         else:
             assert good == list(read(small.parent))
@@ -69,7 +69,7 @@ def of_before(small):
 
 def test_a_segment_of_before_has_no_checksum_and_is_read(of_before):
     assert b"purgatory.crc32" not in of_before.read_bytes()
-    assert ((12, None), True) == (given(read(of_before.parent)), verify(of_before.parent).sound)
+    assert ((12, None), True) == (given(read(of_before.parent)), verify(of_before.parent).ok)
 
 
 def test_a_segment_of_before_has_all_columns_of_its_version(of_before):
@@ -86,7 +86,7 @@ def test_a_segment_of_before_has_all_columns_of_its_version(of_before):
         pq.write_table(changed.replace_schema_metadata(table.schema.metadata), of_before)
         with pytest.raises(JournalDamaged, match=f"{of_before.name}.*{named}"):
             list(read(of_before.parent))
-        assert not verify(of_before.parent).sound
+        assert not verify(of_before.parent).ok
 
 
 def test_other_tools_read_a_segment_with_a_checksum(small):
@@ -130,7 +130,7 @@ def test_no_byte_of_a_sealed_segment_can_change_unseen(frames):
             count, named = given(rows)
             assert frames.name == named, (place, count)
         assert given(read(frames.parent, 7)) in [(4, None), (0, frames.name)]
-        assert not verify(frames.parent).sound
+        assert not verify(frames.parent).ok
 
 
 def test_a_damaged_journal_is_refused_in_a_line_by_every_command(frames, capsys, said):
@@ -138,7 +138,7 @@ def test_a_damaged_journal_is_refused_in_a_line_by_every_command(frames, capsys,
     spoil(frames)
     folder = str(frames.parent)
     verdict = verify(folder)
-    assert (True, 4, False) == (verdict.damaged_bytes > 0, verdict.missing, verdict.sound)
+    assert (True, 4, False) == (verdict.damaged_bytes > 0, verdict.missing, verdict.ok)
     for command in (["summary", folder], ["summary", str(frames)], ["tail", "-n", "-1", folder]):
         assert 2 == main(command)
         (line,) = capsys.readouterr().err.splitlines()
@@ -196,7 +196,7 @@ def test_of_an_end_that_is_not_whole_nothing_is_believed(tmp_path, small, text):
     """A machine that lost power while it was written has a journal all the same, as one of before has."""
     (tmp_path / END).write_text(text, encoding="latin-1")
     assert End() == end(tmp_path)
-    assert (12, True) == (tip(tmp_path)["last"] + 1, verify(tmp_path).sound)
+    assert (12, True) == (tip(tmp_path)["last"] + 1, verify(tmp_path).ok)
     (tmp_path / END).unlink()
     assert 12 == len(list(read(tmp_path)))
     (tmp_path / END).mkdir()  # or it can't be read at all
@@ -212,9 +212,9 @@ def test_a_copy_of_a_folder_that_grows_begins_with_its_end(tmp_path, write):
     write(tmp_path / "live", 10)
     for path in listed:
         shutil.copy(path, tmp_path / "copy")
-    assert (10, True) == (len(list(read(tmp_path / "copy"))), verify(tmp_path / "copy").sound)
+    assert (10, True) == (len(list(read(tmp_path / "copy"))), verify(tmp_path / "copy").ok)
     shutil.copy(tmp_path / "live" / END, tmp_path / "copy")
-    assert (10, False) == (verify(tmp_path / "copy").missing, verify(tmp_path / "copy").sound)
+    assert (10, False) == (verify(tmp_path / "copy").missing, verify(tmp_path / "copy").ok)
 
 
 @pytest.mark.parametrize("parquet", [True, False])
@@ -235,7 +235,7 @@ def test_a_segment_that_is_sealed_as_it_is_verified_is_looked_at_under_its_new_n
 
     monkeypatch.setattr(_reader, "_look", sealed_first)
     verdict = verify(tmp_path)
-    assert (30, 0, 29, True) == (verdict.rows, verdict.first, verdict.last, verdict.sound)
+    assert (30, 0, 29, True) == (verdict.rows, verdict.first, verdict.last, verdict.ok)
     assert not list(tmp_path.glob(".open-*"))
     both = tmp_path / open_name(20)
     both.write_bytes(b"PURJ")
@@ -265,7 +265,7 @@ def test_what_is_deleted_as_it_is_verified_is_not_missed(tmp_path, write, monkey
 
     monkeypatch.setattr(_reader, "_look", deleted_first)
     verdict = verify(tmp_path)
-    assert (rows + 10 * (count - 1), 0, 39, True) == (verdict.rows, verdict.missing, verdict.last, verdict.sound)
+    assert (rows + 10 * (count - 1), 0, 39, True) == (verdict.rows, verdict.missing, verdict.last, verdict.ok)
     assert files == seen
 
 
@@ -303,7 +303,7 @@ def test_what_was_dropped_after_the_last_row_is_in_the_folder(tmp_path, run, sai
         run(*life)
         assert expected == (dropped(tmp_path), end(tmp_path))
     run(1, 5)
-    assert (13, 8, True) == (dropped(tmp_path), verify(tmp_path).rows, verify(tmp_path).sound)
+    assert (13, 8, True) == (dropped(tmp_path), verify(tmp_path).rows, verify(tmp_path).ok)
 
 
 def test_an_end_that_rows_follow_says_nothing_of_what_was_dropped(tmp_path, run):
@@ -319,7 +319,7 @@ def test_the_newest_segments_are_missed_where_a_later_one_was_begun(tmp_path, se
     """An open segment is begun once all rows before its number are in others: it proves them, though it is empty."""
     (tmp_path / END).unlink()
     max(tmp_path.glob("journal-*")).unlink()
-    assert (8_000, True) == (tip(tmp_path)["last"] + 1, verify(tmp_path).sound)
+    assert (8_000, True) == (tip(tmp_path)["last"] + 1, verify(tmp_path).ok)
     (tmp_path / open_name(12_000)).touch()
     assert {"first": 0, "last": 11_999} == tip(tmp_path)
     assert (8_000, 4_000, 11_999) == (verify(tmp_path).rows, verify(tmp_path).missing, verify(tmp_path).last)
@@ -329,7 +329,7 @@ def test_the_newest_segments_are_missed_where_a_later_one_was_begun(tmp_path, se
 
 def test_a_journal_that_is_just_begun_misses_nothing(tmp_path):
     (tmp_path / open_name(0)).touch()
-    assert (True, {"first": 0, "last": -1}, []) == (verify(tmp_path).sound, tip(tmp_path), list(read(tmp_path)))
+    assert (True, {"first": 0, "last": -1}, []) == (verify(tmp_path).ok, tip(tmp_path), list(read(tmp_path)))
 
 
 def test_a_torn_tail_is_no_damage(frames):
@@ -340,7 +340,7 @@ def test_a_torn_tail_is_no_damage(frames):
     for cut in range(1, 100):
         torn.write_bytes(data[:-cut])
         assert (8, None) == given(read(torn.parent))
-        assert verify(torn.parent).sound
+        assert verify(torn.parent).ok
     torn.write_bytes(data[:30] + data[31:])
     assert (0, torn.name) == given(read(torn.parent))
 

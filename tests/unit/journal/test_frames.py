@@ -120,7 +120,7 @@ def test_operations_with_many_keys_are_not_held_all_at_once(tmp_path, form):
     parts = list(read_range(tmp_path, JOURNAL, 0, 16_000))
     assert max(part.nbytes for part in parts) < 128 << 20
     assert list(range(1, 16_000)) == [seq for part in parts for seq in part.column("seq").to_pylist()]
-    assert (16_000, True) == (verify(tmp_path).rows, verify(tmp_path).sound)
+    assert (16_000, True) == (verify(tmp_path).rows, verify(tmp_path).ok)
 
 
 def test_half_a_character_is_another_name_and_is_written_out():

@@ -184,7 +184,7 @@ def test_how_many_rows_were_dropped_is_in_the_journal(tmp_path, parquet, finish,
             assert (4, 7) == (journal.stats().written, journal.stats().dropped)
             assert told == dropped(tmp_path)
         assert told == dropped(tmp_path)
-    assert (8, 14, True) == (verify(tmp_path).rows, verify(tmp_path).dropped, verify(tmp_path).sound)
+    assert (8, 14, True) == (verify(tmp_path).rows, verify(tmp_path).dropped, verify(tmp_path).ok)
     assert [0, 2, 3, 10] * 2 == [row.checks for row in read(tmp_path)]
     assert list(range(8)) == [row.seq for row in read(tmp_path)]
     assert "14 more were dropped by the writer" in said(0, "verify", tmp_path)

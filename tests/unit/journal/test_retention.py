@@ -42,7 +42,7 @@ def test_the_newest_sealed_segment_stays_and_carries_the_sequence(folder, write)
     assert [40] == firsts(folder)
     write(folder, 1)
     assert {"first": 40, "last": 50} == tip(folder)
-    assert verify(folder).sound
+    assert verify(folder).ok
 
 
 def test_a_dry_run_deletes_nothing(folder):
