@@ -8,6 +8,7 @@ from typing import Final
 from purgatory.journal.records import KEEP_KEYS_MS
 from purgatory.journal.records.instants import add_range, milliseconds, seconds
 from purgatory.journal.records.normal import add_normal
+from purgatory.pipeline._rows.validity import parse_limit
 
 
 def place(text: str) -> str:
@@ -23,6 +24,14 @@ def whole_seconds(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is shorter than a second")
     return round(value)
+
+
+def limit(text: str) -> float:
+    """A number of rows, or a share of them."""
+    try:
+        return parse_limit(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number or a share such as 0.1%, got {text!r}") from None
 
 
 def parser() -> argparse.ArgumentParser:
@@ -56,6 +65,7 @@ def _report(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--window", dest="window_s", metavar="WINDOW", type=whole_seconds, help=how)
     sub.add_argument("--title", default="", help="heading of the page (default: the journal's instance)")
     add_normal(sub)
+    _max_malformed(sub)
     sub.add_argument("--quiet", action="store_true", help="print no progress")
 
 
@@ -112,6 +122,7 @@ def _replay(sub: argparse.ArgumentParser) -> None:
     _engine(sub)
     _keep_keys(sub)
     add_range(sub, "answer rows")
+    _max_malformed(sub)
     _gaps(sub)
 
 
@@ -125,6 +136,11 @@ def _whatif(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("--grid", metavar="FILE", help="TOML or JSON file with the settings to try (default: built in)")
     sub.add_argument("--out", required=True, metavar="DIR", help="folder for the results")
     _gaps(sub)
+
+
+def _max_malformed(sub: argparse.ArgumentParser) -> None:
+    how = "exit with status 3 if more rows cannot be true, a number or a share such as 0.1%% (default: any number)"
+    sub.add_argument("--max-malformed", type=limit, metavar="N|SHARE%%", help=how)
 
 
 def _keep_keys(sub: argparse.ArgumentParser) -> None:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 from purgatory._distribution import NAME, MissingExtra
 from purgatory.journal.records import JOURNAL, TRACE
-from purgatory.journal.records.errors import JournalError
+from purgatory.journal.records.errors import JournalDamaged, JournalError
 from purgatory.journal.records.normal import Normal
 from purgatory.pipeline._arguments import parser
+from purgatory.pipeline._rows.validity import DataError, check_malformed
 from purgatory.pipeline._spark.errors import PlaceMissing, describe, is_sparks
 from purgatory.pipeline._spark.names import inside, is_folder, is_table
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from purgatory.journal.records import Schema
-    from purgatory.pipeline._tables.engine import Engine
+    from purgatory.pipeline._tables.local import Local
 
 #: The extra that brings a missing package. ``report`` brings all others, and needs neither Spark nor Java.
 _EXTRAS = {
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = globals()[f"_{options.command}"](options)
     except (JournalError, ValueError) as error:
         sys.stderr.write(f"purgatory pipeline: {error}\n")
-        return 2
+        return 3 if isinstance(error, (DataError, JournalDamaged)) else 2
     except ImportError as error:
         extra = _EXTRAS.get((error.name or "").partition(".")[0], "report")
         remedy = f"; install it with: pip install '{NAME}[{extra}]'"
@@ -63,23 +64,25 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     from purgatory.pipeline._spark.outputs import local_copy, output_folder
-    from purgatory.pipeline.report import OF_AN_EARLIER, Wishes, report
+    from purgatory.pipeline.report import COMPARISON_FILES, ReportOptions, report
 
     engine = _engine(options, options.journal, JOURNAL)
     with (
-        local_copy(options.against, OF_AN_EARLIER, "report") as against,
+        local_copy(options.against, COMPARISON_FILES, "report") as against,
         output_folder(options.out, "report") as folder,
     ):
         given = {name: getattr(options, name) for name in ("window_s", "title", "allow_gaps", "quiet")}
-        wishes = Wishes(**given, normal=Normal.of(options), against=against)
+        wishes = ReportOptions(**given, normal=Normal.of(options), against=against)
         if not options.quiet:
             sys.stderr.write(f"{sum(map(len, engine.expected)):,} records, engine {engine.name}\n")
         report(engine, folder, wishes)
+        about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
     _print(_page_of(options.out))
+    check_malformed(about["malformed"], about["rows"], options.max_malformed)
     return 0
 
 
-def _engine(options: argparse.Namespace, folders: Sequence[str], schema: Schema) -> Engine:
+def _engine(options: argparse.Namespace, folders: Sequence[str], schema: Schema) -> Local:
     from purgatory.pipeline._rows.between import Between
     from purgatory.pipeline._tables.engine import engine_for
 
@@ -159,6 +162,7 @@ def _replay(options: argparse.Namespace) -> int:
         _print(f"answered by levels and first deadlines alone: {line}")
     for name, count in {**found.counts, "malformed": found.malformed}.items():
         _print(f"{name:<10} {count:>12,}")
+    check_malformed(found.malformed, found.rows, options.max_malformed)
     return 0
 
 

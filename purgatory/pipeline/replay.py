@@ -16,7 +16,7 @@ from purgatory.pipeline._tables.table import Table
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from purgatory.pipeline._tables.engine import Engine
+    from purgatory.pipeline._tables.local import Local
 
 
 @attrs.frozen
@@ -26,17 +26,19 @@ class Replayed:
     Attributes:
         counts: operations by outcome.
         malformed: rows that cannot be true.
+        rows: all rows of the trace.
         missing: the rows that could not be read, where gaps are allowed.
         unexplained: the types with operations that were cancelled, forced or extended, and how many of each.
     """
 
     counts: Mapping[str, int]
     malformed: int
+    rows: int
     missing: Sequence[str]
     unexplained: Sequence[str]
 
 
-def replay(engine: Engine, out: str, *, keep_us: int | None, allow_gaps: bool = False) -> Replayed:
+def replay(engine: Local, out: str, *, keep_us: int | None, allow_gaps: bool = False) -> Replayed:
     """Write the folders `answers` and `malformed`.
 
     Args:
@@ -51,9 +53,10 @@ def replay(engine: Engine, out: str, *, keep_us: int | None, allow_gaps: bool = 
         for name in ("answers", "malformed"):
             engine.save(name, inside(out, name))
         outcomes = engine.query(Table("select outcome, count(*) from answers group by all", "outcome:text n"))
-        malformed = engine.query(Table("select count(*) from malformed", "n"))["n"][0].as_py()
+        sizes = Table("select (select count(*) from malformed), (select count(*) from judged)", "malformed rows")
+        (size,) = engine.query(sizes).to_pylist()
         counts = {row["outcome"]: row["n"] for row in outcomes.sort_by("outcome").to_pylist()}
         unexplained = [f"{' · '.join(kind)}: {told}" for kind, told in answers.unexplained(engine).items()]
-        return Replayed(counts, malformed, unread, unexplained)
+        return Replayed(counts, size["malformed"], size["rows"], unread, unexplained)
     finally:
         engine.close()

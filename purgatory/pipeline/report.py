@@ -20,9 +20,11 @@ import attrs
 import pyarrow.parquet as pq
 
 from purgatory.journal.records.normal import CANCELLED, EXPIRED, UNSAID, Normal
+from purgatory.pipeline._pages.findings import find
 from purgatory.pipeline._pages.page import page
 from purgatory.pipeline._pages.sections import MOST
 from purgatory.pipeline._pages.tables import Tables
+from purgatory.pipeline._rows.validity import DataError
 from purgatory.pipeline._summaries import advice, table_files
 from purgatory.pipeline._tables import levels, queries, relations
 
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from purgatory.pipeline._summaries.groups import Row
-    from purgatory.pipeline._tables.engine import Engine
+    from purgatory.pipeline._tables.local import Local
 
 _WIDTHS_S: Final = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 21_600, 86_400)
 _SLOTS_US: Final = (10_000, 50_000, 100_000, 500_000, *(s * 1_000_000 for s in _WIDTHS_S))
@@ -40,15 +42,16 @@ _WINDOWS: Final = 90
 _MOST_WINDOWS: Final = 900  # about one per pixel; 2,000 windows of three types made a page of 7.7 MB
 _SLOTS: Final = 1_500
 _ABOUT: Final = "about.json"
+_FINDINGS: Final = "findings.json"
 _COMPARED: Final = {
     "outcomes": ("purgatory", "type", "operations", "expired"),
     "waiting": ("purgatory", "type", "answered", "p50_ms", "p99_ms"),
 }
-OF_AN_EARLIER: Final = (_ABOUT, *(f"tables/{name}" for name in _COMPARED))
+COMPARISON_FILES: Final = (_ABOUT, *(f"tables/{name}" for name in _COMPARED))
 """What of an earlier report's folder a comparison reads."""
 
 
-class EmptyJournal(ValueError):
+class EmptyJournal(DataError):
     """There is nothing to report on."""
 
 
@@ -69,7 +72,7 @@ class NoReport(ValueError):
 
 
 @attrs.frozen(kw_only=True)
-class Wishes:
+class ReportOptions:
     """The settings of a report.
 
     Args:
@@ -91,7 +94,7 @@ class Wishes:
     made: datetime | None = None
 
 
-def report(engine: Engine, out: str | Path, wishes: Wishes | None = None) -> Path:
+def report(engine: Local, out: str | Path, options: ReportOptions | None = None) -> Path:
     """Write the tables and the page. Return the page's path.
 
     Raises:
@@ -99,35 +102,37 @@ def report(engine: Engine, out: str | Path, wishes: Wishes | None = None) -> Pat
         IncompleteJournal: rows are missing, and gaps aren't allowed.
         NoReport: there is no earlier report to compare with.
     """
-    wishes = wishes or Wishes()
+    options = options or ReportOptions()
     folder = Path(out)
-    earlier = None if wishes.against is None else _earlier(Path(wishes.against))
+    earlier = None if options.against is None else _earlier(Path(options.against))
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with _step("[1/3] checking that all of it is there", quiet=wishes.quiet):
-            unread = engine.open(allow_gaps=wishes.allow_gaps)
-            normal = relations.prepare(engine, wishes.normal)
+        with _step("[1/3] checking that all of it is there", quiet=options.quiet):
+            unread = engine.open(allow_gaps=options.allow_gaps)
+            normal = relations.prepare(engine, options.normal)
             (span,) = engine.query(queries.SPAN).to_pylist()
         if not span["operations"]:
             raise EmptyJournal(f"{', '.join(engine.journals)} holds no record that can be reported on")
         span_us = span["last_us"] - span["first_us"]
-        window_us = _window_s(span_us / 1e6, wishes) * 1_000_000
+        window_us = _window_s(span_us / 1e6, options) * 1_000_000
         slot_us = next((w for w in _SLOTS_US if span_us / w <= _SLOTS), _days(span_us / 1e6, _SLOTS) * 1_000_000)
-        with _step(f"[2/3] counting {span['operations']:,} operations", quiet=wishes.quiet):
+        with _step(f"[2/3] counting {span['operations']:,} operations", quiet=options.quiet):
             widths = levels.widths_of(window_us, slot_us, span)
             made = _made(engine, widths, malformed=span["malformed"] > 0)
+        if engine.summary and not options.quiet:
+            sys.stderr.write(f"{engine.summary}\n")
     finally:
         engine.close()
-    with _step("[3/3] the tables and the page", quiet=wishes.quiet):
+    with _step("[3/3] the tables and the page", quiet=options.quiet):
         shutil.rmtree(folder / "tables" / "quarantine", ignore_errors=True)  # an earlier report's, if there was one
         drawn = {"occupancy": table_files.highest(made["peaks"], MOST)}  # many purgatories have many slots
         rows = {
             name: table_files.written(folder / "tables" / name, table, drawn.get(name)) for name, table in made.items()
         }
-        wishes = attrs.evolve(wishes, normal=normal)
-        found = attrs.evolve(_found(rows, unread, engine, span, wishes, window_us=window_us), earlier=earlier)
+        options = attrs.evolve(options, normal=normal)
+        found = attrs.evolve(_found(rows, unread, engine, span, options, window_us=window_us), earlier=earlier)
         path = folder / "index.html"
-        path.write_text(page(found, wishes.title), encoding="utf-8")
+        path.write_text(page(found, options.title), encoding="utf-8")
         _describe(folder, found)
     return path
 
@@ -141,15 +146,15 @@ def report_on(
         journals: folders of journals or of a fleet's journals, or places that only Spark reads.
         out: the folder to write to.
         engine: `local`, `spark` (in the session that is active, if there is one), or `auto`.
-        options: the fields of `Wishes`.
+        options: the fields of `ReportOptions`.
     """
     from purgatory.pipeline._tables.engine import engine_for
 
     places = [journals] if isinstance(journals, str | Path) else journals
-    return report(engine_for(list(map(str, places)), engine), out, Wishes(**{"quiet": True, **options}))
+    return report(engine_for(list(map(str, places)), engine), out, ReportOptions(**{"quiet": True, **options}))
 
 
-def _made(engine: Engine, widths: relations.Widths, *, malformed: bool) -> dict[str, pa.Table]:
+def _made(engine: Local, widths: relations.Widths, *, malformed: bool) -> dict[str, pa.Table]:
     """Every table, by name. The advice follows from the counts of waits."""
     found = queries.tables(engine, widths, malformed=malformed)
     curve = advice.survival(found.pop("waits"))
@@ -158,7 +163,13 @@ def _made(engine: Engine, widths: relations.Widths, *, malformed: bool) -> dict[
 
 
 def _found(
-    rows: Mapping[str, list[Row]], unread: Sequence[str], engine: Engine, span: Row, wishes: Wishes, *, window_us: int
+    rows: Mapping[str, list[Row]],
+    unread: Sequence[str],
+    engine: Local,
+    span: Row,
+    options: ReportOptions,
+    *,
+    window_us: int,
 ) -> Tables:
     given: dict[str, Any] = {name: table for name, table in rows.items() if name != "quarantine"}
     ends = {run.journal: (run.first, run.last) for run in engine.expected}
@@ -167,25 +178,25 @@ def _found(
         window_us=window_us,
         first_us=span["first_us"],
         last_us=span["last_us"],
-        asked_us=(wishes.window_s or 0) * 1_000_000,
+        asked_us=(options.window_s or 0) * 1_000_000,
         quarantined=span["malformed"],
         shut_down=span["shut_down"],
-        normal=wishes.normal.renamed(table_files.shortened),
+        normal=options.normal.renamed(table_files.shortened),
         rows=span["operations"] + span["malformed"],
         journals=tuple(_names(engine)),
         ranges=tuple(map(ends.get, engine.journals)),
         gaps=tuple(unread),
         left_out=tuple(engine.left_out),
         dropped=engine.dropped,
-        made=wishes.made or datetime.now(UTC),
+        made=options.made or datetime.now(UTC),
     )
 
 
-def _window_s(span_s: float, wishes: Wishes) -> int:
+def _window_s(span_s: float, options: ReportOptions) -> int:
     """The length of a window: as asked for, unless there would be too many of them to be drawn or read."""
-    if wishes.window_s and span_s / wishes.window_s <= _MOST_WINDOWS:
-        return wishes.window_s
-    most = _MOST_WINDOWS if wishes.window_s else _WINDOWS
+    if options.window_s and span_s / options.window_s <= _MOST_WINDOWS:
+        return options.window_s
+    most = _MOST_WINDOWS if options.window_s else _WINDOWS
     return next((width for width in _WIDTHS_S if span_s / width <= most), _days(span_s, most))
 
 
@@ -194,7 +205,7 @@ def _days(span_s: float, parts: int) -> int:
     return 86_400 * math.ceil(span_s / parts / 86_400)
 
 
-def _names(engine: Engine) -> list[str]:
+def _names(engine: Local) -> list[str]:
     """The journals as they are called on the page: by their folders' last parts, as many as tell them apart."""
     parts = [name.rstrip("/").split("/") for name in engine.journals]
     for count in range(1, max(map(len, parts)) + 1):
@@ -212,10 +223,13 @@ def _describe(folder: Path, found: Tables) -> None:
         "last_us": found.last_us,
         "window_us": found.window_us,
         "rows": found.rows,
+        "malformed": found.quarantined,
         "normal": {outcome: found.normal.pairs(outcome) for outcome in (EXPIRED, CANCELLED)},
         "gaps": list(found.gaps),
     }
     (folder / _ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
+    listed = [attrs.asdict(finding) for finding in find(found)]
+    (folder / _FINDINGS).write_text(json.dumps(listed, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _earlier(folder: Path) -> Tables:

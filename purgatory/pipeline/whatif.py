@@ -25,6 +25,7 @@ import pyarrow as pa
 from purgatory.journal.records import TRACE
 from purgatory.journal.records.normal import UNSAID, Normal
 from purgatory.pipeline._pages.plan import NORMAL, UNEXPLAINED, plan
+from purgatory.pipeline._rows.validity import DataError
 from purgatory.pipeline._summaries import advice, table_files
 from purgatory.pipeline._summaries.choices import Grid, choose
 from purgatory.pipeline._summaries.groups import grouped, groups, numbers
@@ -34,7 +35,7 @@ from purgatory.pipeline._tables import answers, queries, relations
 from purgatory.pipeline._tables.table import Mapped, Table, schema
 
 if TYPE_CHECKING:
-    from purgatory.pipeline._tables.engine import Engine
+    from purgatory.pipeline._tables.local import Local
 
 _WAITS = """select purgatory, type, created_us as arrival_us, delay_ms,
         case when outcome in ('immediate', 'satisfied') then wait_us end as wait_us
@@ -42,12 +43,12 @@ _WAITS = """select purgatory, type, created_us as arrival_us, delay_ms,
 _USES = "select purgatory, key, created_us as from_us, finished_us as to_us from watches where key is not null"
 
 
-class NoOperation(ValueError):
+class NoOperation(DataError):
     """There is no operation to try settings on."""
 
 
 def whatif(
-    engine: Engine,
+    engine: Local,
     out: str | Path,
     grid: Grid,
     *,
@@ -95,7 +96,7 @@ def whatif(
     return path
 
 
-def _tried(engine: Engine, grid: Grid, normal: Normal, *, exact: bool) -> tuple[dict[str, pa.Table], Normal]:
+def _tried(engine: Local, grid: Grid, normal: Normal, *, exact: bool) -> tuple[dict[str, pa.Table], Normal]:
     """A table for each question, and the ends that are normal, with what the records say.
 
     The tables read two relations:
@@ -106,7 +107,7 @@ def _tried(engine: Engine, grid: Grid, normal: Normal, *, exact: bool) -> tuple[
     """
     if exact:
         answers.prepare(engine)
-        normal = relations.said(engine, normal)
+        normal = relations.said(engine, normal, "good")
         engine.keep("waits", answers.WAITS)
         engine.view("uses", answers.USES)
         timeouts = engine.query(answers.timeouts(grid.timeouts_ms))
@@ -114,7 +115,7 @@ def _tried(engine: Engine, grid: Grid, normal: Normal, *, exact: bool) -> tuple[
         normal = relations.prepare(engine, normal)
         engine.view("waits", _WAITS)
         engine.keep("uses", _USES)
-        timeouts = estimated(engine.query(queries.TABLES["waits"]), grid)
+        timeouts = estimated(engine.query(queries.WAITS), grid)
     wheels = engine.mapped(Mapped(WAITS, counting(grid.ticks_ms, grid.wheel_sizes), COUNTED))
     purges = engine.mapped(Mapped(SPELLS, purging(sorted(set(grid.purge_intervals))), PURGES, by=["purgatory"]))
     results = {

@@ -11,7 +11,7 @@ from selenium.webdriver.common.keys import Keys
 
 from purgatory.journal.records import JOURNAL
 from purgatory.pipeline._tables.local import Local
-from purgatory.pipeline.report import Wishes, report
+from purgatory.pipeline.report import ReportOptions, report
 from tests.support import workloads
 
 PROGRAMS = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
@@ -28,7 +28,7 @@ def driver(tmp_path_factory):
     """A browser that shows the page of a small journal."""
     folder = tmp_path_factory.mktemp("page")
     workloads.write(folder / "journal", workloads.journal(4_000, seconds=300), JOURNAL, files=1)
-    path = report(Local([str(folder / "journal")]), folder / "out", Wishes(quiet=True))
+    path = report(Local([str(folder / "journal")]), folder / "out", ReportOptions(quiet=True))
     options = webdriver.ChromeOptions()
     options.binary_location = PROGRAMS["chromium"]
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--window-size=1280,900"):

@@ -75,7 +75,7 @@ class Service:
         engine = Local([str(folder)])
         engine.open(allow_gaps=False)
         relations.prepare(engine)
-        found = engine.query(queries.TABLES["waits"])
+        found = engine.query(queries.WAITS)
         engine.close()
         return found
 

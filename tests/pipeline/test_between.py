@@ -17,7 +17,7 @@ from purgatory.pipeline._rows.between import Between
 from purgatory.pipeline._rows.completeness import IncompleteJournal
 from purgatory.pipeline._tables import queries, relations
 from purgatory.pipeline._tables.local import Local
-from purgatory.pipeline.report import EmptyJournal, Wishes, report
+from purgatory.pipeline.report import EmptyJournal, ReportOptions, report
 from tests.support import workloads
 
 
@@ -116,7 +116,7 @@ def test_a_range_without_operations_is_an_error(journal, tmp_path):
     """There is nothing to report on."""
     folder, left = journal
     with pytest.raises(EmptyJournal):
-        report(Local([str(folder)], Between(left[-1] + 1, None)), tmp_path / "out", Wishes(quiet=True))
+        report(Local([str(folder)], Between(left[-1] + 1, None)), tmp_path / "out", ReportOptions(quiet=True))
 
 
 def test_the_command_line_takes_an_instant_or_a_length_of_time():

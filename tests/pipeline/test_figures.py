@@ -18,7 +18,7 @@ from purgatory.journal.records.normal import Normal
 from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline._pages.texts import clock_text, count_text, duration_text, share_text
 from purgatory.pipeline._tables.local import Local
-from purgatory.pipeline.report import Wishes, report
+from purgatory.pipeline.report import ReportOptions, report
 from tests.support import workloads
 
 BASE = 1_767_261_607_250_000  # in the middle of a window
@@ -131,12 +131,14 @@ def page(rows, before, tmp_path_factory):
     workloads.write(folder / "earlier", pa.Table.from_pylist(before, arrow_schema(JOURNAL)), JOURNAL, files=1)
     settled = {"window_s": WINDOW_US // 1_000_000, "normal": Normal(expiry=[NORMAL]), "quiet": True}
     report(
-        Local([str(folder / "earlier")]), folder / "before", Wishes(**settled, made=datetime(2026, 1, 1, tzinfo=UTC))
+        Local([str(folder / "earlier")]),
+        folder / "before",
+        ReportOptions(**settled, made=datetime(2026, 1, 1, tzinfo=UTC)),
     )
     bad = [{**rows[0], "seq": len(rows) + n, "outcome": "lost", "checks": 10**6} for n in range(3)]
     workloads.write(folder / "journal", pa.Table.from_pylist([*rows, *bad], arrow_schema(JOURNAL)), JOURNAL, files=3)
-    wishes = Wishes(**settled, made=datetime(2026, 1, 2, tzinfo=UTC), against=folder / "before")
-    return Page(report(Local([str(folder / "journal")]), folder / "out", wishes).read_text(encoding="utf-8"))
+    options = ReportOptions(**settled, made=datetime(2026, 1, 2, tzinfo=UTC), against=folder / "before")
+    return Page(report(Local([str(folder / "journal")]), folder / "out", options).read_text(encoding="utf-8"))
 
 
 def span_of(rows):

@@ -19,7 +19,7 @@ from purgatory.pipeline._summaries.choices import Grid
 from purgatory.pipeline._tables.cluster import Cluster
 from purgatory.pipeline._tables.local import Local
 from purgatory.pipeline.replay import replay
-from purgatory.pipeline.report import Wishes, report
+from purgatory.pipeline.report import ReportOptions, report
 from purgatory.pipeline.whatif import whatif
 from tests.support import Waiting, workloads
 from timer import MockTimer
@@ -79,8 +79,8 @@ def recorded(tmp_path_factory):
     return run(tmp_path_factory.mktemp("recorded"))
 
 
-def page_of(engine, journal, out, **wishes):
-    return report(engine([str(journal)]), out, Wishes(quiet=True, **wishes)).read_text(encoding="utf-8")
+def page_of(engine, journal, out, **options):
+    return report(engine([str(journal)]), out, ReportOptions(quiet=True, **options)).read_text(encoding="utf-8")
 
 
 def answered_in_time(text):

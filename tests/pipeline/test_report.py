@@ -28,7 +28,7 @@ from purgatory.pipeline._tables import engine as engine_module
 from purgatory.pipeline._tables import levels, percentiles, queries, relations
 from purgatory.pipeline._tables.cluster import Cluster
 from purgatory.pipeline._tables.local import Local
-from purgatory.pipeline.report import EmptyJournal, NoReport, Wishes, report
+from purgatory.pipeline.report import EmptyJournal, NoReport, ReportOptions, report
 from tests.support import workloads
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
@@ -214,7 +214,7 @@ def test_every_engine_makes_the_same_tables_and_the_same_page(spark, tmp_path):
     }
     pages, found = {}, {}
     for name, engine in engines.items():
-        path = report(engine, tmp_path / name, Wishes(quiet=True, made=made))
+        path = report(engine, tmp_path / name, ReportOptions(quiet=True, made=made))
         pages[name] = path.read_text(encoding="utf-8")
         found[name] = {each.name: pq.read_table(each) for each in (tmp_path / name / "tables").iterdir()}
     assert 1 == len(set(pages.values()))
@@ -248,9 +248,9 @@ def test_rows_that_are_missing_are_named(engine, tmp_path):
     workloads.write(journal, workloads.journal(900, seconds=60), JOURNAL, files=3)
     sorted(journal.glob("*.parquet"))[1].unlink()
     with pytest.raises(IncompleteJournal, match="300 rows missing, 300 to 599: no segment has them") as caught:
-        report(engine([str(journal)]), tmp_path / "out", Wishes(quiet=True))
+        report(engine([str(journal)]), tmp_path / "out", ReportOptions(quiet=True))
     assert [(300, 599)] == [(gap.first, gap.last) for gap in caught.value.gaps]
-    path = report(engine([str(journal)]), tmp_path / "out", Wishes(quiet=True, allow_gaps=True))
+    path = report(engine([str(journal)]), tmp_path / "out", ReportOptions(quiet=True, allow_gaps=True))
     text = path.read_text(encoding="utf-8")
     assert "Records are missing" in text
     assert "300 rows missing, 300 to 599" in text
@@ -267,7 +267,7 @@ def test_rows_that_are_doubled_are_named(engine, tmp_path):
     (segment,) = other.glob("*.parquet")
     segment.rename(journal / segment.name)
     with pytest.raises(IncompleteJournal, match="100 rows read twice, 0 to 99: in journal-"):
-        report(engine([str(journal)]), tmp_path / "out", Wishes(quiet=True))
+        report(engine([str(journal)]), tmp_path / "out", ReportOptions(quiet=True))
 
 
 @both
@@ -279,9 +279,9 @@ def test_a_damaged_segment_is_named(engine, tmp_path, keep):
     segment = sorted(journal.glob("*.parquet"))[1]
     segment.write_bytes(segment.read_bytes()[:keep])
     with pytest.raises(JournalError, match=f"^{segment.name} is damaged or cut short") as caught:
-        report(engine([str(journal)]), tmp_path / "out", Wishes(quiet=True))
+        report(engine([str(journal)]), tmp_path / "out", ReportOptions(quiet=True))
     assert 1 == len(str(caught.value).splitlines())
-    path = report(engine([str(journal)]), tmp_path / "out", Wishes(quiet=True, allow_gaps=True))
+    path = report(engine([str(journal)]), tmp_path / "out", ReportOptions(quiet=True, allow_gaps=True))
     text = path.read_text(encoding="utf-8")
     assert f"{segment.name} is damaged or cut short" in text
     assert "600 records were read" in text
@@ -297,7 +297,7 @@ def test_a_folder_that_is_gone_when_it_is_read_is_named(engine, tmp_path):
     (tmp_path / "journal").rename(tmp_path / "elsewhere")
     for allow_gaps in (False, True):
         with pytest.raises(JournalMissing, match=f"no journal in .*{tmp_path}/journal"):
-            report(made, tmp_path / "out", Wishes(quiet=True, allow_gaps=allow_gaps))
+            report(made, tmp_path / "out", ReportOptions(quiet=True, allow_gaps=allow_gaps))
 
 
 def test_rows_read_twice_are_an_error():
@@ -319,7 +319,7 @@ def test_a_fleet_is_one_report(engine, tmp_path):
     (tmp_path / "fleet" / "logs").mkdir()
     together = engine([str(tmp_path / "fleet")])
     assert ["node-0", "node-1"] == [Path(name).name for name in together.journals]
-    path = report(together, tmp_path / "out", Wishes(quiet=True))
+    path = report(together, tmp_path / "out", ReportOptions(quiet=True))
     text = path.read_text(encoding="utf-8")
     assert "<title>node-0, node-1</title>" in text
     assert "<b>800</b><span>operations</span>" in text
@@ -357,10 +357,12 @@ def test_what_the_writers_dropped_is_on_the_page(engine, tmp_path):
             for _ in range(10):
                 journal.observer("fetch").finished(Operation(), "satisfied", None)
     both_journals = engine([str(tmp_path / "a"), str(tmp_path / "b")])
-    text = report(both_journals, tmp_path / "out", Wishes(quiet=True)).read_text(encoding="utf-8")
+    text = report(both_journals, tmp_path / "out", ReportOptions(quiet=True)).read_text(encoding="utf-8")
     assert "14 records were read. Nothing is missing of what was written. 6 more operations were dropped" in text
     assert "6 operations never written" in text
-    text = report(engine([str(tmp_path / "b")]), tmp_path / "out", Wishes(quiet=True)).read_text(encoding="utf-8")
+    text = report(engine([str(tmp_path / "b")]), tmp_path / "out", ReportOptions(quiet=True)).read_text(
+        encoding="utf-8"
+    )
     assert "10 records were read. Nothing is missing. " in text
     assert "dropped" not in text
 
@@ -385,7 +387,7 @@ def test_what_a_fleet_leaves_out_is_named(engine, tmp_path):
         fleet.journals,
         fleet.left_out,
     )
-    text = report(fleet, tmp_path / "out", Wishes(quiet=True)).read_text(encoding="utf-8")
+    text = report(fleet, tmp_path / "out", ReportOptions(quiet=True)).read_text(encoding="utf-8")
     for line in (empty, deeper, "Left out are the folders named below the table"):
         assert line in text
     assert re.search(r"Begun</td><td>none yet</td><td>0</td>.*>a</td><td>0 to 59</td><td>60</td>", text)
@@ -415,20 +417,30 @@ def test_a_report_is_compared_with_an_earlier_one(tmp_path):
     worse = pc.if_else(pa.array(np.arange(COUNT) % 3 == 0), "expired", table["outcome"])
     workloads.write(tmp_path / "before", table, JOURNAL, files=1)
     workloads.write(tmp_path / "after", table.set_column(place, "outcome", worse), JOURNAL, files=1)
-    report(Local([str(tmp_path / "before")]), tmp_path / "first", Wishes(quiet=True))
-    path = report(Local([str(tmp_path / "after")]), tmp_path / "second", Wishes(quiet=True, against=tmp_path / "first"))
+    report(Local([str(tmp_path / "before")]), tmp_path / "first", ReportOptions(quiet=True))
+    path = report(
+        Local([str(tmp_path / "after")]), tmp_path / "second", ReportOptions(quiet=True, against=tmp_path / "first")
+    )
     text = path.read_text(encoding="utf-8")
     assert "What has changed" in text
     share = sum(row == "expired" for row in table["outcome"].to_pylist()) / COUNT
     assert re.search(r"<h3>Changes</h3>.*?<b>DelayedProduce</b> [\d.]+% expire. It was [\d.]+% before", text)
     assert 0 < share < 0.1
     with pytest.raises(NoReport, match="nowhere"):
-        report(Local([str(tmp_path / "after")]), tmp_path / "third", Wishes(quiet=True, against=tmp_path / "nowhere"))
+        report(
+            Local([str(tmp_path / "after")]),
+            tmp_path / "third",
+            ReportOptions(quiet=True, against=tmp_path / "nowhere"),
+        )
     about = json.loads((tmp_path / "first" / "about.json").read_text())
     for wrong in ([], None, 3, {}, {**about, "made": 1}, {**about, "first_us": "x"}, {**about, "rows": []}):
         (tmp_path / "first" / "about.json").write_text(json.dumps(wrong))
         with pytest.raises(NoReport, match="first holds no report"):
-            report(Local([str(tmp_path / "after")]), tmp_path / "third", Wishes(quiet=True, against=tmp_path / "first"))
+            report(
+                Local([str(tmp_path / "after")]),
+                tmp_path / "third",
+                ReportOptions(quiet=True, against=tmp_path / "first"),
+            )
 
 
 def test_a_trace_beside_a_fleet_s_journals_is_left_out(tmp_path):
@@ -440,7 +452,7 @@ def test_a_trace_beside_a_fleet_s_journals_is_left_out(tmp_path):
     with Trace(tmp_path / "var" / "open") as trace:
         trace.event("fetch", "k", 1)
         assert trace.flush()
-        path = report(Local([str(tmp_path / "var")]), tmp_path / "out", Wishes(quiet=True))
+        path = report(Local([str(tmp_path / "var")]), tmp_path / "out", ReportOptions(quiet=True))
     text = path.read_text(encoding="utf-8")
     assert "300 records were read" in text
     assert all(f"{tmp_path / 'var' / name}: a trace" in text for name in ("trace", "open"))
@@ -455,14 +467,14 @@ def test_windows_are_no_more_than_can_be_drawn(tmp_path):
     far = table.set_column(place, table.schema.field("finished"), far.cast(table.schema.field("finished").type))
     workloads.write(tmp_path / "centuries", far, JOURNAL, files=1)
     for folder, window_s in (("days", 1), ("days", None), ("centuries", None), ("centuries", 3_600)):
-        path = report(Local([str(tmp_path / folder)]), tmp_path / "out", Wishes(quiet=True, window_s=window_s))
+        path = report(Local([str(tmp_path / folder)]), tmp_path / "out", ReportOptions(quiet=True, window_s=window_s))
         text, about = path.read_text(encoding="utf-8"), json.loads((path.parent / "about.json").read_text())
         windows = (about["last_us"] - about["first_us"]) / about["window_us"]
         assert windows <= (900 if window_s else 90)
         assert len(text) < 4_000_000
         assert (window_s is not None) == bool(re.search(r"Windows of \d+ \w+ would be too many", text))
         assert folder == "days" or 0 == about["window_us"] % day_us
-    path = report(Local([str(tmp_path / "days")]), tmp_path / "out", Wishes(quiet=True, window_s=240))
+    path = report(Local([str(tmp_path / "days")]), tmp_path / "out", ReportOptions(quiet=True, window_s=240))
     assert "would be too many" not in path.read_text(encoding="utf-8")
 
 
@@ -475,8 +487,8 @@ def test_names_of_any_length_fit_the_page(tmp_path):
     keys = pa.array([["y" * 100_000, "z"]] * 60)
     table = table.set_column(table.schema.get_field_index("keys"), "keys", keys)
     workloads.write(tmp_path / "journal", table, JOURNAL, files=1)
-    wishes = Wishes(quiet=True, normal=Normal(expiry=["x" * 100_000 + "0"]))
-    path = report(Local([str(tmp_path / "journal")]), tmp_path / "out", wishes)
+    options = ReportOptions(quiet=True, normal=Normal(expiry=["x" * 100_000 + "0"]))
+    path = report(Local([str(tmp_path / "journal")]), tmp_path / "out", options)
     text = path.read_text(encoding="utf-8")
     assert len(text) < 500_000
     assert "x" * 140 in text
@@ -485,21 +497,23 @@ def test_names_of_any_length_fit_the_page(tmp_path):
     assert "changes nothing" not in text
     found = pq.read_table(tmp_path / "out" / "tables" / "outcomes")
     assert {"x" * 100_000 + end for end in "01"} == set(found["purgatory"].to_pylist())
-    again = report(Local([str(tmp_path / "journal")]), tmp_path / "two", attrs.evolve(wishes, against=tmp_path / "out"))
+    again = report(
+        Local([str(tmp_path / "journal")]), tmp_path / "two", attrs.evolve(options, against=tmp_path / "out")
+    )
     assert "x" * 161 not in again.read_text(encoding="utf-8")
 
 
 def test_an_earlier_report_that_is_incomplete_is_called_so(tmp_path):
     """The gaps of an earlier report are named beside its figures, and in the findings."""
     workloads.write(tmp_path / "journal", workloads.journal(900, seconds=60), JOURNAL, files=3)
-    whole, part = Wishes(quiet=True), Wishes(quiet=True, allow_gaps=True)
+    whole, part = ReportOptions(quiet=True), ReportOptions(quiet=True, allow_gaps=True)
     report(Local([str(tmp_path / "journal")]), tmp_path / "whole", whole)
     taken = sorted((tmp_path / "journal").iterdir())[1].rename(tmp_path / "taken.parquet")
     report(Local([str(tmp_path / "journal")]), tmp_path / "part", part)
     taken.rename(tmp_path / "journal" / "journal-00000000000000000300-00000000000000000599.parquet")
     for earlier in ("whole", "part"):
-        wishes = attrs.evolve(whole, against=tmp_path / earlier)
-        text = report(Local([str(tmp_path / "journal")]), tmp_path / "out", wishes).read_text(encoding="utf-8")
+        options = attrs.evolve(whole, against=tmp_path / earlier)
+        text = report(Local([str(tmp_path / "journal")]), tmp_path / "out", options).read_text(encoding="utf-8")
         for told in (
             "300 rows missing, 300 to 599",
             "covers only a part of its records",
@@ -542,10 +556,10 @@ def test_open_segments_are_read_too(spark, tmp_path):
 def test_a_folder_without_a_journal_is_refused(engine, tmp_path):
     """No folder, no report: the error names the folder. A trace is rejected as such."""
     with pytest.raises(JournalMissing, match="nowhere"):
-        report(engine([str(tmp_path / "nowhere")]), tmp_path / "out", Wishes(quiet=True))
+        report(engine([str(tmp_path / "nowhere")]), tmp_path / "out", ReportOptions(quiet=True))
     workloads.write(tmp_path / "trace", workloads.trace(workloads.Workload(operations=5, events=5)), TRACE, files=1)
     with pytest.raises(JournalFormat, match="holds a trace"):
-        report(engine([str(tmp_path / "trace")]), tmp_path / "out", Wishes(quiet=True))
+        report(engine([str(tmp_path / "trace")]), tmp_path / "out", ReportOptions(quiet=True))
 
 
 @both
@@ -553,7 +567,7 @@ def test_a_journal_that_has_only_begun_is_refused(engine, tmp_path):
     """An open segment without a whole frame holds nothing to report on."""
     (tmp_path / open_name(0)).write_bytes(b"PURJ")
     with pytest.raises(EmptyJournal):
-        report(engine([str(tmp_path)]), tmp_path / "out", Wishes(quiet=True))
+        report(engine([str(tmp_path)]), tmp_path / "out", ReportOptions(quiet=True))
 
 
 @both
@@ -563,4 +577,4 @@ def test_a_journal_without_a_true_record_is_refused(engine, tmp_path):
     table = table.set_column(table.schema.get_field_index("outcome"), "outcome", pa.array(["lost"]))
     workloads.write(tmp_path / "false", table, JOURNAL, files=1)
     with pytest.raises(EmptyJournal, match="false"):
-        report(engine([str(tmp_path / "false")]), tmp_path / "out", Wishes(quiet=True))
+        report(engine([str(tmp_path / "false")]), tmp_path / "out", ReportOptions(quiet=True))

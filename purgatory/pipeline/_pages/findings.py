@@ -68,7 +68,7 @@ def _all(tables: Tables) -> Iterator[Finding | None]:
     advice = by_type(tables.advice)
     latency = by_type(tables.latency)
     for kind, rows in by_type(tables.outcomes).items():
-        name = tables.called(kind)
+        name = tables.display_name(kind)
         if tables.normal(kind, EXPIRED):
             yield _as_meant(name, rows)
         elif total(rows, "expired") >= _AS_IF_MEANT * total(rows, "operations"):
@@ -242,7 +242,7 @@ def _late(tables: Tables) -> Iterator[Finding]:
                 "executor was delayed, by the machine or by a hook."
             )
             weight = 13 + min(10, worst["max_ms"] / 1000)
-            yield Finding(weight, "note", tables.called(kind), text, "Late expiries", _window(tables, worst))
+            yield Finding(weight, "note", tables.display_name(kind), text, "Late expiries", _window(tables, worst))
 
 
 def _window(tables: Tables, row: Row) -> tuple[int, int]:
@@ -252,7 +252,7 @@ def _window(tables: Tables, row: Row) -> tuple[int, int]:
 def _errors(tables: Tables) -> Iterator[Finding]:
     counts: dict[tuple[str, str], int] = defaultdict(int)
     for row in tables.raised:
-        counts[tables.called((row["purgatory"], row["type"])), row["error"]] += row["times"]
+        counts[tables.display_name((row["purgatory"], row["type"])), row["error"]] += row["times"]
     for (name, error), times in sorted(counts.items(), key=lambda item: -item[1])[:_NAMED]:
         text = f"{error}, {times:,} times. The operations completed all the same."
         yield Finding(14, "bad", name, text, "Hooks raise")
@@ -297,10 +297,10 @@ def _changes(tables: Tables) -> Iterator[Finding]:
         was, now = (total(each, "expired") / total(each, "operations") for each in (before[kind], rows))
         if now > _CHANGED * was and now - was >= _EXPIRING:
             text = f"{share_text(now)} expire. It was {share_text(was)} before."
-            yield Finding(35, "bad", tables.called(kind), text, _CHANGE)
+            yield Finding(35, "bad", tables.display_name(kind), text, _CHANGE)
     for row in tables.waiting:
         old = waits.get((row["purgatory"], row["type"]))
         if old and row["answered"] >= 100 and old["p99_ms"] and row["p99_ms"] > _CHANGED * old["p99_ms"]:
             before_ms, now_ms = old["p99_ms"], row["p99_ms"]
             text = f"The slowest 1% take {duration_text(now_ms)} or more. It was {duration_text(before_ms)} before."
-            yield Finding(27, "note", tables.called((row["purgatory"], row["type"])), text, _CHANGE)
+            yield Finding(27, "note", tables.display_name((row["purgatory"], row["type"])), text, _CHANGE)

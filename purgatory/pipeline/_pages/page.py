@@ -73,7 +73,7 @@ def _tiles(tables: Tables) -> str:
     others = total(tables.outcomes, "cancelled") + total(tables.outcomes, "forced") - cancelled
     wasted, checks = total(tables.outcomes, "wasted_checks"), total(tables.outcomes, "checks")
     peak = sum(row["peak"] for row in tables.peaks)
-    rate = tables.a_second(operations)
+    rate = tables.per_second(operations)
     how = f"{expired:,} expired"
     how += "".join(f", {n:,} {what}" for n, what in ((late, "late"), (others, "cancelled or forced")) if n)
     tiles = [
@@ -91,7 +91,11 @@ def _typical(tables: Tables) -> tuple[str, str, str]:
     if not tables.waiting:
         return "-", "typical wait", "nothing was answered"
     row = max(tables.waiting, key=lambda row: int(row["answered"]))
-    return duration_text(row["p50_ms"]), "typical wait", f"median of {tables.called((row['purgatory'], row['type']))}"
+    return (
+        duration_text(row["p50_ms"]),
+        "typical wait",
+        f"median of {tables.display_name((row['purgatory'], row['type']))}",
+    )
 
 
 def _findings(found: Sequence[Card]) -> str:

@@ -221,7 +221,7 @@ def expiries(tables: Tables) -> str:
     ranked = sorted(cells.items(), key=lambda item: -sum(item[1].values()))[:14]
     several = len({kind for (kind, _), _ in ranked}) > 1
     lines = [
-        (f"{key} ({tables.called(kind)})" if several else key, [counts.get(us, 0) for us in at.at_us])
+        (f"{key} ({tables.display_name(kind)})" if several else key, [counts.get(us, 0) for us in at.at_us])
         for (kind, key), counts in ranked
     ]
     svg = plots.heat("Expiries by key and time", at, lines, "var(--expired)")

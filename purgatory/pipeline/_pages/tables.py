@@ -92,7 +92,7 @@ class Tables:
         """An instant, as precisely as the windows need, or other steps."""
         return clock_text(us, self.span_us, self.window_us if step_us is None else step_us)
 
-    def a_second(self, operations: int) -> float | None:
+    def per_second(self, operations: int) -> float | None:
         """The number per second, or None if all of it lasted less than one second, which gives no rate."""
         return operations / (self.span_us / 1e6) if self.span_us >= _SECOND_US else None
 
@@ -101,7 +101,7 @@ class Tables:
         """Each purgatory's type, by the name of the type."""
         return {name: list(by_type(rows)) for name, rows in grouped(self.outcomes, "type").items()}
 
-    def called(self, kind: tuple[str, str]) -> str:
+    def display_name(self, kind: tuple[str, str]) -> str:
         """A purgatory's type by its own name, or with the purgatory's where several have one of that name."""
         return name_of(kind) if len(self._kinds.get(kind[1], ())) > 1 else kind[1]
 

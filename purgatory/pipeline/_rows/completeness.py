@@ -10,8 +10,8 @@ A number that was seen twice is as wrong as one that is missing.
 
 Runs are few because each reader reads in order. The cost is one subtraction and one comparison per batch of rows.
 
-Spark's own reader knows files and not sequence numbers. So `runs_of` reads the column of numbers once (eight bytes
-per row) before anything is computed from the rows.
+Spark's own reader knows files and not sequence numbers. So `numbers` reads that column once, before anything is
+computed from the rows.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING, Final
 
 import attrs
 import numpy as np
-import pyarrow as pa
 
 from purgatory.journal.records import TRACE
 from purgatory.journal.records.errors import JournalFormat, JournalMissing, reduced
 from purgatory.journal.records.folder import check_kind, doubled, end, list_segments
 from purgatory.journal.records.parquet import opened
+from purgatory.pipeline._rows.validity import DataError
 from purgatory.pipeline._spark.names import is_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pyspark.sql import DataFrame
+    import pyarrow as pa
 
 _MOST_NAMED: Final = 5
 
@@ -65,7 +65,7 @@ class Gap:
         return f"{self.last - self.first + 1:,} rows {what}, {self.first:,} to {self.last:,}: {self.where}"
 
 
-class IncompleteJournal(ValueError):
+class IncompleteJournal(DataError):
     """Not all rows of a journal could be read."""
 
     __reduce__ = reduced
@@ -104,7 +104,7 @@ def runs_in(batches: Iterable[pa.RecordBatch], journal: str) -> list[Run]:
 
 def gaps_in(expected: Sequence[Run], runs: Iterable[Run]) -> list[Gap]:
     """What of the expected runs was not read, or more than once."""
-    found = []
+    gaps = []
     ordered = sorted(runs)
     for each in expected:
         name, after = each.journal, each.first - 1
@@ -112,13 +112,13 @@ def gaps_in(expected: Sequence[Run], runs: Iterable[Run]) -> list[Gap]:
             if run.journal != name:
                 continue
             if run.first > after + 1:
-                found.append(_gap(name, after + 1, run.first - 1))
+                gaps.append(_gap(name, after + 1, run.first - 1))
             if run.first <= after:
-                found.append(_gap(name, run.first, min(run.last, after), doubled=True))
+                gaps.append(_gap(name, run.first, min(run.last, after), doubled=True))
             after = max(after, run.last)
         if after < each.last:
-            found.append(_gap(name, after + 1, each.last))
-    return found
+            gaps.append(_gap(name, after + 1, each.last))
+    return gaps
 
 
 def doubled_in(folder: Path) -> list[Gap]:
@@ -136,25 +136,24 @@ def _gap(journal: str, first: int, last: int, *, doubled: bool = False) -> Gap:
     return Gap(journal, first, last, where, doubled)
 
 
-def hulls(runs: Sequence[Run]) -> list[Run]:
+def unread(gaps: Sequence[Gap], damaged: Iterable[str]) -> list[str]:
+    """One line for each damaged segment with its missing rows, and for each other gap."""
+    rest, lines = list(gaps), []
+    for text in damaged:
+        mine = [gap for gap in rest if text.startswith(f"{gap.where.removeprefix('in ')} ")]
+        rest = [gap for gap in rest if gap not in mine]
+        rows = "; ".join(f"{gap.last - gap.first + 1:,} rows, {gap.first:,} to {gap.last:,}" for gap in mine)
+        lines.append(f"{text} ({rows})" if mine else text)
+    return [*lines, *map(str, rest)]
+
+
+def spans_by_journal(runs: Sequence[Run]) -> list[Run]:
     """From the first number to the last that was read of each journal. For a range of time, the numbers in between."""
-    found: dict[str, Run] = {}
+    spans: dict[str, Run] = {}
     for run in runs:
-        hull = found.get(run.journal, run)
-        found[run.journal] = Run(run.journal, min(hull.first, run.first), max(hull.last, run.last))
-    return list(found.values())
-
-
-def runs_of(rows: DataFrame, journal: str, last: int) -> list[Run]:
-    """The runs of a journal's rows, as Spark reads them, without rows after the last one that is expected."""
-    found = rows.select("seq").where("seq is not null").mapInArrow(_runs, "first long, last long").collect()
-    return [Run(journal, first, min(end, last)) for first, end in found if first <= last]
-
-
-def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    runs = runs_in(batches, "")
-    columns = [pa.array((getattr(run, name) for run in runs), pa.int64()) for name in ("first", "last")]
-    yield pa.RecordBatch.from_arrays(columns, ["first", "last"])
+        span = spans.get(run.journal, run)
+        spans[run.journal] = Run(run.journal, min(span.first, run.first), max(span.last, run.last))
+    return list(spans.values())
 
 
 def check_streamable(folder: Path, *, allow_gaps: bool = False) -> None:

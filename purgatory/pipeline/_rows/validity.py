@@ -31,6 +31,41 @@ end"""
 """Why a record cannot be true, or null."""
 
 
+class DataError(ValueError):
+    """The data are incomplete, or not good enough. The arguments are right."""
+
+
+class TooManyMalformed(DataError):
+    """More rows than are accepted cannot be true."""
+
+
+def parse_limit(text: str) -> float:
+    """Parse a limit of rows: a number of them, or with ``%`` a share (0.5% is given as 0.005).
+
+    Raises:
+        ValueError: it is neither.
+    """
+    share = text.endswith("%")
+    value = float(text.removesuffix("%")) / 100 if share else int(text)
+    if not 0 <= value <= (1 if share else value):
+        raise ValueError(text)
+    return value
+
+
+def check_malformed(malformed: int, rows: int, limit: float | None) -> None:
+    """Compare the rows that cannot be true with a limit: a number, or a share if it is a float.
+
+    Raises:
+        TooManyMalformed: there are more.
+    """
+    if limit is None or malformed <= (limit * rows if isinstance(limit, float) else limit):
+        return
+    allowed = f"{limit:.3%}" if isinstance(limit, float) else f"{limit:,}"
+    raise TooManyMalformed(
+        f"malformed rows must be at most {allowed}, got {malformed:,} of {rows:,}; read their reasons in the output"
+    )
+
+
 def _hollow(values: str, kind: str) -> str:
     """Whether one of some values is null. Spark compiles neither a lambda nor a filter with one, so there is none."""
     nulls = f"size(array_intersect({values}, array_repeat(cast(null as {kind}), 1))) > 0"

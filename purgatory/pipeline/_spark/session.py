@@ -14,13 +14,15 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
 
 from purgatory import pipeline
+from purgatory.pipeline._spark.sizes import DEFAULTS, SizeDefaults
 
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -57,6 +59,7 @@ _LOCAL: Final[Mapping[str, str]] = {
 #: Settings of the command line for a session of Spark Connect, which is opened later.
 _REMOTE: Final[dict[str, str]] = {}
 
+_JAVA_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 _BAR: Final = "spark.ui.showConsoleProgress"
 
 
@@ -99,18 +102,21 @@ def configure(master: str | None, remote: str | None, settings: Iterable[str]) -
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"{shlex.join(words)} {others}"
 
 
-def session(name: str, settings: Mapping[str, str] | None = None) -> SparkSession:
+def session(name: str, settings: Mapping[str, str] | None = None, defaults: SizeDefaults = DEFAULTS) -> SparkSession:
     """The running session, or a new one.
 
     Args:
         name: the name of the application, after "purgatory".
         settings: settings that take precedence.
+        defaults: settings of a new session that apply where nothing else was set.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
     remote = os.environ.get("SPARK_REMOTE")
-    return _start(name, settings or {}) if remote is None else _connect(remote, {**_REMOTE, **(settings or {})})
+    if remote is None:
+        return _start(name, settings or {}, defaults)
+    return _connect(remote, {**_REMOTE, **(settings or {})})
 
 
 def is_connect(spark: SparkSession) -> bool:
@@ -126,19 +132,20 @@ def _connect(remote: str, settings: Mapping[str, str]) -> SparkSession:
     return spark
 
 
-def _start(name: str, settings: Mapping[str, str]) -> SparkSession:
+def _start(name: str, settings: Mapping[str, str], defaults: SizeDefaults) -> SparkSession:
     from pyspark import SparkConf, SparkContext  # not in the plain client
 
     insisted = list(settings.items())
     conf = SparkConf(loadDefaults=False).setAll(insisted)
-    SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001  # nothing public starts the JVM without a context
+    with java_options(defaults.java_options):
+        SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001  # nothing public starts the JVM without a context
     given = SparkConf().setAll(insisted)
     if given.get("spark.master", None) is None:
         given.setMaster("local[*]")
     local = given.get("spark.master", "").startswith("local")
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    for key, value in {**_SETTINGS, **(_LOCAL if local else {})}.items():
+    for key, value in {**_SETTINGS, **(_LOCAL if local else {}), **defaults.settings}.items():
         given.setIfMissing(key, value)
     if not submitted() and _BAR not in os.environ.get("PYSPARK_SUBMIT_ARGS", ""):
         given.set(_BAR, "false")  # we report progress in words, and what starts the JVM has set it as for a shell
@@ -148,6 +155,20 @@ def _start(name: str, settings: Mapping[str, str]) -> SparkSession:
     spark.sparkContext.setLogLevel(given.get("spark.log.level", "ERROR") or "ERROR")
     importable(spark)
     return spark
+
+
+@contextmanager
+def java_options(options: str) -> Iterator[None]:
+    """Let a JVM that is started here have some options. Those of the user come after them, and win."""
+    given = os.environ.get(_JAVA_OPTIONS)
+    os.environ[_JAVA_OPTIONS] = f"{options} {given or ''}"
+    try:
+        yield
+    finally:
+        if given is None:
+            del os.environ[_JAVA_OPTIONS]
+        else:
+            os.environ[_JAVA_OPTIONS] = given
 
 
 def importable(spark: SparkSession) -> None:

@@ -4,7 +4,7 @@ An operation that expired at 500 ms says only that it needed *more* than 500 ms.
 than they are, and so does counting it as 500 ms. The Kaplan-Meier estimate uses exactly what the record says. At each
 wait t, the share of those still waiting (`at_risk`) that was answered at t leaves the curve. Operations that expired,
 were cancelled, forced or drained are *censored*: they leave the denominator without an answer. So does an operation
-that left after its own deadline, however it did, at that deadline (`queries.TABLES["waits"]`)::
+that left after its own deadline, however it did, at that deadline (`queries.WAITS`)::
 
     S(t) = product over waits w <= t of (1 - answered(w) / at_risk(w))      share that needs more than t
 
@@ -45,7 +45,7 @@ def survival(waits: pa.Table) -> pa.Table:
     """S(t) for each purgatory and type at every wait that occurred, in whole milliseconds (rounded up).
 
     Args:
-        waits: how many left, and how many of them were answered, by wait (`queries.TABLES["waits"]`).
+        waits: how many left, and how many of them were answered, by wait (`queries.WAITS`).
     """
     parts = [CURVE.empty_table()]
     for kind, rows in groups(waits, _KIND, "wait_ms"):

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from purgatory.journal.records import ENDED, EVENT, OPERATION, TRACE
+from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline._rows.validity import IN_USE, TRACE_PROBLEM
 from purgatory.pipeline._tables.relations import LIMIT_US
 from purgatory.pipeline._tables.table import Mapped, Table, schema
@@ -36,7 +37,7 @@ from purgatory.pipeline._tables.table import Mapped, Table, schema
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from purgatory.pipeline._tables.engine import Engine
+    from purgatory.pipeline._tables.local import Local
 
 _COLUMNS: Final = ", ".join(["seq", *(field.name for field in TRACE.fields)])
 _REFUSED: Final = schema("seq reported:flag")
@@ -44,7 +45,7 @@ _MARK: Final = "xxhash64(at_us, delay_ms, keys, levels)"
 """A number made of all that a row says of its operation. It tells a row delivered twice from another one."""
 
 
-def prepare(engine: Engine, keep_us: int | None = None) -> None:
+def prepare(engine: Local, keep_us: int | None = None) -> None:
     """Provide the relations ``needs``, ``answers`` and ``malformed`` of an open engine's trace.
 
     Args:
@@ -70,7 +71,7 @@ def prepare(engine: Engine, keep_us: int | None = None) -> None:
 _NOT_REFUSED: Final = "not exists (select 1 from refused as r where r.seq = t.seq)"
 
 
-def _pairs(engine: Engine, rows: str) -> str:
+def _pairs(engine: Local, rows: str) -> str:
     """One row per key of a row. For an event `count` is 0, for an operation it is the number of its keys."""
     return f"""select seq, purgatory, at_us, case when kind = '{OPERATION}' then size(keys) else 0 end as count,
         operation, delay_ms, type, normal_ends, {engine.each_pair} from {rows}"""
@@ -79,7 +80,7 @@ def _pairs(engine: Engine, rows: str) -> str:
 _PAIR: Final = "t.seq, t.purgatory, t.at_us, t.count, t.operation, t.delay_ms, t.type, t.normal_ends, t.key, t.level"
 
 
-def _in_order(engine: Engine, rows: str, *, forgets: bool, where: str = "true") -> str:
+def _in_order(engine: Local, rows: str, *, forgets: bool, where: str = "true") -> str:
     """The watches of some rows, with `first_us`, the instant at which the level was first reached (null: never)."""
     pairs = f"({_pairs(engine, rows)})"
     spell = ""
@@ -113,7 +114,7 @@ def _with_spells(pairs: str) -> str:
             where count > 0 group by {_PAIR}"""
 
 
-def _forgets(engine: Engine, keep_us: int | None) -> bool:
+def _forgets(engine: Local, keep_us: int | None) -> bool:
     """Whether a key was forgotten. If so, ``starts`` says when each such key was named again.
 
     Every row names its keys, also one whose name is in use.
@@ -133,12 +134,12 @@ def _forgets(engine: Engine, keep_us: int | None) -> bool:
     return _has_rows(engine, "starts")
 
 
-def _has_rows(engine: Engine, name: str) -> bool:
+def _has_rows(engine: Local, name: str) -> bool:
     found = engine.query(Table(f"select count(*) from (select 1 from {name} limit 1) as t", "n"))
     return bool(found["n"][0].as_py())
 
 
-def _refuses(engine: Engine, *, forgets: bool) -> bool:
+def _refuses(engine: Local, *, forgets: bool) -> bool:
     """Whether a row uses the name of an operation that is open. If so, ``refused`` has the numbers of such rows.
 
     One pass over hashes of names finds the names whose rows differ.
@@ -210,8 +211,15 @@ def _needs(watches: str, by: str) -> str:
         from (select /*+ repartition(operation) */ * from ({watches}) as w) as watches group by {by}"""
 
 
-_ANSWERS: Final = """select purgatory, operation, outcome, timestamp_micros(arrival_us) as created,
-        timestamp_micros(finished_us) as finished, finished_us - arrival_us as waited_us, delay_ms, keys,
+#: The columns of the relations ``answers`` and ``malformed``.
+ANSWERS: Final = schema(
+    "purgatory:text type:text operation:text outcome:text created:instant finished:instant waited_us delay_ms:int "
+    "keys ended_well:flag"
+)
+MALFORMED: Final = arrow_schema(TRACE).remove_metadata().append(pa.field("reason", pa.string()))
+_ANSWERS: Final = """select purgatory, coalesce(type, '') as type, operation, outcome,
+        timestamp_micros(arrival_us) as created, timestamp_micros(finished_us) as finished,
+        finished_us - arrival_us as waited_us, delay_ms, cast(keys as bigint) as keys,
         outcome <> 'expired' or coalesce(contains(normal_ends, 'expired'), false) as ended_well
     from (
         select *, case when outcome = 'expired' then arrival_us + limit_us else ready_us end as finished_us
@@ -240,7 +248,7 @@ UNEXPLAINED: Final = Table(
 """How many operations of each type were cancelled, forced or extended. A trace does not say why."""
 
 
-def unexplained(engine: Engine) -> dict[tuple[str, str], str]:
+def unexplained(engine: Local) -> dict[tuple[str, str], str]:
     """The types of each purgatory with operations that the trace does not explain, and what happened to these."""
     found: dict[tuple[str, str], str] = {}
     for row in engine.query(UNEXPLAINED).to_pylist():

@@ -1,37 +1,51 @@
-"""The engine for journals that outgrow one machine: Spark's own SQL, over its own reader, on its own executors."""
+"""The engine for journals that outgrow one machine: Spark reads and reduces the records, DuckDB does the rest.
+
+A relation is where the relations are that its SQL reads. The records are Spark's. What is reduced from them
+(`Cluster.reduce`) comes to the driver, all such relations in one query, and the tables that read it run on DuckDB. A
+reduced relation of more than `MOST_COLLECTED` rows stays on Spark, and so does all that reads it. If that also reads a
+small relation, Spark is given a copy.
+"""
 
 from __future__ import annotations
 
+import re
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from purgatory.journal.records import JOURNAL
 from purgatory.journal.records.errors import JournalFormat
 from purgatory.journal.records.folder import SEALED
 from purgatory.pipeline._rows.between import ALL, Between
-from purgatory.pipeline._rows.completeness import Run, runs_of
+from purgatory.pipeline._rows.completeness import Run
 from purgatory.pipeline._rows.load import load
+from purgatory.pipeline._rows.numbers import runs_of
 from purgatory.pipeline._spark import places
 from purgatory.pipeline._spark.errors import reporting
 from purgatory.pipeline._spark.names import is_folder, is_table
-from purgatory.pipeline._tables.engine import Engine
+from purgatory.pipeline._tables.local import Local
 from purgatory.pipeline._tables.table import typed
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
-    import pyarrow as pa
     from pyspark.sql import SparkSession
 
     from purgatory.journal.records import Schema
     from purgatory.pipeline._tables.table import Mapped, Table
 
+#: Rows of a reduced relation, at most, that are collected. They take about 100 bytes each.
+MOST_COLLECTED: Final = 1_000_000
+_READ: Final = re.compile(r"\b(?:from|join)\s+(\w+)")
 
-class Cluster(Engine):
-    """Runs SQL over journals, or over a trace, on Spark.
+
+class Cluster(Local):
+    """Runs SQL over journals, or over a trace, on Spark, and what follows from few rows in the driver.
 
     Args:
         spark: the session.
@@ -48,6 +62,9 @@ class Cluster(Engine):
         self, spark: SparkSession, journals: Sequence[str], between: Between = ALL, schema: Schema = JOURNAL
     ) -> None:
         self._spark = spark
+        self._remote: set[str] = set()  # relations on Spark
+        self._local: set[str] = set()  # relations in the driver
+        self._collected: list[pa.Table] = []
         super().__init__(journals, between, schema)
 
     def _qualified(self, place: str) -> str:
@@ -82,37 +99,77 @@ class Cluster(Engine):
 
     def open(self, *, allow_gaps: bool) -> list[str]:
         """Check that every row is there, and provide the relation ``source``."""
+        self._connect()
         damaged: list[str] = []
         noted = damaged if allow_gaps else None
-        frames = [load(self._spark, name, self.schema, damaged=noted, between=self._between) for name in self.journals]
-        ends = {run.journal: run.last for run in self.expected}
-        read = zip(self.journals, frames, strict=True)
-        runs = [run for name, frame in read for run in runs_of(frame, name, ends.get(name, -1))]
+        frames = {
+            name: load(self._spark, name, self.schema, damaged=noted, between=self._between) for name in self.journals
+        }
+        runs = runs_of(frames, {run.journal: run.last for run in self.expected})
         whole = self._between == ALL or not is_folder(self.journals[0])  # a store is read whole
         unread = self._unread(runs, damaged, whole=whole, allow_gaps=allow_gaps)
-        rows = reduce(DataFrame.unionByName, frames)
-        rows.where(self._between.of_rows(self.schema)).createOrReplaceTempView("source")
+        rows = reduce(DataFrame.unionByName, frames.values())
+        self._name("source", rows.where(self._between.of_rows(self.schema)))
         return unread
+
+    @property
+    def summary(self) -> str:  # type: ignore[override]
+        """How many reduced rows are in the driver, and which relations are too large for it."""
+        rows, size = sum(map(len, self._collected)), sum(table.nbytes for table in self._collected)
+        return f"{rows:,} rows ({size / 1e6:.1f} MB) in the driver"
 
     def given(self, name: str, rows: pa.Table) -> None:
         """Provide some rows as a relation."""
-        places.frame_of(self._spark, rows).createOrReplaceTempView(name)
+        super().given(name, rows)
+        self._remote.discard(name)
+        self._local.add(name)
 
     def view(self, name: str, sql: str) -> None:
         """Give a query a name."""
-        self._spark.sql(sql).createOrReplaceTempView(name)
+        if self._reads_remote(sql):
+            self._name(name, self._spark.sql(sql))
+        else:
+            super().view(name, sql)
+            self._local.add(name)
 
     def keep(self, name: str, sql: str, words: Sequence[str] = ()) -> None:
         """Compute a relation once, for several tables that read it.
 
         The records themselves are no such relation: Spark reads them from Parquet with less work than from its cache.
         """
-        if words:
-            self.view(name, sql)
+        if not self._reads_remote(sql):
+            super().keep(name, sql, words)
+            self._local.add(name)
             return
-        rows = self._spark.sql(sql).persist()
-        self._closing.callback(rows.unpersist)
-        rows.createOrReplaceTempView(name)
+        rows = self._spark.sql(sql)
+        if not words:
+            rows = rows.persist()
+            self._closing.callback(rows.unpersist)
+        self._name(name, rows)
+
+    def reduce(self, relations: Mapping[str, str]) -> None:
+        """Compute relations that have far fewer rows than there are records. None of them reads another one."""
+        remote = {name: sql for name, sql in relations.items() if self._reads_remote(sql)}
+        for name in relations.keys() - remote.keys():
+            self.keep(name, relations[name])
+        if not remote:
+            return
+        # Each row has the columns of its own relation, and null in those of the others.
+        columns, parts = {}, []
+        for name, sql in remote.items():
+            rows = self._spark.sql(sql).limit(MOST_COLLECTED + 1)
+            columns[name] = rows.columns
+            named = rows.toDF(*(f"{name} {column}" for column in rows.columns))
+            parts.append(named.select(F.lit(name).alias("relation"), "*"))
+        every = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts).toArrow()
+        for name, sql in remote.items():
+            own = every.filter(pc.equal(every["relation"], name))
+            part = own.select([f"{name} {column}" for column in columns[name]]).rename_columns(columns[name])
+            if len(part) > MOST_COLLECTED:
+                self.keep(name, sql)
+            else:
+                self._collected.append(part)
+                self.given(name, part)
 
     def save(self, name: str, place: str) -> None:
         """Write a relation as Parquet. From then on, its name means what was written."""
@@ -125,13 +182,35 @@ class Cluster(Engine):
         saved.createOrReplaceTempView(name)
 
     def query(self, table: Table) -> pa.Table:
-        """The rows of a table."""
-        return typed(self._spark.sql(table.sql).toArrow(), table)
+        """Return the rows of a table."""
+        if self._reads_remote(table.sql):
+            return typed(self._spark.sql(table.sql).toArrow(), table)
+        return super().query(table)
 
     def mapped(self, work: Mapped) -> pa.Table:
         """Apply a function to a table's rows, in one task per part."""
+        if not self._reads_remote(work.table.sql):
+            return super().mapped(work)
         columns = work.table.columns
         rows = self._spark.sql(work.table.sql).toDF(*columns.names).to(from_arrow_schema(columns))
         if work.by:
             rows = rows.repartition(*work.by).sortWithinPartitions(*work.by, *work.order)
         return rows.mapInArrow(work.function, from_arrow_schema(work.columns)).toArrow().cast(work.columns)
+
+    def _name(self, name: str, rows: DataFrame) -> None:
+        rows.createOrReplaceTempView(name)
+        self._local.discard(name)
+        self._remote.add(name)
+
+    def _reads_remote(self, sql: str) -> bool:
+        """Whether a query reads a relation on Spark. If so, Spark also gets what it reads of the driver's."""
+        names = set(_READ.findall(sql))
+        if not names & self._remote:
+            return False
+        for name in names & self._local:
+            rows = self._database.sql(f"select * from {name}").to_arrow_table()
+            # A sum of integers has a wider type on DuckDB.
+            wide = [pa.int64() if pa.types.is_decimal(field.type) else field.type for field in rows.schema]
+            rows = rows.cast(pa.schema(list(zip(rows.column_names, wide, strict=True))))
+            places.frame_of(self._spark, rows).createOrReplaceTempView(name)
+        return True

@@ -65,7 +65,7 @@ def _identity(name: str, qualified: Callable[[str], str]) -> Hashable:
     return status.st_dev, status.st_ino
 
 
-def there(journals: Sequence[str]) -> list[Run]:
+def sealed_runs(journals: Sequence[str]) -> list[Run]:
     """The rows of each journal, by the sequence numbers at its two ends."""
     runs = [Run(name, **tip(Path(name))) for name in journals]
     return [run for run in runs if len(run) > 0]

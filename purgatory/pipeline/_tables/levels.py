@@ -11,29 +11,23 @@ from purgatory.pipeline._tables.table import Table
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from purgatory.pipeline._tables.engine import Engine
-
 _FINEST_US: Final = 1_000
 _MOST_PARTS: Final = 400_000
 
-
+#: Arrivals and departures. An operation that was in for no time at all was never parked.
 _MOVES: Final = """select purgatory, case when change > 0 then created_us else finished_us end as at_us, change
     from records cross join (values (1), (-1)) as t(change) where wait_us > 0"""
-"""Arrivals and departures. An operation that was in for no time at all was never parked."""
 
 
-def prepare(engine: Engine, widths: Widths) -> None:
-    """Provide the relation ``steps``: arrivals and departures by part of a slot.
+def steps(widths: Widths) -> str:
+    """The relation ``steps``: arrivals and departures by part of a slot.
 
     `moved_us` is what these changes add to the area under the curve until the end of the slot.
     """
     fine, slot = widths.fine_us, widths.slot_us
-    engine.keep(
-        "steps",
-        f"""select purgatory, at_us - at_us % {fine} as fine_us, count_if(change > 0) as arrived,
+    return f"""select purgatory, at_us - at_us % {fine} as fine_us, count_if(change > 0) as arrived,
             count_if(change < 0) as gone, sum(change * ({slot} - at_us % {slot})) as moved_us
-        from ({_MOVES}) as moves group by all""",
-    )
+        from ({_MOVES}) as moves group by all"""
 
 
 def occupancy(widths: Widths) -> Table:
@@ -67,42 +61,48 @@ def occupancy(widths: Widths) -> Table:
     )
 
 
-def peaks(widths: Widths) -> Table:
-    """The exact peak of each purgatory, the instant at which it was first reached, and the mean level.
+#: The relation ``crowded``: the parts of a slot in which the peak of a purgatory may lie.
+#:
+#: Sorting all events to learn a few levels would be the most expensive part of a report. A slot that begins at level
+#: 20 and has 5 arrivals cannot exceed 25. If the level was 26 at some slot's end, that slot need not be looked at.
+CROWDED: Final = """with levels as (
+        select *, sum(arrived - gone) over (partition by purgatory order by fine_us) as ends from steps),
+    known as (
+        select *, ends - arrived + gone as begins,
+            max(greatest(ends, ends - arrived + gone)) over (partition by purgatory) as level
+        from levels)
+    select purgatory, fine_us, begins from known where arrived > 0 and ends + gone >= level"""
 
-    Sorting all events to learn a few levels would be the most expensive part of a report. A slot that begins at level
-    20 and has 5 arrivals cannot exceed 25. If the level was 26 at some slot's end, that slot need not be looked at. So
-    only the events of the few slots in which the peak may lie are put in order. These slots are the parts of ``steps``.
-    """
-    slot = widths.slot_us
-    return Table(
-        f"""with levels as (
-            select *, sum(arrived - gone) over (partition by purgatory order by fine_us) as ends from steps),
-        known as (
-            select *, ends - arrived + gone as begins,
-                max(greatest(ends, ends - arrived + gone)) over (partition by purgatory) as level
-            from levels),
-        likely as (select purgatory, fine_us, begins from known where arrived > 0 and ends + gone >= level),
-        inside as (
+
+def highest(widths: Widths) -> str:
+    """The relation ``highest``: the exact peak of each purgatory, from the events of its crowded slots in order."""
+    return f"""with inside as (
             select /*+ broadcast(l) */ l.purgatory, fine_us, begins, at_us, sum(change) as change
-            from ({_MOVES}) as m join likely as l
+            from ({_MOVES}) as m join crowded as l
                 on m.purgatory = l.purgatory and m.at_us - m.at_us % {widths.fine_us} = fine_us
             group by all),
         reached as (
             select purgatory, at_us,
                 begins + sum(change) over (partition by purgatory, fine_us order by at_us) as level
             from inside),
-        first as (
+        ranked as (
             select purgatory, at_us, level, row_number() over (partition by purgatory order by level desc, at_us) as n
-            from reached),
-        lasted as (
+            from reached)
+        select purgatory, at_us, level from ranked where n = 1"""
+
+
+def peaks(widths: Widths) -> Table:
+    """The exact peak of each purgatory, the instant at which it was first reached, and the mean level."""
+    slot = widths.slot_us
+    return Table(
+        f"""with lasted as (
             select purgatory, max(fine_us) - max(fine_us) % {slot} - (min(fine_us) - min(fine_us) % {slot}) + {slot}
                 as slots_us
             from steps group by all),
         waited as (select purgatory, sum(waited_us) as waited_us from sums group by all)
         select f.purgatory, level, at_us, waited_us / slots_us
-        from first as f join lasted as l on f.purgatory = l.purgatory join waited as w on f.purgatory = w.purgatory
-        where n = 1""",
+        from highest as f join lasted as l on f.purgatory = l.purgatory
+            join waited as w on f.purgatory = w.purgatory""",
         "purgatory:text peak at_us mean:real",
         "at",
     )

@@ -12,14 +12,11 @@ also a group over all windows, whose window is -1.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from purgatory.pipeline._rows.validity import ANSWERED
 from purgatory.pipeline._tables.relations import MEASURED_US, Widths, window_of
 from purgatory.pipeline._tables.table import Table
-
-if TYPE_CHECKING:
-    from purgatory.pipeline._tables.engine import Engine
 
 PERCENTILES: Final = {"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "p999_ms": 0.999}
 _ALL_WINDOWS: Final = -1
@@ -34,37 +31,40 @@ _WANTED: Final = " or ".join(
     for places in (_OF_WAITS, _OF_LATENESS)
     for place in places
 )
+_PLACED: Final = " or ".join(
+    f"({'' if places is _OF_LATENESS else 'not '}expired and place in ({', '.join(places)}))"
+    for places in (_OF_WAITS, _OF_LATENESS)
+)
 _BINS: Final = "select purgatory, type, outcome = 'expired' as expired, bin, sum(n) as n, max(longest_us) as longest_us"
 
 
-def prepare(engine: Engine, widths: Widths) -> None:
-    """Provide the relation ``ordered``: the rows in the wanted bins, with their place in the order of their group."""
-    engine.keep(
-        "wanted",
-        f"""with bins as (
-            {_BINS}, window_us from sums where bin >= 0 group by all
-            union all {_BINS}, {_ALL_WINDOWS} as window_us from sums where bin >= 0 and {ANSWERED} group by all),
-        summed as (
-            select *, sum(n) over (partition by {_GROUP} order by bin) as upto,
-                sum(n) over (partition by {_GROUP}) as total, max(longest_us) over (partition by {_GROUP}) as top
-            from bins)
-        select * from summed where {_WANTED}""",
-    )
+#: The relation ``wanted``: the bins in which a percentile of a group lies.
+WANTED: Final = f"""with bins as (
+        {_BINS}, window_us from sums where bin >= 0 group by all
+        union all {_BINS}, {_ALL_WINDOWS} as window_us from sums where bin >= 0 and {ANSWERED} group by all),
+    summed as (
+        select *, sum(n) over (partition by {_GROUP} order by bin) as upto,
+            sum(n) over (partition by {_GROUP}) as total, max(longest_us) over (partition by {_GROUP}) as top
+        from bins)
+    select * from summed where {_WANTED}"""
+
+
+def ordered(widths: Widths) -> str:
+    """The relation ``ordered``: the waits at the wanted places in the order of their group."""
     valued = f"""(select {window_of(widths)} as window_us, purgatory, type, outcome = 'expired' as expired, bin,
         {MEASURED_US} as v from records where bin >= 0) as r"""
     same = "r.purgatory = w.purgatory and r.type = w.type and r.expired = w.expired and r.bin = w.bin"
-    found = f"select /*+ broadcast(w) */ w.*, r.v from {valued} join wanted as w on {same} and w.window_us ="
-    engine.keep(
-        "ordered",
-        f"""select *, upto - n + row_number() over (partition by {_GROUP}, bin order by v) - 1 as place
-            from ({found} r.window_us union all {found} {_ALL_WINDOWS}) as inside""",
-    )
+    inside = f"select /*+ broadcast(w) */ w.*, r.v from {valued} join wanted as w on {same} and w.window_us ="
+    return f"""select {_GROUP}, total, top, place, v from (
+            select *, upto - n + row_number() over (partition by {_GROUP}, bin order by v) - 1 as place
+            from ({inside} r.window_us union all {inside} {_ALL_WINDOWS}) as inside) as placed
+        where {_PLACED}"""
 
 
-def _found(where: str, by: str, places: list[str], figures: list[str]) -> str:
+def _percentiles(where: str, by: str, places: list[str], figures: list[str]) -> str:
     values = ", ".join(f"max(case when place = {place} then v end) as v{n}" for n, place in enumerate(places))
     return f"""select {by}, total, {", ".join(figures)}, top / 1000
-        from (select {by}, total, top, {values} from ordered where {where} group by all) as found"""
+        from (select {by}, total, top, {values} from ordered where {where} group by all) as waits"""
 
 
 def _between(n: int, share: float) -> str:
@@ -78,19 +78,19 @@ _FIGURES: Final = [_between(n, share) for n, share in enumerate(PERCENTILES.valu
 _WAITED: Final = f"purgatory:text type:text answered {' '.join(PERCENTILES)} max_ms"
 
 LATENCY: Final = Table(
-    _found(f"not expired and window_us <> {_ALL_WINDOWS}", "window_us, purgatory, type", _OF_WAITS, _FIGURES),
+    _percentiles(f"not expired and window_us <> {_ALL_WINDOWS}", "window_us, purgatory, type", _OF_WAITS, _FIGURES),
     f"window_us {_WAITED}",
     "window",
 )
 """Exact percentiles of the waits of answered operations, per window, purgatory and type."""
 
 WAITING: Final = Table(
-    _found(f"not expired and window_us = {_ALL_WINDOWS}", "purgatory, type", _OF_WAITS, _FIGURES), _WAITED
+    _percentiles(f"not expired and window_us = {_ALL_WINDOWS}", "purgatory, type", _OF_WAITS, _FIGURES), _WAITED
 )
 """The same over all windows together."""
 
 LATENESS: Final = Table(
-    _found("expired", "window_us, purgatory, type", _OF_LATENESS, ["v0 / 1000", "v1 / 1000"]),
+    _percentiles("expired", "window_us, purgatory, type", _OF_LATENESS, ["v0 / 1000", "v1 / 1000"]),
     "window_us purgatory:text type:text expired p50_ms p99_ms max_ms",
     "window",
 )

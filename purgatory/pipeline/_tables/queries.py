@@ -14,7 +14,9 @@ from purgatory.pipeline._tables.relations import MEASURED_US, Widths, window_of
 from purgatory.pipeline._tables.table import INSTANT, Table
 
 if TYPE_CHECKING:
-    from purgatory.pipeline._tables.engine import Engine
+    from collections.abc import Sequence
+
+    from purgatory.pipeline._tables.local import Local
 
 BANDS_US: Final = tuple(step * 10**power for power in range(2, 11) for step in (1, 2, 5))
 """Where a band of waits ends: three to a power of ten, from 0.1 ms to some hours. The last band has no end (-1)."""
@@ -23,41 +25,66 @@ SLOWEST: Final = 5
 MOST_MALFORMED: Final = 10_000
 _TOP_KEYS, _TOP_EXPIRIES = 20, 12
 
+#: From when to when, how many operations, how long they waited in all, how many a shutdown ended, and how many records
+#: cannot be true.
 SPAN: Final = Table(
-    f"""select coalesce(min(created_us), 0), coalesce(max(finished_us), 0), count(*), coalesce(sum(wait_us), 0),
-        count_if(outcome = '{SHUTDOWN}'), (select count(*) from source) - count(*) from records""",
+    f"""select coalesce(min(first_us), 0), coalesce(max(last_us), 0),
+        coalesce(sum(case when is_good then n end), 0), coalesce(sum(waited_us), 0),
+        coalesce(sum(case when outcome = '{SHUTDOWN}' then n end), 0),
+        coalesce(sum(case when not is_good then n end), 0) from census""",
     "first_us last_us operations waited_us shut_down malformed",
 )
-"""From when to when, how many operations, how long they waited in all, how many a shutdown ended, and how many records
-cannot be true."""
+
+#: The input of the survival curve: operations that left, and operations that were answered, by wait.
+#:
+#: An operation is known to have needed more time than its timeout if it had no answer by then. It counts as not
+#: answered at its own deadline, however it left after that: nearly no operation is still at risk there, so the few
+#: late answers would make the curve collapse. An immediate answer is one at any timeout.
+WAITS: Final = Table(
+    f"""select purgatory, type, cast(ceil(least(wait_us, limit_us) / 1000) as bigint) as wait_ms,
+        count_if(outcome = 'immediate' or ({ANSWERED} and wait_us <= limit_us)) as answered, count(*) as departed
+    from records group by all""",
+    "purgatory:text type:text wait_ms:int answered left",
+)
+_RAISED: Final = """select purgatory, type, split_part(error, ':', 1) as class, count(*) as times,
+        min(finished_us) as first_us, max(finished_us) as last_us, min(error) as example
+    from judged where error is not null and reason is null group by all"""
 
 
-def prepare(engine: Engine, widths: Widths) -> None:
-    """Provide the relations that several tables read, of an engine whose records were prepared.
+def _sums(widths: Widths) -> str:
+    ends = " ".join(f"when wait_us <= {end} then {end}" for end in BANDS_US)
+    return f"""select {window_of(widths)} as window_us, purgatory, type, outcome, bin,
+            case {ends} else -1 end as upto_us,
+            count(*) as n, count_if(outcome = 'satisfied' and wait_us > limit_us) as late, sum(checks) as checks,
+            sum(wasted_checks) as wasted_checks, count_if(has_error) as errors, sum(wait_us) as waited_us,
+            max(delay_ms) as delay_ms, min(delay_ms) as shortest_ms, max({MEASURED_US}) as longest_us
+        from records group by all"""
 
-    Each of them takes one pass over the records:
+
+def _key_sums(widths: Widths) -> str:
+    return f"""select purgatory, type, key, case when outcome = 'expired' then {window_of(widths)} end as expired_us,
+            count(*) as operations, sum(wasted_checks) as wasted_checks from watches group by all"""
+
+
+def prepare(engine: Local, widths: Widths, *, malformed: bool) -> None:
+    """Provide the relations that the tables read, of an engine whose records were prepared.
+
+    Each of the first takes one pass over the records:
 
     - ``sums``: operations by window, purgatory, type, outcome, band of wait (`upto_us`) and bin (see `percentiles`)
     - ``key_sums``: operations by purgatory, type and key, and by window those that expired
     - ``steps``: arrivals and departures by short slots of time (see `levels`)
-    - ``ordered``: the waits around each percentile, in order (see `percentiles`).
+    - ``waits``, ``raised`` and ``malformed``, each for a table.
+
+    From these follows which few records must be put in order, for ``ordered`` (see `percentiles`), ``highest`` (see
+    `levels`) and ``slow``: when the operations left that waited longest.
     """
-    ends = " ".join(f"when wait_us <= {end} then {end}" for end in BANDS_US)
-    engine.keep(
-        "sums",
-        f"""select {window_of(widths)} as window_us, purgatory, type, outcome, case {ends} else -1 end as upto_us, bin,
-            count(*) as n, count_if(outcome = 'satisfied' and wait_us > limit_us) as late, sum(checks) as checks,
-            sum(wasted_checks) as wasted_checks, count_if(has_error) as errors, sum(wait_us) as waited_us,
-            max(delay_ms) as delay_ms, min(delay_ms) as shortest_ms, max({MEASURED_US}) as longest_us
-        from records group by all""",
-    )
-    engine.keep(
-        "key_sums",
-        f"""select purgatory, type, key, case when outcome = 'expired' then {window_of(widths)} end as expired_us,
-            count(*) as operations, sum(wasted_checks) as wasted_checks from watches group by all""",
-    )
-    levels.prepare(engine, widths)
-    percentiles.prepare(engine, widths)
+    wrong = {"malformed": MALFORMED.sql} if malformed else {}
+    first = {"sums": _sums(widths), "key_sums": _key_sums(widths), "steps": levels.steps(widths)}
+    engine.reduce({**first, "waits": WAITS.sql, "raised": _RAISED, **wrong})
+    for name, sql in {"wanted": percentiles.WANTED, "crowded": levels.CROWDED, "longest": _LONGEST}.items():
+        engine.keep(name, sql)
+    engine.reduce({"ordered": percentiles.ordered(widths), "highest": levels.highest(widths), "slow": _SLOW})
 
 
 _COUNTS: Final = ", ".join(f"sum(case when outcome = '{name}' then n else 0 end)" for name in OUTCOMES)
@@ -80,17 +107,7 @@ TABLES: Final = {
         "window_us purgatory:text type:text upto_us answered",
         "window",
     ),
-    # The input of the survival curve: operations that left, and operations that were answered, by wait.
-    #
-    # An operation is known to have needed more time than its timeout if it had no answer by then. It counts as not
-    # answered at its own deadline, however it left after that: nearly no operation is still at risk there, so the few
-    # late answers would make the curve collapse. An immediate answer is one at any timeout.
-    "waits": Table(
-        f"""select purgatory, type, cast(ceil(least(wait_us, limit_us) / 1000) as bigint) as wait_ms,
-            count_if(outcome = 'immediate' or ({ANSWERED} and wait_us <= limit_us)), count(*)
-        from records group by all""",
-        "purgatory:text type:text wait_ms:int answered left",
-    ),
+    "waits": WAITS.of("waits"),
     # The most used keys of each purgatory, with their expiries and wasted checks.
     #
     # `share` is of the purgatory's operations (`of`). As one operation may have several keys, shares may add up to more
@@ -133,17 +150,15 @@ TABLES: Final = {
     ),
     # What hooks raised, by purgatory, type and the error's class: the most frequent first, with an example.
     "raised": Table(
-        """select *, row_number() over (order by times desc, purgatory, type, class) from (
-            select purgatory, type, split_part(error, ':', 1) as class, count(*) as times, min(finished_us),
-                max(finished_us), min(error)
-            from judged where error is not null and reason is null group by all) as counted""",
+        "select *, row_number() over (order by times desc, purgatory, type, class) from raised",
         "purgatory:text type:text error:text times first_us last_us example:text rank:rank",
     ),
     # Operations of each instance by purgatory and type, with the share that expired and the mean wait.
     "instances": Table(
-        """select instance, purgatory, type, count(*), count_if(outcome = 'expired'), count_if(has_error), sum(wait_us),
-            count_if(outcome = 'expired') / count(*), sum(wait_us) / count(*) / 1000
-        from records group by all""",
+        """select instance, purgatory, type, sum(n), sum(case when outcome = 'expired' then n else 0 end), sum(errors),
+            sum(waited_us), sum(case when outcome = 'expired' then n else 0 end) / sum(n),
+            sum(waited_us) / sum(n) / 1000
+        from census where is_good group by all""",
         "instance:text purgatory:text type:text operations expired errors waited_us expiry_share:real mean_ms",
     ),
     "latency": percentiles.LATENCY,
@@ -153,56 +168,58 @@ TABLES: Final = {
 """The tables of every report that do not depend on its widths, by name. `slowest` and `quarantine` are apart."""
 
 
-def slowest(engine: Engine) -> pa.Table:
-    """The answered operations of each purgatory and type that waited longest, as examples.
+#: The longest waits of some parts of the rows (``sums``) say how long one of the longest must have waited at least. So
+#: only a few rows are put in order, among the narrow columns.
+_LONGEST: Final = f"""with parts as (
+        select *, row_number() over (partition by purgatory, type order by longest_us desc) as place
+        from sums where {ANSWERED} and longest_us > 0)
+    select purgatory, type, min(longest_us) as least_us from parts where place <= {SLOWEST} group by all"""
+_SLOW: Final = f"""select distinct finished_us from (
+        select /*+ broadcast(l) */ finished_us, rank() over (
+            partition by r.purgatory, r.type order by wait_us desc, finished_us) as place
+        from records as r join longest as l on r.purgatory = l.purgatory and r.type = l.type
+        where {ANSWERED} and wait_us >= least_us) as ranked
+    where place <= {SLOWEST}"""
 
-    The longest waits of some parts of the rows (``sums``) say how long one of the longest must have waited at least. So
-    only a few rows are put in order. Their instants are found among the narrow columns. Both engines skip what holds no
-    row of these instants when they read the wide columns.
+
+def slowest_of(instants: Sequence[int]) -> Table:
+    """The answered operations of each purgatory and type that waited longest, as examples, by when these left.
+
+    Both engines skip what holds no row of these instants when they read the wide columns.
     """
-    likely = Table(
-        f"""with longest as (
-            select *, row_number() over (partition by purgatory, type order by longest_us desc) as place
-            from sums where {ANSWERED} and longest_us > 0),
-        least as (
-            select purgatory, type, min(longest_us) as least_us from longest where place <= {SLOWEST} group by all),
-        ranked as (
-            select /*+ broadcast(l) */ finished_us, rank() over (
-                partition by r.purgatory, r.type order by wait_us desc, finished_us) as place
-            from records as r join least as l on r.purgatory = l.purgatory and r.type = l.type
-            where {ANSWERED} and wait_us >= least_us)
-        select distinct finished_us from ranked where place <= {SLOWEST}""",
-        "finished_us",
-    )
-    instants = ", ".join(f"timestamp_micros({us})" for us in engine.query(likely)["finished_us"].to_pylist()) or "null"
-    table = Table(
+    listed = ", ".join(f"timestamp_micros({us})" for us in instants) or "null"
+    return Table(
         f"""with ranked as (
             select *, row_number() over (
                 partition by purgatory, type order by wait_us desc, finished_us, instance, seq) as place
-            from judged where reason is null and {ANSWERED} and wait_us > 0 and finished in ({instants}))
+            from judged where reason is null and {ANSWERED} and wait_us > 0 and finished in ({listed}))
         select purgatory, type, instance, operation, keys, outcome, created_us, finished_us, checks, seq, wait_us, place
         from ranked where place <= {SLOWEST}""",
         "purgatory:text type:text instance:text operation:text keys:texts outcome:text created:instant "
         "finished:instant checks seq wait_us rank:rank",
     )
-    return engine.query(table)
 
 
-def quarantine() -> Table:
+def _malformed() -> Table:
     """The records that cannot be true, with the reason, up to a limit."""
     fields = arrow_schema(JOURNAL)
     columns = ", ".join(f"{field.name}_us" if field.type == INSTANT else field.name for field in fields)
     return Table(
-        f"""select {columns}, reason from judged where reason is not null
-        order by seq, instance limit {MOST_MALFORMED}""",
+        f"select {columns}, reason from judged where reason is not null order by seq, instance limit {MOST_MALFORMED}",
         fields.append(pa.field("reason", pa.string())),
     )
 
 
-def tables(engine: Engine, widths: Widths, *, malformed: bool) -> dict[str, pa.Table]:
-    """Every table that is read straight from the records, by name."""
-    prepare(engine, widths)
-    made = {**TABLES, "occupancy": levels.occupancy(widths), "peaks": levels.peaks(widths)}
+#: The records that cannot be true.
+MALFORMED: Final = _malformed()
+
+
+def tables(engine: Local, widths: Widths, *, malformed: bool) -> dict[str, pa.Table]:
+    """Every table that follows from the records, by name."""
+    prepare(engine, widths, malformed=malformed)
+    every = {**TABLES, "occupancy": levels.occupancy(widths), "peaks": levels.peaks(widths)}
     if malformed:
-        made["quarantine"] = quarantine()
-    return {name: engine.query(table) for name, table in made.items()} | {"slowest": slowest(engine)}
+        every["quarantine"] = MALFORMED.of("malformed")
+    instants = engine.query(Table("select * from slow", "finished_us"))["finished_us"].to_pylist()
+    every["slowest"] = slowest_of(instants)
+    return {name: engine.query(table) for name, table in every.items()}

@@ -3,6 +3,7 @@
 An engine provides the relation ``source``: one row per record. `prepare` adds the others:
 
 - ``judged``: every record, with the reason why it cannot be true, or null
+- ``census``: how many records there are of each instance, purgatory, type and outcome
 - ``records``: the records that can be true, without keys
 - ``watches``: one row per record and key (a record without keys has one row, whose key is null)
 - ``expiry_normal``: one row per type whose operations end by their deadline as a rule (``of``: the purgatory, or null).
@@ -24,7 +25,7 @@ from purgatory.pipeline._rows.validity import ANSWERED, JOURNAL_PROBLEM, LONGEST
 from purgatory.pipeline._tables.table import Table, schema
 
 if TYPE_CHECKING:
-    from purgatory.pipeline._tables.engine import Engine
+    from purgatory.pipeline._tables.local import Local
 
 _WASTED: Final = "greatest(checks - case when outcome = 'satisfied' then 3 else 2 end, 0)"
 """Checks beyond the two of parking and the one that finds the operation satisfied."""
@@ -38,6 +39,18 @@ MEASURED_US: Final = f"case when outcome = 'expired' then greatest({_WAIT_US} - 
 _BIN: Final = f"""cast(case when outcome = 'expired' or {ANSWERED} then floor(ln({MEASURED_US} + 1) * 100)
     else -1 end as smallint)"""
 
+_COUNTED: Final = ("instance", "purgatory", "type", "normal_ends", "created_us", "finished_us", "wait_us")
+#: What a table of all records needs at once. Those that cannot be true are one row, without a word of theirs.
+_CENSUS: Final = f"""select instance, purgatory, type, outcome, normal_ends, is_good, count(*) as n,
+        count_if(has_error) as errors, min(created_us) as first_us, max(finished_us) as last_us,
+        sum(wait_us) as waited_us
+    from (
+        select {", ".join(f"case when reason is null then {name} end as {name}" for name in _COUNTED)},
+            case when reason is null then {_OUTCOME.removesuffix(" as outcome")} end as outcome,
+            reason is null as is_good, reason is null and error is not null as has_error
+        from judged) as told
+    group by instance, purgatory, type, outcome, normal_ends, is_good"""
+
 _INSTANTS: Final = "created, finished, unix_micros(created) as created_us, unix_micros(finished) as finished_us"
 _NAMES: Final = ", ".join(
     f"coalesce({name}, '') as {name}" if name in ("type", "instance") else name
@@ -45,7 +58,7 @@ _NAMES: Final = ", ".join(
 )
 
 
-def prepare(engine: Engine, normal: Normal = UNSAID) -> Normal:
+def prepare(engine: Local, normal: Normal = UNSAID) -> Normal:
     """Provide the relations that the tables read, of an engine that was opened.
 
     Returns:
@@ -53,7 +66,8 @@ def prepare(engine: Engine, normal: Normal = UNSAID) -> Normal:
     """
     engine.view("timed", f"select {_NAMES}, {_INSTANTS} from source")
     engine.view("judged", f"select *, {_WAIT_US} as wait_us, {JOURNAL_PROBLEM} as reason from timed")
-    normal = said(engine, normal)
+    engine.reduce({"census": _CENSUS})
+    normal = said(engine, normal, "census")
     pairs = normal.pairs(EXPIRED)
     columns = {"of": [purgatory for purgatory, _ in pairs], "normal": [kind for _, kind in pairs]}
     engine.given("expiry_normal", pa.table(columns, schema("of:text normal:text")))
@@ -61,10 +75,10 @@ def prepare(engine: Engine, normal: Normal = UNSAID) -> Normal:
     engine.keep(
         "facts",
         f"""select *, {_BIN} as bin from (
-            select purgatory, type, {_OUTCOME}, instance, created_us, finished_us, delay_ms, checks,
+            select purgatory, type, {_OUTCOME}, created_us, finished_us, delay_ms, checks,
                 error is not null as has_error
             from judged where reason is null) as facts""",
-        words=("purgatory", "type", "outcome", "instance"),
+        words=("purgatory", "type", "outcome"),
     )
     engine.view(
         "records",
@@ -79,9 +93,13 @@ def prepare(engine: Engine, normal: Normal = UNSAID) -> Normal:
     return normal
 
 
-def said(engine: Engine, normal: Normal) -> Normal:
-    """``normal`` with what the good rows of the relation ``judged`` say of their normal ends."""
-    rows = engine.query(_SAID).to_pylist()
+def said(engine: Local, normal: Normal, rows_of: str) -> Normal:
+    """Return ``normal`` with what the rows of a relation say of their normal ends."""
+    table = Table(
+        f"select distinct purgatory, coalesce(type, ''), normal_ends from {rows_of} where normal_ends is not null",
+        "purgatory:text type:text normal_ends:text",
+    )
+    rows = engine.query(table).to_pylist()
     return normal.saying((row["purgatory"], row["type"], row["normal_ends"]) for row in rows)
 
 
@@ -94,13 +112,6 @@ class Widths:
     fine_us: int
     slots: int
     """How many slots the journal's span has."""
-
-
-_SAID: Final = Table(
-    """select distinct purgatory, coalesce(type, ''), normal_ends from judged
-    where reason is null and normal_ends is not null""",
-    "purgatory:text type:text normal_ends:text",
-)
 
 
 def window_of(widths: Widths) -> str:

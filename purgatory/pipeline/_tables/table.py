@@ -29,10 +29,8 @@ def _columns(given: pa.Schema | str) -> pa.Schema:
 def typed(rows: pa.Table, table: Table) -> pa.Table:
     """The rows of an engine, with the names and types of the table, and its instant beside its microseconds."""
     columns = [column.cast(field.type) for column, field in zip(rows.columns, table.columns, strict=True)]
-    found = pa.table(columns, schema=table.columns)
-    if not table.dated:
-        return found
-    return found.append_column(table.dated, found[f"{table.dated}_us"].cast(INSTANT))
+    named = pa.table(columns, schema=table.columns)
+    return named.append_column(table.dated, named[f"{table.dated}_us"].cast(INSTANT)) if table.dated else named
 
 
 @attrs.frozen
@@ -42,6 +40,10 @@ class Table:
     sql: str
     columns: pa.Schema = attrs.field(converter=_columns)
     dated: str = ""
+
+    def of(self, relation: str) -> Table:
+        """Return the same table, of a relation that has its rows."""
+        return attrs.evolve(self, sql=f"select * from {relation}")
 
 
 @attrs.frozen
