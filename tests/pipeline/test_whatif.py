@@ -281,7 +281,7 @@ def test_a_trace_without_operations_is_an_error_of_one_line(session, tmp_path, c
     with Trace(tmp_path / "trace") as trace:
         trace.event("produce", "orders-0", 1)
     places = ["--trace", str(tmp_path / "trace"), "--engine", "local" if session is None else "spark"]
-    assert 2 == main(["whatif", *places, "--out", str(tmp_path / "out")])
+    assert 3 == main(["whatif", *places, "--out", str(tmp_path / "out")])
     assert f"purgatory pipeline: {tmp_path}/trace holds no operation to try settings on" in capsys.readouterr().err
     assert 0 == main(["replay", *places, "--out", str(tmp_path / "answers")])
     assert ["malformed", "0"] == capsys.readouterr().out.split()

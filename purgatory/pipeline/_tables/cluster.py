@@ -65,6 +65,7 @@ class Cluster(Local):
         self._remote: set[str] = set()  # relations on Spark
         self._local: set[str] = set()  # relations in the driver
         self._collected: list[pa.Table] = []
+        self._large: list[str] = []
         super().__init__(journals, between, schema)
 
     def _qualified(self, place: str) -> str:
@@ -116,7 +117,8 @@ class Cluster(Local):
     def summary(self) -> str:  # type: ignore[override]
         """How many reduced rows are in the driver, and which relations are too large for it."""
         rows, size = sum(map(len, self._collected)), sum(table.nbytes for table in self._collected)
-        return f"{rows:,} rows ({size / 1e6:.1f} MB) in the driver"
+        large = f", on Spark: {', '.join(self._large)}" if self._large else ""
+        return f"{rows:,} rows ({size / 1e6:.1f} MB) in the driver{large}"
 
     def given(self, name: str, rows: pa.Table) -> None:
         """Provide some rows as a relation."""
@@ -166,6 +168,7 @@ class Cluster(Local):
             own = every.filter(pc.equal(every["relation"], name))
             part = own.select([f"{name} {column}" for column in columns[name]]).rename_columns(columns[name])
             if len(part) > MOST_COLLECTED:
+                self._large.append(name)
                 self.keep(name, sql)
             else:
                 self._collected.append(part)
