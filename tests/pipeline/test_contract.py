@@ -113,3 +113,23 @@ def test_files_are_read_by_path_on_spark(var, spark):
     """The page's code for Spark reads journals and tables by path."""
     code = snippets("spark.read").replace('"var/', f'"{var}/var/')
     assert 3 == len([rows for rows in run(code, spark=spark) if rows.count()])
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_late_rows_are_replayed_and_merged(var, spark):
+    """The recipe for late rows takes their operations from the replay, and all others from the stream, each once."""
+    whole = pq.read_table(var / "var/replay/answers")
+    done, late = whole.slice(5), whole.slice(0, 5).select(["purgatory", "operation"])
+    for part, rows in (("done", done), ("late", late)):
+        folder = var / "var/answers" / f"part={part}"
+        folder.mkdir(parents=True)
+        pq.write_table(rows, folder / "part-0.parquet")
+    page = (contract.PAGE.parent / "pipeline.md").read_text(encoding="utf-8")
+    code = re.search(r"### Late rows.*?```python\n(.*?)```", page, re.DOTALL)[1].replace('"var/', f'"{var}/var/')
+    names = {"spark": spark}
+    exec(code, names)  # noqa: S102  # our own page
+    merged = names["merged"].select("operation", "outcome").collect()
+    assert sorted(tuple(row) for row in merged) == sorted(
+        zip(*(whole[name].to_pylist() for name in ("operation", "outcome")), strict=True)
+    )

@@ -155,7 +155,7 @@ def test_every_folder_has_a_place(package):
     [
         ("purgatory.pipeline._tables.queries", "from purgatory.pipeline._pages.findings import Row", 1),
         ("purgatory.pipeline._tables.queries", "from purgatory.pipeline import report", 1),
-        ("purgatory.pipeline.report", "from purgatory.pipeline._tables.engine import Engine", 0),
+        ("purgatory.pipeline.report", "from purgatory.pipeline._tables.local import Local", 0),
         ("purgatory.pipeline._rows.load", "from purgatory.journal.records import JOURNAL", 0),
         ("purgatory._core.shard", "from purgatory._core.operation import DelayedOperation", 1),
         ("purgatory._core.operation", "from purgatory._core.shard import Shard", 0),
