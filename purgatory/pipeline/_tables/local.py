@@ -96,7 +96,7 @@ class Local:
         self.schema = schema
         self.journals: Sequence[str] = folders(journals, schema, self._qualified)
         self.left_out: Sequence[str] = left_out(journals) if schema is JOURNAL else ()
-        self.dropped = sum(dropped(Path(name)) for name in self.journals if is_folder(name))
+        self.dropped: int = sum(dropped(Path(name)) for name in self.journals if is_folder(name))
         self.expected: Sequence[Run] = self._promised()
 
     def _promised(self) -> Sequence[Run]:
