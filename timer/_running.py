@@ -6,8 +6,6 @@ of the hook, and a number of its own. So other code reads records, and no frame 
 - A shutdown does not wait for the hook that called it, and a hook cannot park its own operation.
 - The watchdog finds calls that have run for long.
 
-``threading.get_ident`` is the number of the thread. Under gevent, which replaces that function, it is the greenlet's.
-
 Each thread has a list of its own, with the innermost call last. Only that thread changes it, by two statements that no
 interrupt divides. C has an array in place of the list.
 

@@ -85,7 +85,7 @@ def check_many(purgatory, _, operation):
 
 def extend(_purgatory, _timer, operation):
     operation.extend(2_000)
-    operation.extend(10**16)
+    operation.extend(10**12)
 
 
 def read(purgatory, timer, operation):

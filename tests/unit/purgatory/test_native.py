@@ -112,7 +112,7 @@ def test_abandoned_purgatory_is_collected():
 
 def use(purgatory, timer, random_):
     """Every way into the purgatory and out of it, at random. Nothing is left at the end."""
-    operations = [Small(random_.choice([1, 40, 900, 10**15])) for _ in range(200)]
+    operations = [Small(random_.choice([1, 40, 900, 10**12])) for _ in range(200)]
     for number, operation in enumerate(operations):
         try:
             purgatory.try_complete_else_watch(operation, random_.choices(range(50), k=random_.choice([1, 1, 3])))
@@ -124,7 +124,7 @@ def use(purgatory, timer, random_):
         elif what == 1:
             operation.force_complete()
         elif what == 2:
-            operation.extend(random_.choice([3, 500, 10**16]))
+            operation.extend(random_.choice([3, 500, 10**12]))
         elif what == 3:
             timer.advance_clock(random_.randrange(30))
         elif what == 4:

@@ -35,8 +35,8 @@ class Injector:
     def __call__(self, frame, event, called):
         if event not in {"call", "c_call"} or not frame.f_code.co_filename.startswith(FOLDER):
             return
-        if event == "c_call" and (called.__name__ in {"__enter__", "__exit__"} or called == _running.end):
-            return  # neither a lock nor the end of a record needs memory
+        if event == "c_call" and called.__name__ in {"__enter__", "__exit__"}:
+            return  # a lock needs no memory
         self.left -= 1
         if self.left == 0:
             self.where = f"{frame.f_code.co_name}:{frame.f_lineno}"
