@@ -17,7 +17,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 
 from purgatory import DelayedOperationPurgatory
-from purgatory._core import feeds
+from purgatory import _feed_records as feeds
 from purgatory.console import _app, serve
 from purgatory.feeds import MemoryFeed
 from purgatory.journal import label

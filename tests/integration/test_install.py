@@ -36,7 +36,7 @@ USER = textwrap.dedent(
     print(purgatory.COMPILED)
     clock = MockTimer()
     with DelayedOperationPurgatory[Join]("p", timer=clock) as joins:
-        first, second, third = Join(20), Join(20), Join(10**30)
+        first, second, third = Join(20), Join(20), Join(10**12)
         for join in (first, second, third):
             joins.try_complete_else_watch(join, ["a", "b"])
         first.ready = True
