@@ -169,8 +169,8 @@ def test_a_stream_is_submitted_to_a_cluster_that_has_the_package_from_a_zip(
 @pytest.mark.timeout(1_200)
 def test_an_executor_and_the_driver_are_killed_in_the_middle(tmp_path, outside, submission, brute, trace_rows):
     """A stream goes on without an executor that was killed, and from where it was, its driver killed: all is exact."""
-    shape = {"operations": 300, "events": 600}
-    workloads.place_trace(tmp_path / "trace", attrs.evolve(workloads.WORKLOADS["kafka"], **shape), 1, 6)
+    shape = {"operations": 200, "events": 400}
+    workloads.place_trace(tmp_path / "trace", attrs.evolve(workloads.WORKLOADS["kafka"], **shape), 1, 4)
     command = [*submission, "--files-per-batch", "1"]
     log = tmp_path / "driver.log"
     with log.open("wb") as said:
@@ -186,11 +186,11 @@ def test_an_executor_and_the_driver_are_killed_in_the_middle(tmp_path, outside, 
     try:
         until(1)
         os.kill(executors(tmp_path)[0], signal.SIGKILL)
-        until(3)
+        until(2)
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
         driver.wait()
-    assert not (tmp_path / "checkpoint" / "commits" / "6").exists()
+    assert not (tmp_path / "checkpoint" / "commits" / "3").exists()
     run = subprocess.run(command, env=outside, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert 0 == run.returncode, run.stderr[-3000:]
     answers, count = answered(tmp_path / "out")

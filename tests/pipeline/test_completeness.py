@@ -126,11 +126,11 @@ def test_damaged_pages_stop_a_replay_with_one_line(spark, trace, capsys, seed, e
 
 @pytest.mark.parametrize("engine", ["local", "spark"])
 def test_replay_refuses_gaps_and_says_what_it_left_out(spark, trace, capsys, engine):
-    """On the command line: 2 and one line. With --allow-gaps the answers, and what was not read."""
+    """On the command line: status 3 and one line. With --allow-gaps the answers, and what was not read."""
     folder, segments = trace
     segments[1].unlink()
     arguments = ["replay", "--trace", str(folder), "--out", str(folder.parent / "out"), "--engine", engine]
-    assert 2 == main(arguments)
+    assert 3 == main(arguments)
     assert "100 rows missing" in capsys.readouterr().err
     assert 0 == main([*arguments, "--allow-gaps"])
     assert "not read: 100 rows missing, 100 to 199" in capsys.readouterr().out
@@ -173,7 +173,7 @@ def test_a_stream_does_not_start_over_a_gap(trace, capsys):
     folder, segments = trace
     segments[1].unlink()
     places = ["--in", str(folder), "--out", str(folder / "out"), "--checkpoint", str(folder / "checkpoint")]
-    assert 2 == main(["stream", *places, "--once"])
+    assert 3 == main(["stream", *places, "--once"])
     assert "100 rows missing, 100 to 199" in capsys.readouterr().err
 
 
@@ -194,7 +194,7 @@ def test_the_newest_segment_of_a_journal_that_is_closed_is_missed(tmp_path, caps
         ["replay", "--trace", str(tmp_path / "trace"), *out],
         ["stream", "--in", str(tmp_path / "trace"), *out, *checkpoint],
     ):
-        assert 2 == main(command), command
+        assert 3 == main(command), command
         assert "100 rows missing, 200 to 299" in capsys.readouterr().err, command
 
 
@@ -210,7 +210,7 @@ def test_the_newest_segment_is_missed_where_a_later_one_was_begun(tmp_path, trac
     (tmp_path / "journal" / open_name(300)).touch()
     max((tmp_path / "journal").glob("*.parquet")).unlink()
     command = ["report", "--quiet", "--journal", str(tmp_path / "journal"), "--out", str(tmp_path / "out")]
-    assert 2 == main(command)
+    assert 3 == main(command)
     assert "100 rows missing, 200 to 299: no segment has them" in capsys.readouterr().err
     assert 0 == main([*command, "--allow-gaps"])
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")

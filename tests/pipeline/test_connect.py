@@ -17,7 +17,7 @@ from purgatory.pipeline._cli import main
 from purgatory.pipeline._spark.session import _REMOTE, session
 from purgatory.pipeline.source import PurgatoryDataSource
 from tests.support import workloads
-from tests.support.connect import connect_server
+from tests.support.connect import connect_client, connect_server
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(580), pytest.mark.filterwarnings("ignore")]
 
@@ -34,11 +34,10 @@ def server(tmp_path_factory):
 
 
 @pytest.fixture
-def remote(server, monkeypatch):
+def remote(server):
     """The server's address, in a process whose functions are those of Spark Connect."""
-    monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
-    monkeypatch.setenv("SPARK_REMOTE", server)
-    yield server
+    with connect_client(server):
+        yield server
     _REMOTE.clear()
 
 
@@ -161,21 +160,18 @@ def test_pages_for_a_store_are_rejected_before_the_work(remote, journal, capsys)
     assert "give a folder or catalog.schema.name" in capsys.readouterr().err
 
 
-def test_a_server_without_the_package_is_reported_in_one_line(journal, trace, tmp_path):
-    """The line says what to install there, for a report and for a stream."""
+def test_a_server_without_the_package_is_reported_in_one_line(trace, tmp_path):
+    """The line says what to install there, for a command that needs Python at the server."""
     python = tmp_path / "python"  # without `site`, which would follow an editable install's path file to the project
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
     (tmp_path / "server").mkdir()
     bare = {"PYSPARK_PYTHON": str(python), "PYTHONPATH": sysconfig.get_path("purelib")}
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    words = ["stream", "--in", trace, "--out", "out", "--checkpoint", "checkpoint", "--once"]
     with connect_server(tmp_path / "server", bare) as address:
-        for words in (
-            ["report", "--journal", journal, "--out", "out", "--engine", "spark"],
-            ["stream", "--in", trace, "--out", "out", "--checkpoint", "checkpoint", "--once"],
-        ):
-            command = [sys.executable, "-m", "purgatory.pipeline", *words, "--remote", address]
-            run = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-            (line,) = [line for line in run.stderr.splitlines() if line.startswith("purgatory pipeline:")]
-            assert "install 'delayed-operation-purgatory[spark]' in the Python of its workers" in line
-            assert 1 == run.returncode
+        command = [sys.executable, "-m", "purgatory.pipeline", *words, "--remote", address]
+        run = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
+    (line,) = [line for line in run.stderr.splitlines() if line.startswith("purgatory pipeline:")]
+    assert "install 'delayed-operation-purgatory[spark]' in the Python of its workers" in line
+    assert 1 == run.returncode

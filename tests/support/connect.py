@@ -13,6 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
 
 SPARK = Path(pyspark.__file__).parent
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -58,3 +61,19 @@ def connect_server(folder: Path, environment: Mapping[str, str] | None = None) -
     finally:
         os.killpg(server.pid, signal.SIGKILL)
         server.wait()
+
+
+@contextmanager
+def connect_client(address: str) -> Iterator[None]:
+    """Let this process be a client of a server. A classic session is hidden: PySpark allows no client beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SparkContext, "_active_spark_context", None)
+        patch.setattr(SparkSession, "_instantiatedSession", None)
+        patch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+        patch.setenv("SPARK_REMOTE", address)
+        try:
+            yield
+        finally:
+            running = SparkSession.getActiveSession()
+            if running is not None:
+                running.stop()

@@ -41,6 +41,7 @@ STRICT: Final[Mapping[str, str]] = {
 
 _RUNTIME: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",  # windows must not move with a laptop
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the default, INT96, is read without its time zone
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.python.filterPushdown.enabled": "true",  # lets format("purgatory") skip segments by sequence number
     **STREAMING,
