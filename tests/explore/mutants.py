@@ -59,7 +59,10 @@ TIMER, TASK, DISPATCH, WHEEL = "timer._timer", "timer._task", "timer._dispatch",
 #: Where the executor takes a task of its batch.
 CLAIM = """
 with bucket.lock:
-    is_ours = bucket.remove(task)  # False if it was cancelled or put off meanwhile
+    if task._task_bucket is bucket:
+        del bucket[task]
+        task._task_bucket = None
+        self._claimed = task
 """
 
 KAFKAS = (
@@ -214,15 +217,13 @@ OURS = (
         TIMER,
         """
         bucket.put(task)
-        is_due = bucket.closed
-        break
+        return
         """,
         """
         self._lock.release()
         bucket.put(task)
-        is_due = bucket.closed
         self._lock.acquire()
-        break
+        return
         """,
         "add_vs_flush",
         1,
@@ -232,7 +233,12 @@ OURS = (
         "the executor claims a task without the lock",
         DISPATCH,
         CLAIM,
-        "is_ours = bucket.remove(task)",
+        """
+        if task._task_bucket is bucket:
+            del bucket[task]
+            task._task_bucket = None
+            self._claimed = task
+        """,
         "flush_vs_cancel",
         2,
     ),
@@ -259,7 +265,10 @@ OURS = (
         "the executor claims a task of its batch wherever it is now",
         DISPATCH,
         CLAIM,
-        "is_ours = task._task_withdraw()",
+        """
+        if task._task_withdraw():
+            self._claimed = task
+        """,
         "reschedule_vs_batch",
         2,
     ),
