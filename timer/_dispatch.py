@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from timer._base import JOIN_ERRORS, Executor, InlineExecutor, OnError, report_error
 from timer._fork import new_lock
 from timer._implementation import native_class
-from timer._running import here, numbers, wake, wakes
+from timer._running import here, numbers, remove, wake, wakes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -105,7 +105,8 @@ class Batch:
             tally.reached += 1
             now_ns = self._dispatcher.clock()
             calls = here.calls
-            calls += ((task, "run", next(numbers)),)  # before the claim: without memory, the task stays in its batch
+            record = (task, "run", next(numbers))
+            calls += (record,)  # before the claim: without memory, the task stays in its batch
             try:
                 if wakes:
                     wake()
@@ -116,7 +117,10 @@ class Batch:
                 self._put_back(bucket, task)
                 raise
             finally:
-                del calls[-1]
+                if calls[-1] is record:
+                    del calls[-1]
+                else:
+                    remove(calls, record)
 
     def _claim(self, bucket: TimerTaskList, task: TimerTask) -> None:
         """Remove a task from its bucket, unless it was cancelled or rescheduled meanwhile.
@@ -146,6 +150,8 @@ class Batch:
         with bucket.lock:
             if self._claimed is task and task._task_bucket is None:
                 bucket.put(task)
+        if task._task_is_done:  # asked last: what completes it from now on removes it
+            task._task_withdraw()
         self._claimed = None
 
 

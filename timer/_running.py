@@ -53,11 +53,15 @@ class _Here(threading.local):
     A record is added before a call, and removed in a ``finally``, without another call in between::
 
         calls = here.calls
-        calls += ((task, hook, next(numbers)),)
+        record = (task, hook, next(numbers))
+        calls += (record,)
         try:
             ...
         finally:
-            del calls[-1]
+            if calls[-1] is record:
+                del calls[-1]
+            else:
+                remove(calls, record)
     """
 
     def __init__(self) -> None:
@@ -73,16 +77,28 @@ def wake() -> None:
         wakes.pop()()
 
 
+def remove(calls: list[tuple[Any, str, int]], record: tuple[Any, str, int]) -> None:
+    """Remove a record that is not the last one: greenlets of one thread may end in any order."""
+    for at in range(len(calls) - 1, -1, -1):
+        if calls[at] is record:
+            del calls[at]
+            return
+
+
 def call(task: TimerTaskEntry, hook: str, function: Callable[..., T], /, *args: Any) -> T:
     """Return ``function(*args)``, and record the call as a hook of ``task`` while it runs."""
     calls = here.calls
-    calls += ((task, hook, next(numbers)),)
+    record = (task, hook, next(numbers))
+    calls += (record,)
     try:
         if wakes:
             wake()
         return function(*args)
     finally:
-        del calls[-1]
+        if calls[-1] is record:
+            del calls[-1]
+        else:
+            remove(calls, record)
 
 
 def calls() -> list[Call]:

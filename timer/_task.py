@@ -157,6 +157,8 @@ class TimerTaskEntry:
     #: Whether a purgatory owns the tasks of this class. Then ``Timer.add`` does not move a pending one, and ``run`` may
     #: be called again after an interrupt.
     _task_is_owned: ClassVar[bool] = False
+    #: Whether it must not run any more. An operation says so once it has an outcome.
+    _task_is_done: ClassVar[bool] = False
 
     def __init__(self, delay_ms: float | None = 0) -> None:
         whole_ms = whole_delay_ms(delay_ms)

@@ -84,7 +84,7 @@ from purgatory._core.subclasses import (
 from purgatory._core.user_lock import LockLike, call_with, check_lock
 from timer import NS_PER_MS, TimerTask
 from timer._fork import call_after_fork
-from timer._running import here, numbers, wake, wakes
+from timer._running import here, numbers, remove, wake, wakes
 from timer._task import whole_delay_ms
 
 if TYPE_CHECKING:
@@ -288,8 +288,9 @@ class DelayedOperation(TimerTask, abc.ABC):
             timer.DelayTypeError, timer.DelayValueError: the delay is not a number up to 10**12.
         """
         # 1. check the delay
+        mutex = self._op_mutex  # first: without it, __init__ was not called
         whole_ms = whole_delay_ms(delay_ms)
-        with self._op_mutex:
+        with mutex:
             home_shard = self._op_home_shard
             if home_shard.timer is None:
                 return False
@@ -358,6 +359,10 @@ class DelayedOperation(TimerTask, abc.ABC):
         """When the operation was parked, on its timer's clock or ``time.monotonic_ns``. 0 if it never was."""
         return self.added_ns
 
+    @property
+    def _task_is_done(self) -> bool:  # type: ignore[override]  # for the timer, which puts an interrupted task back
+        return self._op_state > PARKED
+
     # -- checking
 
     def _op_check_initialized(self) -> None:
@@ -379,7 +384,8 @@ class DelayedOperation(TimerTask, abc.ABC):
         # 2. call try_complete
         self._op_checks += 1
         calls = here.calls
-        calls += ((self, "try_complete", next(numbers)),)
+        record = (self, "try_complete", next(numbers))
+        calls += (record,)
         try:
             if wakes:
                 wake()
@@ -393,7 +399,10 @@ class DelayedOperation(TimerTask, abc.ABC):
             self._op_home_shard.observers.contain(self, "try_complete", error, keys)
             return False
         finally:
-            del calls[-1]
+            if calls[-1] is record:
+                del calls[-1]
+            else:
+                remove(calls, record)
         if self._op_state <= PARKED:
             warn_still_open(self, keys)
         # 4. see whether this check completed it
@@ -540,7 +549,8 @@ class DelayedOperation(TimerTask, abc.ABC):
         name, rest = owed.hooks[0], owed.hooks[1:]
         hook = None
         calls = here.calls
-        calls += ((self, name, next(numbers)),)
+        record = (self, name, next(numbers))
+        calls += (record,)
         try:
             if wakes:
                 wake()
@@ -558,7 +568,10 @@ class DelayedOperation(TimerTask, abc.ABC):
             owed.error = stop
             raise
         finally:
-            del calls[-1]
+            if calls[-1] is record:
+                del calls[-1]
+            else:
+                remove(calls, record)
 
     def _op_remove(self) -> None:
         """Remove the operation from the timer, its keys and its place. A second call has no effect."""

@@ -25,12 +25,12 @@ FIELDS = _words(
     "_task_deadline_ns _task_moved_by_ns _closed closed due is_noted _woken_by "
     "hand _stopped thread _thread driver _driver _report _limit parked leaving finished"
 )
-#: Fields that change, and are touched with a lock held, or whose value decides nothing (a count that is shown). Steps
-#: between two switches. A class's slot is in one of these three lists, and a test says so.
+#: Fields that change, and are touched with a lock held or by one thread, or whose value decides nothing (a count that
+#: is shown). Steps between two switches. A class's slot is in one of these three lists, and a test says so.
 GUARDED = _words(
     "extended _op_checks checks rejected forgotten _until_recount _reschedules "
     "handed_over total _executor restarts "
-    "heartbeat_ns _observers _left _tasks fired failed reached late_sum_ns late_max_ns late_ns"
+    "heartbeat_ns _claimed _observers _left _tasks fired failed reached late_sum_ns late_max_ns late_ns"
 )
 #: Fields that are never set again. Their objects may change, by the calls below.
 FIXED = _words(

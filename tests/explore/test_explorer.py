@@ -249,7 +249,8 @@ def test_every_field_of_the_core_is_known(explorer):
     """Each slot of the core's classes is known to be shared, or guarded by a lock, or never set again."""
     slots = set()
     for module in explorer.edition.modules:
-        if module.__name__.split(".")[-1] in SHARING:
+        package, _, name = module.__name__.rpartition(".")
+        if package in {"timer", "purgatory._core"} and name in SHARING:
             for kind in vars(module).values():
                 if isinstance(kind, type) and kind.__module__ == module.__name__:
                     slots |= fields_of(kind)

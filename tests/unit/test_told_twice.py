@@ -69,6 +69,7 @@ ONLY_IN_PYTHON = {
     "timer/_running.py": {
         "after_fork": "CPython frees the other threads' records",
         "calls_here": RARE,
+        "remove": "C has places in an array, and frees its own",
         "wake": "C does it as a call begins",
     },
     "purgatory/_core/operation.py": {
@@ -76,6 +77,7 @@ ONLY_IN_PYTHON = {
         "on_complete": SUBCLASS,
         "on_expiration": SUBCLASS,
         "remaining_ms": RARE,
+        "_task_is_done": "C puts no task back, because no interrupt comes between claim and run",
         "_op_make_up": "C keeps an interrupt until all that is owed has run",
     },
     "purgatory/_core/user_lock.py": {

@@ -3,7 +3,7 @@
 import threading
 from concurrent.futures import Future
 
-from purgatory import DelayedFuture, DelayedOperation, Observer
+from purgatory import DelayedFuture, DelayedOperation, Observer, Outcome
 from tests.support.tasks import OwnTimer
 from timer import MockTimer
 
@@ -71,19 +71,9 @@ class Plain(Scripted, DelayedOperation):
 
 
 class Own(Plain):
-    """Has its own words for what the library calls."""
+    """Inherits its hooks, and has normal ends of its own."""
 
-    def maybe_try_complete(self):
-        self.world.say(f"{self.name}.maybe_try_complete")
-        return super().maybe_try_complete()
-
-    def cancel(self):
-        self.world.say(f"{self.name}.cancel")
-        return super().cancel()
-
-    def force_complete(self):
-        self.world.say(f"{self.name}.force_complete")
-        return super().force_complete()
+    normal_ends = frozenset({Outcome.EXPIRED, Outcome.CANCELLED})
 
 
 class Bare(Scripted, DelayedOperation):
