@@ -22,7 +22,9 @@ name: answers
 storage: file://{folder}/storage
 libraries: [{{glob: {{include: pipeline.py}}}}]
 configuration:
-  spark.sql.shuffle.partitions: "2"
+  spark.sql.shuffle.partitions: "1"
+  spark.sql.adaptive.enabled: "false"
+  spark.sql.codegen.wholeStage: "false"
   spark.sql.streaming.stateStore.providerClass: {rocksdb}
 """
 PIPELINE = '''

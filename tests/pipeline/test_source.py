@@ -141,10 +141,14 @@ def test_the_monitor_does_not_continue_the_output_of_another_checkpoint(spark, t
 def test_wheels_are_summed_over_all_parts_of_the_data(source, tmp_path):
     """Each setting's sums are those of all rows, wherever they lie. What never came waits for its timeout."""
     rows = [(10**9 + 137_000 * n, 40 * n, None if n % 3 else 900 * n) for n in range(1_000)]
-    waits = source.createDataFrame(rows, "arrival_us long, delay_ms long, wait_us long").repartition(3)
+    given = source.createDataFrame(rows, "arrival_us long, delay_ms long, wait_us long")
+    given.createOrReplaceTempView("given")
     workloads.write(tmp_path, workloads.journal(1, seconds=1), JOURNAL, files=1)
-    waits.createOrReplaceTempView("waits")
-    counts = Cluster(source, [str(tmp_path)]).mapped(Mapped(WAITS, counting((1, 5), (20, 64)), COUNTED))
+    engine = Cluster(source, [str(tmp_path)])
+    assert [] == engine.open(allow_gaps=False)
+    engine.view("waits", "select /*+ repartition(3) */ given.* from source join given")
+    counts = engine.mapped(Mapped(WAITS, counting((1, 5), (20, 64)), COUNTED))
+    engine.close()
     assert 3 * 4 == len(counts)
     found = {(row["tick_ms"], row["wheel_size"]): row for row in summed(counts).to_pylist()}
     assert {(1, 20), (1, 64), (5, 20), (5, 64)} == set(found)
