@@ -253,13 +253,7 @@ class LongPolls(Generic[OperationT]):
             while not is_gone(listener):
                 wait = taking(find, None, keep_alive_ms, name, NORMAL_ENDS)
                 try:
-                    future = self._start(wait, keys)
-                    current.operation = wait
-                    if future is not None:
-                        try:
-                            await future
-                        finally:
-                            self._waiters.end(wait)
+                    await self._wait(wait, keys, current)
                     outcome = self._outcome(wait, listener)
                 except (HungUp, Unavailable):
                     return
@@ -329,6 +323,16 @@ class LongPolls(Generic[OperationT]):
         """Park an operation. Returns the future to await, or None if the operation left at once."""
         checked_request(request)
         return self._start(operation, keys)
+
+    async def _wait(self, operation: DelayedOperation, keys: Sequence[Hashable], current: Current) -> None:
+        """Park an operation of a stream, and wait for its end."""
+        future = self._start(operation, keys)
+        current.operation = operation
+        if future is not None:
+            try:
+                await future
+            finally:
+                self._waiters.end(operation)
 
     def _start(self, operation: DelayedOperation, keys: Sequence[Hashable]) -> asyncio.Future[Any] | None:
         """Park an operation of a client that something listens for already."""
