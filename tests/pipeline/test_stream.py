@@ -217,11 +217,18 @@ def test_an_output_of_another_checkpoint_is_refused(spark, tmp_path, log):
         stream.start(spark, *places, stream.StreamSettings(format=other))
 
 
-@pytest.mark.parametrize("place", ["s3a://nowhere/out", "hdfs://127.0.0.1:1/out", "no-such-scheme://x/out"])
-def test_an_output_that_cant_be_written_is_refused_before_the_work(spark, tmp_path, place):
-    """A store that this session can't reach is one line, before a batch has begun."""
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("s3a://nowhere/out", "S3AFileSystem not found"),
+        ("hdfs://127.0.0.1:1/out", "Connection refused"),
+        ("no-such-scheme://x/out", "No FileSystem for scheme"),
+    ],
+)
+def test_an_output_that_cant_be_written_is_refused_before_the_work(spark, tmp_path, place, why):
+    """A store that this session can't reach is one line with the reason, before a batch has begun."""
     (tmp_path / "trace").mkdir()
-    with pytest.raises(PlaceUnusable, match=f"^{place} cannot be used: "):
+    with pytest.raises(PlaceUnusable, match=f"^{place}(/_spark_metadata)? cannot be used: .*{why}"):
         stream.start(spark, str(tmp_path / "trace"), place, str(tmp_path / "checkpoint"), stream.StreamSettings())
     assert not (tmp_path / "checkpoint").exists()
 

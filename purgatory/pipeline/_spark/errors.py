@@ -59,6 +59,7 @@ def describe(error: Exception) -> str:
     text = str(error).partition("=== Streaming Query ===")[0]  # the query's plan
     lines = [line.strip() for line in text.splitlines() if line.strip() and not line.strip().startswith("at ")]
     lines = [line for line in lines if line not in {"Driver stacktrace:", "JVM stacktrace:"}]
+    lines = [line.removeprefix(": ") for line in lines if not line.startswith("An error occurred while calling ")]
     causes = [line for line in lines if _CAUSE.match(line)]
     cause = causes[-1].removeprefix("Caused by: ") if causes else (lines or [type(error).__name__])[0]
     segments = sorted(set(_SEGMENT.findall(str(error))))
