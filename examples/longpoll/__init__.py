@@ -1,1 +1,1 @@
-"""A notification service over HTTP long polls: requests that can't be answered yet wait in a purgatory on the loop."""
+"""Long polls in FastAPI, as small as they can be."""

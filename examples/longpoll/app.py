@@ -1,12 +1,13 @@
-"""An inbox with long polls: ``uvicorn examples.webpoll.app:app``.
+"""An inbox with long polls: ``uvicorn examples.longpoll.app:app``.
 
 POST /inbox/ann?text=hello             leave a message
 GET  /inbox/ann?timeout_ms=30000       take what is there, waiting for the first; [] if the time is up
 """
 
 from collections import defaultdict
+from typing import Annotated
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
 
 from purgatory import DelayedOperation, metrics
 from purgatory.aio import AsyncPurgatory
@@ -27,6 +28,14 @@ async def leave(user: str, text: str) -> None:
 
 
 @app.get("/inbox/{user}")
-async def take(user: str, request: Request, timeout_ms: int = 30_000) -> list[str]:
-    await polls.wait_for(request, lambda: inbox[user], keys=[user], timeout_ms=timeout_ms)
-    return inbox.pop(user, [])
+async def take(user: str, request: Request, timeout_ms: Annotated[int, Query(ge=0, le=300_000)] = 30_000) -> list[str]:
+    def put_back(messages: list[str]) -> None:  # their client hung up: they are for the next
+        inbox[user][:0] = messages
+        purgatory.check_and_complete(user)
+
+    try:
+        return await polls.wait_for_result(
+            request, lambda: inbox.pop(user, None), keys=[user], timeout_ms=timeout_ms, give_back=put_back
+        )
+    except TimeoutError:
+        return []

@@ -1,1 +1,0 @@
-"""Long polls in FastAPI, as small as they can be."""
