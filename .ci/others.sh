@@ -26,9 +26,7 @@ echo "$list" | while read -r version candidate; do
     3.15) group=anywhere ;;
     esac
     venv=$folder/$version
-    [ -x "$venv/bin/python" ] || "$candidate" -m venv "$venv"
-    "$venv/bin/python" -m pip install --quiet --upgrade "pip>=25.1"
-    "$venv/bin/python" -m pip install --quiet --prefer-binary --group "$group" attrs structlog prometheus-client
+    .ci/install.sh "$venv" "$candidate" --group "$group" attrs structlog prometheus-client
     compiled=yes
     case $version in pypy*) ;; *) "$venv/bin/python" hatch_build.py || compiled=no ;; esac
     for pure in $implementations; do

@@ -108,8 +108,11 @@ async def on_a_loop() -> None:
         assert_type(anything, AsyncPurgatory[DelayedOperation])
         assert_type(await anything.park(Poll(1_000), ["k"]), Outcome)
         await anything.park(Half(1_000), ["k"])
-        found = await anything.wait_for_result(lambda: "x" if anything.parked else None, keys=["k"], timeout_ms=5)
-        assert_type(found, str)
+
+        def first() -> str | None:
+            return "x" if anything.parked else None
+
+        assert_type(await anything.wait_for_result(first, keys=["k"], timeout_ms=5), str)
     async with AsyncPurgatory[Poll]("polls") as polls:
         await polls.park(Poll(1_000), ["k"])
         if await polls.wait_for(lambda: polls.parked, keys=["k"], timeout_ms=5):

@@ -68,6 +68,25 @@ def test_pyright_agrees(project):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
+@pytest.mark.parametrize("checker", ["ty", "pyrefly"])
+def test_younger_checkers_agree(project, checker):
+    """ty and pyrefly find nothing in what users write, and both find a mistake."""
+    options = {"ty": ("--python", sys.prefix), "pyrefly": ("--python-interpreter-path", sys.executable)}
+    command = Path(sys.executable).with_name(checker), "check", *options[checker]
+    mistake = project / "mistake.txt"
+    mistake.write_text(
+        "from purgatory import DelayedOperationPurgatory\nDelayedOperationPurgatory(7)\n", encoding="utf-8"
+    )
+
+    done = ended(*command, *sorted(path.name for path in project.glob("*.py")), cwd=project, PYTHONPATH=str(ROOT))
+    assert 0 == done.returncode, done.stdout + done.stderr
+    wrong = ended(*command, mistake.rename(project / "mistake.py"), cwd=project, PYTHONPATH=str(ROOT))
+    (project / "mistake.py").unlink()
+    assert 1 == wrong.returncode, wrong.stdout + wrong.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("package", ["timer", "purgatory"])
 def test_every_public_type_is_known(package, tmp_path):
     """pyright knows the type of everything that a package exports, and guesses none."""
