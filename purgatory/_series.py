@@ -109,11 +109,12 @@ class SeriesByName:
         callback_time: Callable[[DelayedOperationPurgatory[Any]], HasCallbackTime | None] = _unmeasured,
     ) -> dict[Name, Reading]:
         """The sums by subject and name. The functions return the observers that measure a purgatory, or None."""
-        found = self._read(parked_time, callback_time)
-        for gone in self._names.keys() - found.keys():
+        readings = self._read(parked_time, callback_time)
+        for gone in self._names.keys() - readings.keys():
             del self._names[gone]
         return {
-            name: self._names.setdefault(name, _NameSeries()).update(found[name]) for name in sorted(found, key=str)
+            name: self._names.setdefault(name, _NameSeries()).update(readings[name])
+            for name in sorted(readings, key=str)
         }
 
     def _read(
@@ -122,12 +123,12 @@ class SeriesByName:
         callback_time: Callable[[DelayedOperationPurgatory[Any]], HasCallbackTime | None],
     ) -> dict[Name, dict[int, Reading]]:
         """The readings by name and then by ``id``."""
-        found: dict[Name, dict[int, Reading]] = {}
+        readings: dict[Name, dict[int, Reading]] = {}
         timers: dict[Timer, Driver | None] = {}
         self.users = set()
         for member in purgatory.live():
             reading = read_purgatory(member, parked_time(member), callback_time(member))
-            found.setdefault((Subject.PURGATORY, encodable(member.name)), {})[id(member)] = reading
+            readings.setdefault((Subject.PURGATORY, encodable(member.name)), {})[id(member)] = reading
             if member.timer is not None:
                 timer = member.timer.inner
                 timers[timer] = timers.get(timer) or driver_of(member)
@@ -135,9 +136,9 @@ class SeriesByName:
         for timer, driver in timers.items():
             of_timer = read_timer(timer, driver)
             if of_timer is not None:
-                found.setdefault((Subject.TIMER, encodable(timer.name)), {})[id(timer)] = of_timer
+                readings.setdefault((Subject.TIMER, encodable(timer.name)), {})[id(timer)] = of_timer
         for feed in live_feeds():
-            found.setdefault((Subject.FEED, encodable(feed.name)), {})[id(feed)] = read_feed(feed.statistics())
+            readings.setdefault((Subject.FEED, encodable(feed.name)), {})[id(feed)] = read_feed(feed.statistics())
         for gate in live_gates():
-            found.setdefault((Subject.GATE, encodable(gate.name)), {})[id(gate)] = read_gate(gate.statistics())
-        return found
+            readings.setdefault((Subject.GATE, encodable(gate.name)), {})[id(gate)] = read_gate(gate.statistics())
+        return readings

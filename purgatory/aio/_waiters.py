@@ -273,9 +273,9 @@ class Waiters(Observer):
     def open(self) -> list[DelayedOperation]:
         """The operations that were parked through this object and that have no outcome yet."""
         mailboxes = list(self.mailboxes.values())
-        found: list[Any] = list(self.entries)
-        found += (wait for wait in self._purgatory.operations() if getattr(wait, "mailbox", None) in mailboxes)
-        return [operation for operation in found if operation.outcome is None]
+        waits: list[Any] = list(self.entries)
+        waits += (wait for wait in self._purgatory.operations() if getattr(wait, "mailbox", None) in mailboxes)
+        return [operation for operation in waits if operation.outcome is None]
 
 
 def _settle(entry: asyncio.Future[Outcome] | HookRunner, outcome: Outcome) -> None:

@@ -101,10 +101,10 @@ class _Console:
             return JSONResponse(
                 {"error": "purgatory and key must be given: ?purgatory=ID&key=TEXT, both as in /api/state"}, 400
             )
-        found = await run_in_threadpool(self._hub.operations, identity, key)
-        if found is None:
+        operations = await run_in_threadpool(self._hub.operations, identity, key)
+        if operations is None:
             return JSONResponse({"error": f"there is no purgatory {identity!r}; /api/state lists them"}, 404)
-        return _json(found)
+        return _json(operations)
 
     async def events(self, request: Request) -> Response:
         if self._watchers >= _MOST_WATCHERS:

@@ -42,15 +42,15 @@ class Feeds:
 
     def look(self) -> list[Json]:
         """Each feed. Those of one name are numbered."""
-        found = []
+        feeds = []
         used: dict[str, int] = {}
         for feed in live_feeds():
             statistics = feed.statistics()
             rates = self._rates.setdefault(feed, _Rates(statistics))
             rates.update(statistics)
             number = used[feed.name] = used.get(feed.name, 0) + 1
-            found.append(_described(feed.name if number == 1 else f"{feed.name} #{number}", statistics, rates))
-        return found
+            feeds.append(_described(feed.name if number == 1 else f"{feed.name} #{number}", statistics, rates))
+        return feeds
 
 
 def _described(identity: str, statistics: FeedStatistics, rates: _Rates) -> Json:

@@ -11,12 +11,12 @@ Json = dict[str, Any]
 
 def look_at_gates() -> list[Json]:
     """Each gate. Those of one name are numbered."""
-    found: list[Json] = []
+    gates: list[Json] = []
     used: dict[str, int] = {}
     for gate in live_gates():
         seen = gate.statistics()
         number = used[seen.name] = used.get(seen.name, 0) + 1
-        found.append(
+        gates.append(
             {
                 "id": seen.name if number == 1 else f"{seen.name} #{number}",
                 "permits": seen.permits,
@@ -26,4 +26,4 @@ def look_at_gates() -> list[Json]:
                 "totals": {"granted": seen.granted, "late": seen.late, "full": seen.full},
             }
         )
-    return found
+    return gates

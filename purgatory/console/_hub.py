@@ -98,8 +98,8 @@ class Hub:
     def operations(self, identity: str, text: str) -> bytes | None:
         """The operations under a key, as JSON, or None if there is no such purgatory."""
         with self._sampling:
-            found = self._sampler.operations(identity, text)
-        return None if found is None else json.dumps(found).encode()
+            operations = self._sampler.operations(identity, text)
+        return None if operations is None else json.dumps(operations).encode()
 
     def look_or_note(self) -> float:
         """Take a look or a note. Returns the seconds until the next. Called by the thread, which no error ends."""

@@ -147,15 +147,15 @@ class Peek:
         return chunk, len(chunk)
 
     def _oldest(self, seen: Iterable[Watchers]) -> list[tuple[DelayedOperation, Hashable]]:
-        found: dict[DelayedOperation, Hashable] = {}
+        keys_by_operation: dict[DelayedOperation, Hashable] = {}
         for reference, key in self._old:
             operation = reference()
             if operation is not None and operation.outcome is None:
-                found[operation] = key
+                keys_by_operation[operation] = key
         for watchers in seen:
             for operation in first_open(watchers, LEADERS if len(self._hot) < LEADERS else 1):
-                found.setdefault(operation, watchers.key)
-        oldest = heapq.nsmallest(CANDIDATES, found.items(), key=lambda pair: pair[0].created_ns)
+                keys_by_operation.setdefault(operation, watchers.key)
+        oldest = heapq.nsmallest(CANDIDATES, keys_by_operation.items(), key=lambda pair: pair[0].created_ns)
         self._old = [(weakref.ref(operation), key) for operation, key in oldest]
         return oldest
 

@@ -79,12 +79,12 @@ class Sampler:
 
     def history_values(self) -> list[tuple[str, int, dict[str, float]]]:
         """Only what the history needs: of each purgatory its id, how many wait, outcomes per second."""
-        found = self._live()
-        for wheel in {live.timer.inner for _, live, _, _ in found if live.timer is not None}:
+        members = self._live()
+        for wheel in {live.timer.inner for _, live, _, _ in members if live.timer is not None}:
             statistics = wheel.statistics() if self._is_due(wheel) else None
             if statistics is not None:
                 self._lateness(wheel, statistics.late_ns)
-        return [(name, _parked(totals), member.rates) for name, _, member, totals in found]
+        return [(name, _parked(totals), member.rates) for name, _, member, totals in members]
 
     def look(self) -> Json:
         """Everything."""
@@ -97,8 +97,8 @@ class Sampler:
                 if statistics is None:
                     wheel = None
                 else:
-                    found = self._timer(wheel, statistics, driver_of(live))
-                    timers[id(wheel)] = {"id": f"{wheel.name}#{len(timers)}", **found}
+                    timer = self._timer(wheel, statistics, driver_of(live))
+                    timers[id(wheel)] = {"id": f"{wheel.name}#{len(timers)}", **timer}
             purgatories.append(
                 {
                     "id": name,
@@ -120,21 +120,21 @@ class Sampler:
         for name, live, member, _ in self._live():
             if name == identity:
                 key = member.peek.find(text)
-                found = [] if key is None else live.operations_for_key(key)
+                operations = [] if key is None else live.operations_for_key(key)
                 now_ns = _now_ns(live)
                 return {
                     "purgatory": name,
                     "key": text,
-                    "total": len(found),
+                    "total": len(operations),
                     "operations": [
-                        attrs.asdict(describe(operation, key, now_ns)) for operation in found[:_MOST_OPERATIONS]
+                        attrs.asdict(describe(operation, key, now_ns)) for operation in operations[:_MOST_OPERATIONS]
                     ],
                 }
         return None
 
     def _live(self) -> list[tuple[str, DelayedOperationPurgatory[Any], _LastLook, Totals]]:
         now = time.monotonic()
-        found: list[tuple[str, DelayedOperationPurgatory[Any], _LastLook, Totals]] = []
+        members: list[tuple[str, DelayedOperationPurgatory[Any], _LastLook, Totals]] = []
         used: dict[str, int] = {}
         for live in purgatory.live():
             used[live.name] = used.get(live.name, 0) + 1
@@ -144,8 +144,8 @@ class Sampler:
                 member = self._members[live] = _LastLook(live)
             totals = live.totals()
             member.update(totals, now)
-            found.append((name, live, member, totals))
-        return found
+            members.append((name, live, member, totals))
+        return members
 
     def _purgatory(self, live: DelayedOperationPurgatory[Any], member: _LastLook, totals: Totals) -> Json:
         seen = member.peek.look(_now_ns(live))

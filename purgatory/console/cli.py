@@ -149,22 +149,22 @@ def _get(url: str, token: str | None) -> dict[str, Any]:
 
     On a thread, because a timeout of a socket begins again with each byte that a server sends.
     """
-    found: list[dict[str, Any] | _Unreachable] = []
+    answers: list[dict[str, Any] | _Unreachable] = []
 
     def ask() -> None:
         try:
-            found.append(_ask(url, token))
+            answers.append(_ask(url, token))
         except _Unreachable as error:
-            found.append(error)
+            answers.append(error)
 
     thread = threading.Thread(target=ask, name="purgatory-top", daemon=True)
     thread.start()
     thread.join(_PATIENCE_S)
-    if not found:
+    if not answers:
         raise _Unreachable(f"{url} did not answer within {_PATIENCE_S:g} s")
-    if isinstance(found[0], _Unreachable):
-        raise found[0]
-    return found[0]
+    if isinstance(answers[0], _Unreachable):
+        raise answers[0]
+    return answers[0]
 
 
 def _ask(url: str, token: str | None) -> dict[str, Any]:

@@ -150,17 +150,17 @@ def verify(folder: str | Path) -> Verification:
     unreadable: list[str] = []
     rows = missing = doubled = damaged = torn = 0
     first = expected = -1
-    for segment, found in _looked_at(folder, segments):
-        unreadable += found.unreadable
-        damaged += found.damaged_bytes
-        torn += found.torn_bytes
+    for segment, look in _looked_at(folder, segments):
+        unreadable += look.unreadable
+        damaged += look.damaged_bytes
+        torn += look.torn_bytes
         # An open one is begun once all before it is in others. What was deleted as we looked isn't missed.
-        begins = segment.first if segment.is_open and not found.skipped else expected
+        begins = segment.first if segment.is_open and not look.skipped else expected
         if first >= 0 and expected < begins:
             missing += begins - expected
             expected = begins
-        for start, stop in found.spans:
-            if first < 0 or (found.skipped and expected < start):
+        for start, stop in look.spans:
+            if first < 0 or (look.skipped and expected < start):
                 expected = start
             first = start if first < 0 else first
             if stop < expected:  # the open double of a sealed segment: a reader skips it
@@ -206,13 +206,13 @@ def _looked_at(folder: Path, segments: Sequence[Segment]) -> Iterator[tuple[Segm
         segment = waiting.popleft()
         seen.add(segment.path)
         try:
-            found = _look(segment)
+            look = _look(segment)
         except FileNotFoundError:
             rest = [each for each in list_segments(folder) if each.first >= segment.first]
             skipped = skipped or all(each.first > segment.first for each in rest)
             waiting = deque(each for each in rest if each.path not in seen)
             continue
-        yield segment, attrs.evolve(found, skipped=skipped)
+        yield segment, attrs.evolve(look, skipped=skipped)
         skipped = False
 
 

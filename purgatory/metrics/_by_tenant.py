@@ -91,9 +91,9 @@ class ByTenant:
             tenants.parked.clear()
         for member in members:
             before = self._last.get(member, {})
-            found = member._capacity.tenants()  # type: ignore[union-attr]  # noqa: SLF001
+            current = member._capacity.tenants()  # type: ignore[union-attr]  # noqa: SLF001
             last = self._last[member] = {}
-            for tenant in found:
+            for tenant in current:
                 # A tenant that was forgotten and has come again is another object, which counts from zero.
                 so_far = tenant.rejected
                 if so_far:

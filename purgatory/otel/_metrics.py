@@ -89,13 +89,13 @@ class _Exporter:
             for (subject, name), (values, observed) in sums.items():
                 if subject is not family.subject:
                     continue
-                found: dict[Any, float] = dict(values)
+                figures: dict[Any, float] = dict(values)
                 if part:
-                    found = {
+                    figures = {
                         series: sum(counts) if part == "count" else sum_ns / _NS
                         for series, (counts, sum_ns) in observed.items()
                     }
-                for (series, outcome), value in found.items():
+                for (series, outcome), value in figures.items():
                     if series == family.name:
                         labels = {subject.value: name} | ({} if outcome is None else {"outcome": outcome})
                         observations.append(Observation(value, labels))

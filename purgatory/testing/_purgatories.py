@@ -267,11 +267,11 @@ class Purgatories:
 
     def _errors(self) -> Counter[tuple[str, str]]:
         """The errors of hooks that the test has not taken."""
-        found: Counter[tuple[str, str]] = Counter()
+        failures: Counter[tuple[str, str]] = Counter()
         for purgatory, _ in self._ends:
             for hook, count in purgatory.snapshot().callback_errors.items():
-                found[purgatory.name, hook] += count
-        return found - self._taken
+                failures[purgatory.name, hook] += count
+        return failures - self._taken
 
     def _core_purgatories(self) -> list[DelayedOperationPurgatory[Any]]:
         return [*self._purgatories, *(purgatory.purgatory for purgatory in self._async)]

@@ -46,20 +46,20 @@ def retain(
         dry_run: delete nothing, and only return what would be deleted.
     """
     now = time.time() if now is None else now
-    found = []
+    segments = []
     for path in folder.iterdir():
         if match := SEALED.fullmatch(path.name):
             try:
                 status = path.stat()
             except FileNotFoundError:  # another process deletes, too
                 continue
-            found.append((int(match[2]), int(match[3]), status.st_size, status.st_mtime, path))
-    found.sort()
-    newest = found[-1][:2] if found else None
-    total = sum(size for _, _, size, _, _ in found)
+            segments.append((int(match[2]), int(match[3]), status.st_size, status.st_mtime, path))
+    segments.sort()
+    newest = segments[-1][:2] if segments else None
+    total = sum(size for _, _, size, _, _ in segments)
     names, freed = [], 0
-    for first, last, size, sealed, path in found:
-        aged = most_seconds is not None and now - sealed > most_seconds
+    for first, last, size, sealed_at, path in segments:
+        aged = most_seconds is not None and now - sealed_at > most_seconds
         large = most_bytes is not None and total - freed > most_bytes
         if (first, last) == newest or not (aged or large):
             break

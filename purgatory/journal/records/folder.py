@@ -105,9 +105,9 @@ def segment_of(path: Path) -> Segment | None:
 def list_segments(folder: Path) -> list[Segment]:
     """All files that a reader should read, in sequence. Of a segment sealed in both forms, the Parquet file."""
     paths = folder.iterdir() if folder.is_dir() else ()
-    found = [segment for path in paths if (segment := segment_of(path)) and path.is_file()]  # no broken link
-    found.sort(key=lambda s: (s.first, s.is_open, -(s.last or 0), _rows_named(s), s.path.suffix != ".parquet"))
-    return [next(same) for _, same in groupby(found, _rows_named)]
+    segments = [segment for path in paths if (segment := segment_of(path)) and path.is_file()]  # no broken link
+    segments.sort(key=lambda s: (s.first, s.is_open, -(s.last or 0), _rows_named(s), s.path.suffix != ".parquet"))
+    return [next(same) for _, same in groupby(segments, _rows_named)]
 
 
 def existing_segments(folder: Path) -> list[Segment]:
@@ -164,11 +164,11 @@ def dropped(folder: Path) -> int:
         segments = list_segments(folder)
         sealed = {segment.first for segment in segments if not segment.is_open}
         try:
-            found = [_dropped_in(each) for each in segments if not (each.is_open and each.first in sealed)]
+            drops = [_dropped_in(each) for each in segments if not (each.is_open and each.first in sealed)]
         except FileNotFoundError:  # sealed since it was listed
             continue
-        last = max((upto for _, upto in found), default=-1)
-        return sum(count for count, _ in found) + (ended.dropped if last < ended.next else 0)
+        last = max((upto for _, upto in drops), default=-1)
+        return sum(count for count, _ in drops) + (ended.dropped if last < ended.next else 0)
 
 
 def _dropped_in(segment: Segment) -> tuple[int, int]:
@@ -181,8 +181,8 @@ def _dropped_in(segment: Segment) -> tuple[int, int]:
     assert segment.last is not None
     with segment.path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - AT_END))
-        found = _DROPPED.search(file.read())
-    return int(found[1]) if found else 0, segment.last
+        match = _DROPPED.search(file.read())
+    return int(match[1]) if match else 0, segment.last
 
 
 def folders_in(folder: Path) -> list[Path]:
@@ -209,14 +209,14 @@ def is_trace(folder: Path) -> bool:
 
 
 def _kinds(segments: Iterable[Segment]) -> set[str]:
-    found = set()
+    kinds = set()
     for segment in segments:
         if not segment.is_open:
-            found.add(segment.path.name.lstrip("_").partition("-")[0])
+            kinds.add(segment.path.name.lstrip("_").partition("-")[0])
             continue
         with suppress(FileNotFoundError):  # sealed since it was listed
-            found |= {batch.schema.name for batch in islice(batches(segment.path), 1)}
-    return found
+            kinds |= {batch.schema.name for batch in islice(batches(segment.path), 1)}
+    return kinds
 
 
 def check_kind(folder: Path, schema: Schema) -> None:
@@ -226,8 +226,8 @@ def check_kind(folder: Path, schema: Schema) -> None:
         JournalMissing: there is no segment in it.
         JournalFormat: it holds the other kind.
     """
-    for found in _kinds(existing_segments(folder)) - {schema.name}:
-        raise JournalFormat(f"{folder} holds a {found}, not a {schema.name}: give each its own folder")
+    for kind in _kinds(existing_segments(folder)) - {schema.name}:
+        raise JournalFormat(f"{folder} holds a {kind}, not a {schema.name}: give each its own folder")
 
 
 def tip(folder: Path, *, there: bool = False) -> dict[str, int]:

@@ -162,7 +162,7 @@ def _header(batch: Batch, columns: dict[str, array[int]], groups: list[list[Any]
 def _whole(value: Any) -> Any:
     """A text with the half characters written out. Keys, which are several, are labels: these have none."""
     if isinstance(value, str):
-        return _HALF.sub(lambda found: found[1] * 2 + (found[2] and f"\\u{ord(found[2]):04x}"), value)
+        return _HALF.sub(lambda match: match[1] * 2 + (match[2] and f"\\u{ord(match[2]):04x}"), value)
     return value and [each.encode("utf-8", "backslashreplace").decode() for each in value]
 
 

@@ -18,10 +18,10 @@ def seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?", text)
     if match is None or float(match[1]) <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a length of time: write 90, 60s, 5m, 250ms or 1h")
-    found = float(match[1]) * _UNITS[match[2] or "s"]
-    if found > _LONGEST_S:
+    duration_s = float(match[1]) * _UNITS[match[2] or "s"]
+    if duration_s > _LONGEST_S:
         raise argparse.ArgumentTypeError(f"{text!r} is longer than a thousand years")
-    return found
+    return duration_s
 
 
 def instant_us(text: str) -> int:

@@ -222,7 +222,7 @@ def opened(path: Path, *, check: bool = True) -> Iterator[pq.ParquetFile]:
         raise JournalDamaged(path.name, str(error).partition("\n")[0].rstrip(".")) from error
 
 
-def _check_columns(path: Path, found: pa.Schema) -> None:
+def _check_columns(path: Path, columns: pa.Schema) -> None:
     """Reject a file of this version, without a checksum, whose columns are not those of this version.
 
     A missing column would be given its default, and so would one whose name has a flipped bit.
@@ -234,12 +234,12 @@ def _check_columns(path: Path, found: pa.Schema) -> None:
     if schema is None:
         return
     for field in arrow_schema(schema):
-        if field.name not in found.names:
+        if field.name not in columns.names:
             if field.name in ADDED:
                 continue
             raise JournalDamaged(path.name, f"it has no column {field.name!r}, as every file of version {VERSION} has")
-        if not found.field(field.name).type.equals(field.type):
-            raise JournalDamaged(path.name, f"its column {field.name!r} is of type {found.field(field.name).type}")
+        if not columns.field(field.name).type.equals(field.type):
+            raise JournalDamaged(path.name, f"its column {field.name!r} is of type {columns.field(field.name).type}")
 
 
 def read(path: Path, schema: Schema, after: int = -1) -> Iterator[Record | TraceRow]:
@@ -292,6 +292,8 @@ def _overlaps(group: Any, after: int, upto: int) -> bool:
     for place in range(group.num_columns):
         column = group.column(place)
         if column.path_in_schema == "seq":
-            found = column.statistics
-            return found is None or not found.has_min_max or (found.max > after and found.min <= upto)
+            statistics = column.statistics
+            return (
+                statistics is None or not statistics.has_min_max or (statistics.max > after and statistics.min <= upto)
+            )
     return True

@@ -147,14 +147,14 @@ def summarize(
             keys = defaultdict(int, Counter(keys).most_common(most_keys // 2))
             exact = False
     normal = normal.saying((*name, ends) for name, kind in kinds.items() for ends in kind.ends)
-    found = [_settled(*name, kind, normal) for name, kind in kinds.items()]
-    found.sort(key=lambda kind: (-kind.records, kind.purgatory, kind.type))
+    summaries = [_settled(*name, kind, normal) for name, kind in kinds.items()]
+    summaries.sort(key=lambda kind: (-kind.records, kind.purgatory, kind.type))
     of = Counter[str]()
-    for kind_summary in found:
+    for kind_summary in summaries:
         of[kind_summary.purgatory] += kind_summary.records
     ranked = sorted(keys.items(), key=lambda item: (-item[1], item[0]))[:top]
     hottest = tuple(KeySummary(*name, count, count / of[name[0]]) for name, count in ranked)
-    return Summary(of.total(), first, last, tuple(found), hottest, exact, aside)
+    return Summary(of.total(), first, last, tuple(summaries), hottest, exact, aside)
 
 
 def _can_be_true(record: Record) -> bool:

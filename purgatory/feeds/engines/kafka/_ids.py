@@ -124,18 +124,18 @@ class History:
     async def _read_some(self) -> bool:
         """Take the next records. Returns whether some came, or a partition was read to its end."""
         try:
-            found = await self._consumer.getmany(*self._left, timeout_ms=_TURN_MS, max_records=_CHUNK)
+            batches = await self._consumer.getmany(*self._left, timeout_ms=_TURN_MS, max_records=_CHUNK)
         except OffsetOutOfRangeError as error:  # they expired meanwhile
             await self._begin({part: (offset, self._left[part]) for part, offset in error.args[0].items()})
             return False
-        for part, records in found.items():
+        for part, records in batches.items():
             for record in records:
                 if record.offset < self._left[part]:
                     self._ids[part.partition].is_repeated(record)
         read = [part for part, end in self._left.items() if await self._consumer.position(part) >= end]
         for part in read:
             del self._left[part]
-        return bool(found or read)
+        return bool(batches or read)
 
     async def _records_left(self) -> int:
         return sum([end - await self._consumer.position(part) for part, end in self._left.items()])

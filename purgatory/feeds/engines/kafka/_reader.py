@@ -126,9 +126,9 @@ class KafkaReader(Reader):
     async def read(self, most: int, wait_s: float) -> Sequence[Event]:
         """The next events."""
         with kafka_errors():
-            found = await self._consumer.getmany(timeout_ms=int(wait_s * 1000), max_records=most)
+            batches = await self._consumer.getmany(timeout_ms=int(wait_s * 1000), max_records=most)
         await self._check()
-        return [self._event(record) for records in found.values() for record in records]
+        return [self._event(record) for records in batches.values() for record in records]
 
     # -- its parts
 
@@ -162,12 +162,12 @@ class KafkaReader(Reader):
             Gap: they are not.
             Disconnected: the servers do not answer, or the topic has more partitions.
         """
-        found = await self._records_before(self._offsets)
+        records = await self._records_before(self._offsets)
         for number, (offset, mark) in enumerate(zip(self._offsets, self._marks, strict=True)):
             if offset > 0 and mark:
-                if number not in found:
+                if number not in records:
                     raise Gap(f"offset {offset - 1} of partition {number} has no event now")
-                record = found[number]
+                record = records[number]
                 if record is not None and _mark(record) != mark:
                     raise Gap(f"another event is at offset {offset - 1} of partition {number}")
         known = self._checker.partitions_for_topic(self._feed.topic)
@@ -184,7 +184,7 @@ class KafkaReader(Reader):
             Disconnected: they do not answer in time.
         """
         wanted = {self._parts[number]: offset - 1 for number, offset in enumerate(offsets) if offset > 0}
-        found: dict[int, Any] = {}
+        records: dict[int, Any] = {}
         missing: dict[TopicPartition, int] = {}
         if not wanted:
             await self._see_servers()
@@ -195,14 +195,14 @@ class KafkaReader(Reader):
             with kafka_errors():
                 async with asyncio.timeout(_ANSWER_S):
                     while wanted:
-                        await self._take_wanted(wanted, found, missing)
+                        await self._take_wanted(wanted, records, missing)
                     await self._check_expired(missing)
         finally:
             self._checker.pause(*self._parts)
-        return {**found, **dict.fromkeys((part.partition for part in missing), None)}
+        return {**records, **dict.fromkeys((part.partition for part in missing), None)}
 
     async def _take_wanted(
-        self, wanted: dict[TopicPartition, int], found: dict[int, Any], missing: dict[TopicPartition, int]
+        self, wanted: dict[TopicPartition, int], records: dict[int, Any], missing: dict[TopicPartition, int]
     ) -> None:
         """Take records, and forget the partitions whose wanted record was among them or is not there.
 
@@ -210,7 +210,7 @@ class KafkaReader(Reader):
         """
         for part, (first, *_) in (await self._take(wanted, missing)).items():
             if first.offset == wanted[part]:
-                found[part.partition] = first
+                records[part.partition] = first
         for part in [part for part in wanted if await self._checker.position(part) > wanted[part]]:
             del wanted[part]
             self._checker.pause(part)

@@ -56,9 +56,9 @@ async def prepare(feed: KafkaFeed) -> int:
 async def _partitions(feed: KafkaFeed, admin: Any) -> int:
     """The number of the topic's partitions, once each has a leader. The topic is made if it is not there."""
     while True:
-        (found,) = await admin.describe_topics([feed.topic])
-        partitions = found["partitions"]
-        if for_code(found["error_code"]).__name__ == "UnknownTopicOrPartitionError":
+        (description,) = await admin.describe_topics([feed.topic])
+        partitions = description["partitions"]
+        if for_code(description["error_code"]).__name__ == "UnknownTopicOrPartitionError":
             await _make(feed, admin)
         elif partitions and all(each["leader"] >= 0 for each in partitions):
             return len(partitions)

@@ -154,9 +154,9 @@ def _where(dsn: object) -> str:
     try:
         parts = conninfo_to_dict(dsn)
     except psycopg.ProgrammingError as error:
-        scheme, found, _ = dsn.partition("://")
-        shown = f"{scheme}://..." if found else "..."  # the rest may hold a password
-        why = str(error).strip() if found and dsn not in str(error) else ""
+        scheme, separator, _ = dsn.partition("://")
+        shown = f"{scheme}://..." if separator else "..."  # the rest may hold a password
+        why = str(error).strip() if separator and dsn not in str(error) else ""
         hint = "remove the name of the driver" if scheme.startswith("postgresql+") else why
         raise InvalidSetting("dsn", shown, wanted, hint) from None
     hosts = str(parts.get("host") or parts.get("hostaddr") or "").split(",")

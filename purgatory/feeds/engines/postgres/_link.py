@@ -130,12 +130,12 @@ class Link(psycopg.AsyncConnection[TupleRow]):
         row = await self.row(tables.look)
         assert row is not None
         of_events, of_head, unique = row
-        for found, wanted in ((of_events, EVENTS), (of_head, HEAD)):
-            if found is not None and not wanted <= set(found):
-                raise ForeignStream(tables.name, f"a table with the columns {', '.join(found)}")
+        for columns, wanted in ((of_events, EVENTS), (of_head, HEAD)):
+            if columns is not None and not wanted <= set(columns):
+                raise ForeignStream(tables.name, f"a table with the columns {', '.join(columns)}")
         if of_events is not None and not {"position", "id"} <= set(unique):
             raise ForeignStream(tables.name, "a table without the unique indexes on position and id")
-        return {name for name, found in (("events", of_events), ("head", of_head)) if found is None}
+        return {name for name, columns in (("events", of_events), ("head", of_head)) if columns is None}
 
 
 def text_of(error: psycopg.Error) -> str:

@@ -229,10 +229,10 @@ def _check_place(after: LogPosition, rows: list[TupleRow]) -> tuple[int, int, li
         raise Gap(f"the feed was made again: its epoch is {epoch}")
     if last < after.offset:
         raise Gap(f"the feed ends at offset {last}")
-    found = [row[2:] for row in rows if row[2] is not None]
-    if found and found[0][0] == after.offset and not is_same(after.mark, mark_of(found[0][5])):
+    events = [row[2:] for row in rows if row[2] is not None]
+    if events and events[0][0] == after.offset and not is_same(after.mark, mark_of(events[0][5])):
         raise Gap(f"another event is at offset {after.offset}")
-    return epoch, last, found
+    return epoch, last, events
 
 
 def _row(answer: PGresult, number: int) -> TupleRow:

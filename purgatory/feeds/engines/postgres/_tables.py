@@ -164,11 +164,11 @@ class Tables:
     """
 
     def __init__(self, table: object) -> None:
-        found = _NAME.fullmatch(table) if isinstance(table, str) else None
-        if found is None or len(_plain(found[2]).encode()) > _LONGEST:
+        match = _NAME.fullmatch(table) if isinstance(table, str) else None
+        if match is None or len(_plain(match[2]).encode()) > _LONGEST:
             wanted = f"the name of a table of at most {_LONGEST} bytes"
             raise InvalidSetting("table", table, wanted, 'for example inbox, app.inbox, or app."In Box"')
-        parts = [_plain(part) for part in found.groups() if part]
+        parts = [_plain(part) for part in match.groups() if part]
         events, head = parts, [*parts[:-1], parts[-1] + "_head"]
         self._names = {"events": sql.Identifier(*events), "head": sql.Identifier(*head)}
         # psycopg reads a % in a statement with parameters as a placeholder, in a quoted name too.

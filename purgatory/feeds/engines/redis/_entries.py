@@ -103,8 +103,8 @@ PUBLISH: Final = Script(
 local function is_true(known) -- whether the position that is kept for an id leads to its event, as far as one can see
     local in_epoch, number, mark = string.match(known, '^(%d+)-(%d+)-(%x+)$')
     if in_epoch ~= epoch or tonumber(number) > offset then return false end
-    local found = redis.call('XRANGE', stream, place_of(tonumber(number)), place_of(tonumber(number)))
-    return #found == 0 or text_of(mark_in(found[1][2][2])) == mark
+    local entries = redis.call('XRANGE', stream, place_of(tonumber(number)), place_of(tonumber(number)))
+    return #entries == 0 or text_of(mark_in(entries[1][2][2])) == mark
 end
 local answers = {}
 for i = 1, #KEYS - 1 do
