@@ -329,7 +329,7 @@ class SystemTimer(Timer):
 
     def _is_empty(self) -> bool:
         wheel = self._wheel
-        return not (wheel.due or wheel.moving or self._closed) and wheel.next_tick() is None
+        return not (wheel.due or wheel.moving or self._closed or wheel.has_deadlines())
 
     def _rest(self, wake: Callable[[Timer], object]) -> bool:
         with self._lock:

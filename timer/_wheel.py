@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING
 from timer._clock import NS_PER_MS
 from timer._errors import TimerConfigError
 from timer._implementation import CORE
-from timer._task import TimerTaskList
+from timer._task import MOST_MS, TimerTaskList
 
 if TYPE_CHECKING:
     import threading
@@ -157,6 +157,13 @@ class TimingWheel:
             self._detach(bucket)
             heappop(occupied)
         return None
+
+    def has_deadlines(self) -> bool:
+        """Whether buckets wait for their time. One without deadlines is further ahead than the longest delay."""
+        if self.next_tick() is None:
+            return False
+        first = min([bucket.first for bucket in self.waiting()])
+        return first - self.hand <= MOST_MS * NS_PER_MS // self._tick_ns
 
     def collect(self, tick: int) -> None:
         """Remove all buckets whose time has come by ``tick``. Fine ones are due, and coarse ones begin to move."""

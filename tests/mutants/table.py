@@ -383,6 +383,13 @@ MUTANTS = (
         T_DROPPED_TIMER + "test_timer_that_is_dropped_with_its_first_task_runs_it",
     ),
     Mutant(
+        "an operation without a deadline does not keep a dropped purgatory",
+        WHEEL,
+        "        return first - self.hand <= MOST_MS * NS_PER_MS // self._tick_ns\n",
+        "        return True\n",
+        T_DROPPED + "test_operation_without_a_deadline_does_not_keep_a_dropped_purgatory",
+    ),
+    Mutant(
         "a purgatory that is dropped ends once nothing waits in it",
         PURGATORY,
         "partial(_reaper_restarted, name)",

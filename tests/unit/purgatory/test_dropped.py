@@ -59,6 +59,25 @@ def test_what_waits_in_a_dropped_purgatory_expires_first(kind, warned):
     assert ([], 1) == (live(), len(warned()))
 
 
+@pytest.mark.guarantee("a dropped purgatory ends")
+def test_operation_without_a_deadline_does_not_keep_a_dropped_purgatory(warned):
+    """Nothing can complete an operation without a deadline that only a dropped purgatory refers to. Both go."""
+    park(DelayedOperationPurgatory("dropped"), "k", delay_ms=None)
+
+    assert eventually(ended)
+    assert ([], 1) == (live(), len(warned()))
+
+
+def test_thread_that_rests_beside_operations_without_a_deadline_is_woken():
+    """A later operation with a deadline expires, although the thread slept for want of deadlines."""
+    with DelayedOperationPurgatory("mixed") as purgatory:
+        waiting = park(purgatory, "k", delay_ms=None)
+        assert eventually(lambda: purgatory.timer._resting)
+        timed = park(purgatory, "k", delay_ms=20)
+        assert eventually(lambda: timed.is_completed)
+        assert (True, 1) == (waiting.is_parked, purgatory.parked)
+
+
 def test_operation_that_completes_ends_the_stay(warned, monkeypatch):
     """An operation that the program completes in time lets the purgatory go before its deadline."""
     monkeypatch.setattr(_timer, "LONGEST_SLEEP_NS", 50_000_000)
