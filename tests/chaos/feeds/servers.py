@@ -89,15 +89,17 @@ class Postgres:
             self._server.execute(f"TRUNCATE {STREAM}, {STREAM}_head")
 
     def lose(self, count):
-        try:
-            rows = self._server.execute(
-                f"""WITH kept AS (
-                    UPDATE {STREAM}_head SET last = last - {count}
-                    WHERE EXISTS (SELECT FROM {STREAM} WHERE position = last - {count}) RETURNING last
-                ) DELETE FROM {STREAM} USING kept WHERE position > kept.last RETURNING value"""
-            )
-        except psycopg.errors.UndefinedTable:  # there is no feed yet
-            return []
+        with psycopg.connect(self._server.dsn) as connection:
+            try:
+                connection.execute(f"SELECT FROM {STREAM}_head FOR NO KEY UPDATE")  # no publish is under way
+                rows = connection.execute(
+                    f"""WITH kept AS (SELECT max(position) - {count} AS last FROM {STREAM})
+                    DELETE FROM {STREAM} USING kept
+                    WHERE position > kept.last AND EXISTS (SELECT FROM {STREAM}, kept WHERE position = kept.last)
+                    RETURNING value"""
+                ).fetchall()
+            except psycopg.errors.UndefinedTable:  # there is no feed yet
+                return []
         return [bytes(value).decode().split()[1] for (value,) in rows]
 
     def history(self):
