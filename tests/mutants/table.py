@@ -54,7 +54,13 @@ PERMITS = "purgatory/gates/_permits.py"
 ORDERS = "purgatory/gates/_orders.py"
 GATE = "purgatory/gates/_gate.py"
 GATE_WAITS = "purgatory/gates/_waits.py"
+POLLS = "purgatory/web/_polls.py"
+HANG_UP = "purgatory/web/_hang_up.py"
+WRITER = "purgatory/journal/_writer.py"
+SEGMENTS = "purgatory/journal/_segments/__init__.py"
 
+T_POLLS = "tests/unit/web/test_polls.py::"
+T_POWER = "tests/unit/journal/test_power_cuts.py::"
 T_GATES = "tests/unit/gates/test_gates.py::"
 T_FEEDS = "tests/unit/feeds/test_feeds.py::"
 T_FAILOVER = "tests/integration/feeds/test_redis_failover.py::"
@@ -1195,9 +1201,95 @@ MUTANTS = (
     ),
     Mutant(
         "a request that is cancelled at its grant gives the permit back",
-        "purgatory/web/_polls.py",
+        POLLS,
         "                await entry.__aexit__(None, None, None)  # admitted",
         "                pass  # admitted",
         "tests/unit/web/test_gates.py::test_request_cancelled_at_its_grant_gives_the_permit_back",
+    ),
+    # -- web
+    Mutant(
+        "a hang-up removes the operation of its request",
+        HANG_UP,
+        "    cancel()\n    return True",
+        "    return True",
+        T_POLLS + "test_client_that_hangs_up_ends_the_wait",
+    ),
+    Mutant(
+        "a client that has gone takes no item with it",
+        POLLS,
+        "                        raise HungUp\n                finally:",
+        "                        pass\n                finally:",
+        T_POLLS + "test_client_that_has_gone_gets_no_item",
+    ),
+    Mutant(
+        "a hang-up is noticed behind middlewares",
+        HANG_UP,
+        "turns = turns + 1 if waits_for is not None and waits_for is _waits_for(listener) else 0",
+        "turns += 1",
+        T_POLLS + "test_hang_up_is_noticed_behind_middlewares",
+    ),
+    Mutant(
+        "what a listener has read of a body is read by the endpoint",
+        HANG_UP,
+        "return self.messages.pop(0) if self.messages else await self.receive()",
+        "return await self.receive()",
+        T_POLLS + "test_body_can_be_read_after_the_wait",
+    ),
+    Mutant(
+        "a body that nothing reads stays with the server",
+        HANG_UP,
+        "            if room <= 0:\n                return False\n",
+        "",
+        T_POLLS + "test_long_body_stays_with_the_server",
+    ),
+    # -- journal
+    Mutant(
+        "a sealed segment is on the disk before it has its name",
+        SEGMENTS,
+        "            os.fsync(file.fileno())\n        temporary.replace(target)",
+        "            pass\n        temporary.replace(target)",
+        T_POWER + "test_power_cut_at_any_point_loses_nothing_that_was_acknowledged",
+    ),
+    Mutant(
+        "the name of a segment survives a power cut",
+        SEGMENTS,
+        "        os.fsync(descriptor)\n",
+        "        pass\n",
+        T_POWER + "test_power_cut_at_any_point_loses_nothing_that_was_acknowledged",
+    ),
+    Mutant(
+        "a flush is acknowledged after its rows are on the disk",
+        WRITER,
+        'if waiting and self._options.sync == "flush" and not self._segment.sync():',
+        "if False:",
+        T_POWER + "test_power_cut_at_any_point_loses_nothing_that_was_acknowledged",
+    ),
+    Mutant(
+        "no byte of a journal changes unseen",
+        "purgatory/journal/records/frames.py",
+        "    if crc != zlib.crc32(view[start + HEAD_BYTES : end], zlib.crc32(view[start : start + _UNCHECKED])):",
+        "    if False:",
+        "tests/unit/journal/test_damage.py::test_no_byte_of_a_sealed_segment_can_change_unseen",
+    ),
+    Mutant(
+        "rows that could not be written are counted",
+        WRITER,
+        "            self._count_dropped(rest)\n",
+        "",
+        "tests/unit/journal/test_crashes.py::test_disk_that_stays_full_holds_up_neither_a_close_nor_a_flush_without_a_limit",
+    ),
+    Mutant(
+        "rows are kept while the disk is full",
+        WRITER,
+        "                self._write_failed(error)\n                return False",
+        "                self._write_failed(error)",
+        "tests/unit/journal/test_journal.py::test_rows_apart_are_kept_while_the_disk_refuses",
+    ),
+    Mutant(
+        "the newest sealed segment is never deleted",
+        "purgatory/journal/_segments/retention.py",
+        "        if (first, last) == newest or not (aged or large):",
+        "        if not (aged or large):",
+        "tests/unit/journal/test_retention.py::test_the_newest_sealed_segment_stays_and_carries_the_sequence",
     ),
 )
