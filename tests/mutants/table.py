@@ -26,6 +26,7 @@ OPERATION = "purgatory/_core/operation.py"
 PURGATORY = "purgatory/_core/purgatory.py"
 PARKING = "purgatory/_core/parking.py"
 ARGUMENTS = "purgatory/_core/arguments.py"
+CHECKS = "purgatory/aio/_checks.py"
 MANY_KEYS = "purgatory/_core/many_keys.py"
 IDLE = "purgatory/_core/idle_keys.py"
 RETRIER = "purgatory/_core/retrier.py"
@@ -73,6 +74,7 @@ T_OPERATION = "tests/unit/purgatory/test_operation.py::"
 T_PARK = "tests/unit/purgatory/test_park.py::"
 T_STRUCK = "tests/unit/purgatory/test_struck.py::"
 T_RARE = "tests/unit/purgatory/test_rare.py::"
+T_ORDER = "tests/unit/aio/test_aio_order.py::"
 T_CHECK = "tests/unit/purgatory/test_check.py::"
 T_IDLE = "tests/unit/purgatory/test_idle_keys.py::"
 T_RETRIER = "tests/unit/purgatory/test_retrier.py::"
@@ -115,6 +117,14 @@ MUTANTS = (
         "        self._task_withdraw()\n        # 2.",
         "        # 2.",
         T_OPERATION + "test_force_complete_takes_the_operation_out",
+    ),
+    # -- in order of arrival
+    Mutant(
+        "a sweep with a limit ends with its last completion, so the next event begins at the head",
+        CHECKS,
+        "                    if completed == self._left:",
+        "                    if False:",
+        T_ORDER + "test_items_go_to_waits_in_order_of_arrival",
     ),
     # -- no check is lost
     Mutant(

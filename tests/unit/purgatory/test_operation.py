@@ -837,3 +837,26 @@ def test_check_before_it_is_parked_is_repeated_too():
 
     assert eventually(lambda: operation.outcome is Outcome.FORCED or operation.outcome is Outcome.SATISFIED)
     assert ["complete"] == operation.history
+
+
+@pytest.mark.parametrize("call", ["cancel", "force_complete", "extend"])
+def test_ends_from_outside_do_not_take_the_lock(call):
+    """``cancel``, ``force_complete`` and ``extend`` neither wait for the user's lock nor hold it in the hooks."""
+    lock, seen = threading.Lock(), []
+
+    class Locked(DelayedOperation):
+        def try_complete(self):
+            return False
+
+        def on_complete(self):
+            seen.append(lock.locked())
+
+    with DelayedOperationPurgatory("locked") as purgatory:
+        park_one(purgatory, operation := Locked(60_000, lock=lock))
+        arguments = (60_000,) if call == "extend" else ()
+        with lock:
+            assert in_thread(getattr(operation, call), *arguments)
+        if call == "force_complete":
+            park_one(purgatory, other := Locked(60_000, lock=lock))
+            assert other.force_complete()
+    assert {"cancel": [], "force_complete": [True, False], "extend": [True]}[call] == seen

@@ -3,7 +3,11 @@
 import asyncio
 
 import pytest
+from starlette.applications import Starlette
+from starlette.middleware.base import BaseHTTPMiddleware
 from starlette.requests import Request
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
 from starlette.websockets import WebSocket
 
 from purgatory import InvalidSetting, WaitCancelled
@@ -147,3 +151,40 @@ async def test_request_is_checked(polls, request_):
     """Neither a WebSocket, whose messages are the application's, nor any other object is taken."""
     with pytest.raises(InvalidSetting, match="request must be a Request"):
         await anext(polls.stream(request_, lambda: None, keys=["topic"]))
+
+
+@pytest.mark.parametrize("end", ["hang-up", "shutdown"])
+@pytest.mark.parametrize("middlewares", range(3))
+async def test_stream_ends_behind_middlewares(middlewares, end, polls):
+    """A streaming response gets its items behind middlewares, and ends when the client or the server goes."""
+    items, messages, sent = [1], asyncio.Queue(), []
+
+    async def lines(request):
+        async for item in polls.stream(request, lambda: items.pop() if items else None, keys=["topic"]):
+            yield f"{item}\n"
+
+    async def endpoint(request):
+        return StreamingResponse(lines(request))
+
+    async def send(message):
+        sent.append(message)
+
+    app = Starlette(routes=[Route("/", endpoint)])
+    for _ in range(middlewares):
+        app.add_middleware(BaseHTTPMiddleware, dispatch=lambda request, call_next: call_next(request))
+    messages.put_nowait({"type": "http.request", "body": b"", "more_body": False})
+    scope = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": []}
+    serving = asyncio.ensure_future(app(scope, messages.get, send))
+    await until(lambda: polls.purgatory.parked)
+    items.append(2)
+    polls.purgatory.check_and_complete("topic")
+    await until(lambda: b"2\n" in [message.get("body") for message in sent])
+    if end == "hang-up":
+        messages.put_nowait(GONE)
+    else:
+        await polls.purgatory.shutdown()
+    await asyncio.wait_for(serving, 10)
+    assert 0 == polls.purgatory.parked
+    if end == "shutdown":  # the response is whole
+        assert {"type": "http.response.body", "body": b"", "more_body": False} == sent[-1]
+    await polls.purgatory.shutdown()

@@ -1,0 +1,94 @@
+"""The recipes for Litestar and for the Model Context Protocol, behind real servers and with real clients."""
+
+import asyncio
+import importlib.util
+import os
+import signal
+import sys
+
+import httpx
+import pytest
+
+from tests.support.programs import ended
+from tests.support.redis_server import RedisServer, need_redis
+from tests.support.served import ROOT, answers_at_the_stop, python_files, served
+from tests.support.threads import PATIENCE_S
+
+
+def write_out(page, folder):
+    """The files of a page, in a folder. Skips the test if their packages are not installed."""
+    package = page.removesuffix(".md")
+    if importlib.util.find_spec(package) is None and os.environ.get("CI") != "true":
+        pytest.skip(f"{package} is not installed")
+    for name, text in python_files(ROOT / "docs/recipes" / page):
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def litestar(tmp_path):
+    """Its service, and a client."""
+    write_out("litestar.md", tmp_path)
+    path = f"{tmp_path}:{ROOT}"
+    command = ("uvicorn", "service:app", "--port", "{port}", "--log-level", "warning")
+    with served(*command, cwd=tmp_path, ready="/messages?timeout_ms=1", PYTHONPATH=path) as server:
+        limits = httpx.Limits(max_keepalive_connections=0)
+        yield server, httpx.AsyncClient(base_url=server.url, timeout=2 * PATIENCE_S, limits=limits)
+
+
+def test_litestar_answers_polls_and_streams(litestar):
+    """A message answers a poll and comes in a stream. At SIGTERM a poll gets 503, and the stream ends whole."""
+    server, client = litestar
+
+    async def main():
+        async with client, client.stream("GET", "/stream") as stream:
+            lines = (line async for line in stream.aiter_lines() if line)
+            assert ": begin" == await anext(lines)
+            poll = asyncio.ensure_future(client.get("/messages"))
+            await asyncio.sleep(0.2)
+            (await client.post("/messages", params={"text": "hello"})).raise_for_status()
+            assert ["hello"] == (await poll).json()
+            assert "data: hello" == await anext(lines)
+            polls = [asyncio.ensure_future(client.get("/messages", params={"after": 1})) for _ in range(10)]
+            await asyncio.sleep(0.2)
+            await answers_at_the_stop(server, polls)
+            assert [] == [line async for line in lines]
+
+    asyncio.run(main())
+    assert server.end() in (0, -signal.SIGTERM)
+    assert "Traceback" not in server.output
+
+
+def test_litestar_notices_hang_ups(litestar):
+    """A poll and a stream whose clients have gone leave the purgatory: nothing is left for the stop to end."""
+    server, client = litestar
+
+    async def main():
+        async with client:
+            gone = [asyncio.ensure_future(client.get("/messages", params={"after": 1})) for _ in range(5)]
+            gone.append(asyncio.ensure_future(client.get("/stream")))
+            await asyncio.sleep(0.3)
+            for task in gone:
+                task.cancel()
+            await asyncio.gather(*gone, return_exceptions=True)
+            await asyncio.sleep(0.3)
+            stays = asyncio.ensure_future(client.get("/messages", params={"after": 1}))
+            await asyncio.sleep(0.2)
+            await answers_at_the_stop(server, [stays])
+
+    asyncio.run(main())
+    server.end()
+    assert " expired=1 " in server.output, server.output
+
+
+def test_tasks_of_the_protocol_end_at_any_worker(tmp_path):
+    """The official client starts tasks at one worker and gets their results at another one."""
+    need_redis()
+    write_out("mcp.md", tmp_path)
+    path = f"{tmp_path}:{ROOT}"
+    command = ("uvicorn", "server:app", "--port", "{port}", "--workers", "2")
+    with (
+        RedisServer(tmp_path) as redis,
+        served(*command, cwd=tmp_path, ready="/", PYTHONPATH=path, REDIS_URL=redis.url) as server,
+    ):
+        done = ended(sys.executable, "client.py", f"{server.url}/mcp", cwd=tmp_path)
+        assert 0 == done.returncode, done.stderr + server.output
