@@ -1,4 +1,4 @@
-"""`python -m purgatory`: the same as the command `purgatory`."""
+"""``python -m purgatory``: the same as the command ``purgatory``."""
 
 import sys
 

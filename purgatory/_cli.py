@@ -1,7 +1,7 @@
-"""The command `purgatory`: one word says which part, and only that part is imported.
+"""The command ``purgatory``: one word says which part, and only that part is imported.
 
-Each part has a `cli` module with `main(argv) -> int`. A missing extra is an error message with the line that installs
-it, not a traceback, also in the middle of a command.
+Each part has a ``cli`` module with ``main(argv) -> int``. A missing extra is an error message with the line that
+installs it, not a traceback, also in the middle of a command.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The common part of the library's HTTP servers: an address, and access control.
 
-`purgatory.metrics` and `purgatory.journal` serve a WSGI app with `purgatory._wsgi`. `purgatory.console` runs uvicorn on
-a socket from :func:`listen`.
+``purgatory.metrics`` and ``purgatory.journal`` serve a WSGI app with ``purgatory._wsgi``. ``purgatory.console`` runs
+uvicorn on a socket from :func:`listen`.
 
 **The host is checked on loopback.** A page of another site may give its own name the address 127.0.0.1 (DNS
 rebinding), and its scripts could then read the answers. But its requests name the other host.
@@ -72,7 +72,7 @@ def check_token(addr: str, token: str | None, shows: str) -> None:
 
 
 def add_token(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add `--token`, whose default is in the environment. ``what`` begins its help."""
+    """Add ``--token``, whose default is in the environment. ``what`` begins its help."""
     default = os.environ.get("PURGATORY_TOKEN")
     parser.add_argument("--token", default=default, help=f"{what} (default PURGATORY_TOKEN of the environment)")
 

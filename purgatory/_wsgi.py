@@ -8,10 +8,10 @@ One thread owns all connections and never waits for a single one. A connection g
 
 Each stage holds a bounded number of connections. If it is full, its oldest connection is closed in favour of a new one,
 so a scrape gets its answer beside any number of idle clients. A connection that has taken too long to send its request,
-or to take the answer, is closed as well. Both are logged as `connection_dropped`, at most once per second. On Linux the
-kernel keeps a silent connection to itself, so that one with a request never waits behind it.
+or to take the answer, is closed as well. Both are logged as ``connection_dropped``, at most once per second. On Linux
+the kernel keeps a silent connection to itself, so that one with a request never waits behind it.
 
-`WsgiServer.close` may be called from any thread. It waits for the answers under way, but not long.
+``WsgiServer.close`` may be called from any thread. It waits for the answers under way, but not long.
 
 waitress stops accepting while idle clients take all of its connections. prometheus_client and wsgiref have a thread per
 connection, without a bound. asyncio cannot run two servers under gevent.

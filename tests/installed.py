@@ -2,7 +2,7 @@
 
     python -m tests.installed [native|pure] [PAGE ...]
 
-Run it in a folder that has the tests and not the packages' sources, as cibuildwheel and `make rehearse` do.
+Run it in a folder that has the tests and not the packages' sources, as cibuildwheel and ``make rehearse`` do.
 """
 
 import platform
@@ -18,7 +18,7 @@ FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def check_import(kind: str) -> None:
-    """What `import` finds is the installed library, with the implementation that was asked for."""
+    """What ``import`` finds is the installed library, with the implementation that was asked for."""
     for package in (purgatory, timer):
         place = Path(package.__file__).resolve()
         if place.is_relative_to(HERE):

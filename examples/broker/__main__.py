@@ -1,8 +1,8 @@
-"""`python -m examples.broker`: one node, or a cluster of nodes on one machine.
+"""``python -m examples.broker``: one node, or a cluster of nodes on one machine.
 
-With `--replicas 3` this process starts three nodes as processes, on consecutive ports (or free ones, for `--port 0`).
-It restarts a node that dies, and stops them at the end. A node that it started (`--end-with-input`) ends when its
-standard input does: a pipe from the process that started it, which may die. Without that option, standard input is
+With ``--replicas 3`` this process starts three nodes as processes, on consecutive ports (or free ones, for ``--port
+0``). It restarts a node that dies, and stops them at the end. A node that it started (``--end-with-input``) ends when
+its standard input does: a pipe from the process that started it, which may die. Without that option, standard input is
 ignored.
 """
 

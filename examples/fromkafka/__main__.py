@@ -1,16 +1,17 @@
 """Answer the operations of one topic into another: ``python -m examples.fromkafka --bootstrap HOST:PORT``.
 
-A record of the topic `--rows` is a row of a trace as JSON (docs/pipeline.md has the columns)::
+A record of the topic ``--rows`` is a row of a trace as JSON (docs/pipeline.md has the columns)::
 
     {"kind": "operation", "purgatory": "fetch", "operation": "f-1", "keys": ["orders-0"], "levels": [7],
      "delay_ms": 500, "ts": "..."}
     {"kind": "event", "purgatory": "fetch", "keys": ["orders-0"], "levels": [9], "ts": "..."}
 
-A record of `--answers` is the answer of an operation. It is there at least once: a batch that failed halfway is sent
-again, with the same answers. Purgatory, operation and `created` identify an answer.
+A record of ``--answers`` is the answer of an operation. It is there at least once: a batch that failed halfway is sent
+again, with the same answers. Purgatory, operation and ``created`` identify an answer.
 
-Operations expire in event time, so nothing expires while no row arrives. `--heartbeat 1s` sends a row of kind `flush`
-with the current time every second, which lets time pass. Rows that other producers send much later are late then.
+Operations expire in event time, so nothing expires while no row arrives. ``--heartbeat 1s`` sends a row of kind
+``flush`` with the current time every second, which lets time pass. Rows that other producers send much later are late
+then.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""`format("topic")`: a Kafka topic's records as a streaming source, through confluent-kafka and without a jar.
+"""``format("topic")``: a Kafka topic's records as a streaming source, through confluent-kafka and without a jar.
 
     spark.dataSource.register(TopicSource)
     spark.readStream.format("topic").option("topic", "trace").option("bootstrap.servers", "127.0.0.1:9092").load()
 
 Every other option whose name has a dot is a setting of librdkafka. The columns are those that Spark's own source has
-of a record: `partition`, `offset`, `timestamp`, `key`, `value`. Where a query stands is an offset for each partition,
-kept in its checkpoint and nowhere else: no group, nothing is committed to the broker.
+of a record: ``partition``, ``offset``, ``timestamp``, ``key``, ``value``. Where a query stands is an offset for each
+partition, kept in its checkpoint and nowhere else: no group, nothing is committed to the broker.
 
-A batch has at most `maxOffsetsPerTrigger` records (100,000), spread over the partitions. So a backlog is read in
+A batch has at most ``maxOffsetsPerTrigger`` records (100,000), spread over the partitions. So a backlog is read in
 several batches. A batch that failed is read again with the same records, as long as the topic has them. Records that
 are gone are an error, because every row of a trace counts.
 
@@ -93,7 +93,7 @@ class TopicSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format()` is given."""
+        """What ``format()`` is given."""
         return "topic"
 
     def schema(self) -> str:
@@ -101,7 +101,7 @@ class TopicSource(DataSource):
         return _COLUMNS
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """For `spark.readStream`."""
+        """For ``spark.readStream``."""
         settings = {name: value for name, value in self.options.items() if "." in name}
         most = int(self.options.get("maxOffsetsPerTrigger", _MOST_PER_BATCH))
         return _Reader(_Topic(self.options["topic"], settings), most)
@@ -145,7 +145,7 @@ class _Reader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _limited(start: Offsets, ends: Offsets, most: int) -> Offsets:
-    """The ends of a batch of about `most` records: the same number from each partition that has new ones."""
+    """The ends of a batch of about ``most`` records: the same number from each partition that has new ones."""
     behind = {index: end - start.get(index, 0) for index, end in ends.items() if end > start.get(index, 0)}
     share = max(1, most // max(1, len(behind)))
     return {index: end - behind.get(index, 0) + min(behind.get(index, 0), share) for index, end in ends.items()}

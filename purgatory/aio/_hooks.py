@@ -156,7 +156,7 @@ def _in_steps(operation: DelayedOperation, hook: str, awaitable: Awaitable[Any])
         except GeneratorExit:
             call(operation, hook, getattr(steps, "close", _nothing))
             raise
-        except BaseException as error:  # noqa: BLE001  # for the hook, as `await` passes it on
+        except BaseException as error:  # noqa: BLE001  # for the hook, as ``await`` passes it on
             step = partial(steps.throw, error)
         else:
             step = partial(next, steps)

@@ -5,7 +5,7 @@
 ...     console.url.startswith("http://127.0.0.1:")
 True
 
-`app` is the same as an ASGI app, to be mounted in a service that has a server already. Needs the extra ``[console]``.
+``app`` is the same as an ASGI app, to be mounted in a service that has a server already. Needs the extra ``[console]``.
 """
 
 from purgatory._distribution import missing

@@ -1,4 +1,4 @@
-"""`purgatory top URL`: a running service's purgatories in the terminal, from its console."""
+"""``purgatory top URL``: a running service's purgatories in the terminal, from its console."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 0
-    except BrokenPipeError:  # `| head` has seen enough
+    except BrokenPipeError:  # ``| head`` has seen enough
         sys.stderr.close()
     return 0
 

@@ -1,4 +1,4 @@
-"""The errors of feeds: one class per mistake or failure, under `FeedError` and the built-in class that it refines."""
+"""The errors of feeds: one class per mistake or failure, under ``FeedError`` and the built-in class that it refines."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A crash-safe record of every operation that left a purgatory, cheap enough to be always on.
 
-`Journal` and `Trace` write, `read` and `verify` read. The record format is `purgatory.journal.records`.
-On the command line: `purgatory journal summary|verify|tail|seal|retain|serve DIR`.
+``Journal`` and ``Trace`` write, ``read`` and ``verify`` read. The record format is ``purgatory.journal.records``.
+On the command line: ``purgatory journal summary|verify|tail|seal|retain|serve DIR``.
 """
 
 from purgatory._core.label import label

@@ -1,4 +1,4 @@
-"""`purgatory journal summary|verify|tail|seal|retain|serve DIR`."""
+"""``purgatory journal summary|verify|tail|seal|retain|serve DIR``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # `| head` has seen enough
+    except BrokenPipeError:  # ``| head`` has seen enough
         _write_no_more()
         return 0
     except OSError as error:  # a full disk, or one that can't be read

@@ -1,4 +1,4 @@
-"""`Journal`: its observers write one record per operation that leaves a purgatory.
+"""``Journal``: its observers write one record per operation that leaves a purgatory.
 
     journal = Journal("var/journal", instance="broker-1")
     produce = DelayedOperationPurgatory("produce", observers=[journal.observer("produce")])
@@ -6,8 +6,8 @@
     journal.close()
 
 The hot path copies what it needs from the operation as it leaves (it keeps no reference to it) and adds it to a
-`Ledger`. Labels of keys and errors are made later, on the writer's thread, once per distinct key of a batch. So the
-`repr` of a key need not be fast.
+``Ledger``. Labels of keys and errors are made later, on the writer's thread, once per distinct key of a batch. So the
+``repr`` of a key need not be fast.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Journal(FolderWriter):
     Args:
         folder: created if missing. It has one writer at a time.
         instance: the name of this process in the records (a broker's number, a host).
-        options: see `Options`.
+        options: see ``Options``.
 
     Raises:
         JournalLocked: another writer holds the folder.
@@ -111,7 +111,7 @@ class Journal(FolderWriter):
                     raise
 
         recorder = Recorder(self._buffer, source, now_ns, named, self._refuse, self._take_down)
-        # It has no `parked`, which a purgatory then doesn't call: that is a call less for each operation.
+        # It has no ``parked``, which a purgatory then doesn't call: that is a call less for each operation.
         return _JournalObserver(recorder)
 
     def _take_down(

@@ -1,21 +1,21 @@
 """The rows that a journal copies from operations that leave, until its writer takes them.
 
-A purgatory calls a `Recorder` for each operation. It copies what it needs (it keeps no reference to the operation) and
-adds a row to its journal's `Ledger`. The writer takes rows as columns::
+A purgatory calls a ``Recorder`` for each operation. It copies what it needs (it keeps no reference to the operation)
+and adds a row to its journal's ``Ledger``. The writer takes rows as columns::
 
     recorder.finished(operation, outcome, error)      any thread, perhaps with the operation's lock held
         -> ledger: source, type, watches, outcome, error, times, checks, one row after another
     ledger.take(2_048)                                 the writer's thread
         -> the distinct (source, type, watches, outcome, error), which of them each row has, and four columns of numbers
 
-Both are native where the core is (`_ledger.c`). There, a row is 72 bytes in a ring, and costs the service's thread 30
+Both are native where the core is (``_ledger.c``). There, a row is 72 bytes in a ring, and costs the service's thread 30
 to 50 ns. The closure below takes 350 ns, beside a call of Python. Operations that are not the core's own, and times
-beyond 64 bits, go to the function `other` in both.
+beyond 64 bits, go to the function ``other`` in both.
 
-In Python the ledger is one flat list (`Rows`). `list.extend` of a tuple, taking a slice and deleting a slice are each
-atomic, with the GIL and without. So rows never interleave, and the length is always a multiple of the width. A queue of
-tuples was rejected: the garbage collector would scan 100,000 live tuples, which tripled the cost of a row (0.5 to
-1.6 µs). A flat list holds values that exist anyway, and a column is a slice with a stride.
+In Python the ledger is one flat list (``Rows``). ``list.extend`` of a tuple, taking a slice and deleting a slice are
+each atomic, with the GIL and without. So rows never interleave, and the length is always a multiple of the width. A
+queue of tuples was rejected: the garbage collector would scan 100,000 live tuples, which tripled the cost of a row (0.5
+to 1.6 µs). A flat list holds values that exist anyway, and a column is a slice with a stride.
 
 Threads: any thread may add rows. One thread at a time takes them.
 """
@@ -148,8 +148,8 @@ def _grouped(
 ) -> tuple[list[Group], array[int]]:
     """The distinct text parts of a journal's rows, and the number of each row's part.
 
-    By identity: keys, errors and outcomes may have a `__hash__` and `__eq__` of the user's, which are slow, or raise.
-    Operations under one key share the list that says so.
+    By identity: keys, errors and outcomes may have a ``__hash__`` and ``__eq__`` of the user's, which are slow, or
+    raise. Operations under one key share the list that says so.
     """
     if set(map(len, watches)) == {1}:
         places: list[Any] = list(map(id, map(_FIRST, watches)))
@@ -165,7 +165,7 @@ def _grouped(
 
 
 class Numbers(dict[Any, int]):
-    """Numbers distinct values as they appear. `__missing__` runs once per value, all else is a lookup in C."""
+    """Numbers distinct values as they appear. ``__missing__`` runs once per value, all else is a lookup in C."""
 
     def __missing__(self, group: Any) -> int:
         number = self[group] = len(self)
@@ -173,9 +173,9 @@ class Numbers(dict[Any, int]):
 
 
 def _is_one(values: list[Any]) -> bool:
-    """Whether all are one object. Not `count`, which asks their `__eq__`: 12 ns a row instead of 4."""
+    """Whether all are one object. Not ``count``, which asks their ``__eq__``: 12 ns a row instead of 4."""
     first = values[0]
-    for each in values:  # noqa: SIM110  # `all` takes four times as long
+    for each in values:  # noqa: SIM110  # ``all`` takes four times as long
         if each is not first:
             return False
     return True

@@ -33,7 +33,7 @@ _FAMILIES: Final = (
 
 
 class JournalCollector:
-    """One collector over all journals of a process, each under the label `journal`."""
+    """One collector over all journals of a process, each under the label ``journal``."""
 
     def __init__(self, journals: Mapping[str, FolderWriter]) -> None:
         self._journals = dict(journals)

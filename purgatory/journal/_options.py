@@ -1,4 +1,4 @@
-"""The settings and the counters of a journal. The writer itself is in `_writer`."""
+"""The settings and the counters of a journal. The writer itself is in ``_writer``."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ _if_any = attrs.validators.optional(_positive)
 
 
 def open_file(path: Path) -> RawIOBase:
-    """An unbuffered file: what `write` has accepted is in the kernel."""
+    """An unbuffered file: what ``write`` has accepted is in the kernel."""
     path.touch(FILE_MODE)
     return path.open("wb", buffering=0)
 
 
 @attrs.frozen
 class JournalStats:
-    """Counters of one journal. `written` counts acknowledged rows, `dropped` those refused by the policy."""
+    """Counters of one journal. ``written`` counts acknowledged rows, ``dropped`` those refused by the policy."""
 
     written: int
     dropped: int
@@ -89,7 +89,7 @@ class JournalStats:
 class Options:
     """How a journal is written. The defaults suit a service for which its own latency matters most.
 
-    `retain_bytes` and `retain_seconds` bound what is kept (see `retention`). By default everything is kept.
+    ``retain_bytes`` and ``retain_seconds`` bound what is kept (see ``retention``). By default everything is kept.
 
     Raises:
         JournalSetting: a setting cannot work.

@@ -25,7 +25,7 @@ from purgatory.journal.records.frames import scan
 
 
 def read(folder: str | Path, after: int = -1, *, allow_gaps: bool = False) -> Iterator[Record | TraceRow]:
-    """The rows above the sequence number `after`, without a gap from the first that is given.
+    """The rows above the sequence number ``after``, without a gap from the first that is given.
 
     A segment that is sealed between the listing and the reading is found under its new name. Old segments may have been
     deleted. Then the first row is the oldest that is left.
@@ -72,12 +72,12 @@ def read(folder: str | Path, after: int = -1, *, allow_gaps: bool = False) -> It
 
 
 def read_segment(segment: Segment, after: int = -1, *, allow_gaps: bool = False) -> Iterator[Record | TraceRow]:
-    """The rows of one file above the sequence number `after`: all that its name says, or an error.
+    """The rows of one file above the sequence number ``after``: all that its name says, or an error.
 
     An open one may end in the middle of a frame: so a killed writer leaves it, or one that is just writing.
 
     Raises:
-        JournalDamaged: rows are missing, or cannot be read. Never with `allow_gaps`.
+        JournalDamaged: rows are missing, or cannot be read. Never with ``allow_gaps``.
         JournalFormat: the file is of a version that this reader doesn't know.
     """
     if allow_gaps:
@@ -111,7 +111,7 @@ def _rows(segment: Segment, after: int) -> Iterator[Record | TraceRow]:
 
 @attrs.frozen
 class Verification:
-    """The result of `verify`.
+    """The result of ``verify``.
 
     A folder is ``ok`` when nothing is missing, doubled or damaged. A torn tail is not damage: a
     killed writer leaves it, and the next start cuts it off.
@@ -189,7 +189,7 @@ def verify(folder: str | Path) -> Verification:
 
 @attrs.frozen
 class _Look:
-    """The content of a segment. `skipped` is True if the segments before it were deleted meanwhile."""
+    """The content of a segment. ``skipped`` is True if the segments before it were deleted meanwhile."""
 
     spans: Sequence[tuple[int, int]] = ()
     damaged_bytes: int = 0

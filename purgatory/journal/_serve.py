@@ -4,9 +4,9 @@
     GET /journal/tip                      {"first": 0, "last": 12345}
 
 The answer is whole frames, as on disk, so it carries its own checksums. The first frame may begin with rows at or below
-`after`, which the reader skips. A damaged journal gives status 500 and one line that says where. An answer has at most
-`MOST_ROWS` rows, whatever the limit, and the reader asks again for the rest. An address that is not loopback needs a
-token, which the reader sends as a bearer token.
+``after``, which the reader skips. A damaged journal gives status 500 and one line that says where. An answer has at
+most ``MOST_ROWS`` rows, whatever the limit, and the reader asks again for the rest. An address that is not loopback
+needs a token, which the reader sends as a bearer token.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_ROWS: Final = 100_000
 
 
 def frames_after(folder: Path, after: int, limit: int) -> Iterator[bytes]:
-    """Frames with up to about `limit` rows above a sequence number."""
+    """Frames with up to about ``limit`` rows above a sequence number."""
     rows: list[Record | TraceRow] = []
     for row in read(folder, after):
         rows.append(row)
@@ -67,7 +67,7 @@ def from_rows(schema: Schema, rows: list[Record | TraceRow]) -> Batch:
 
 
 class JournalServer(WsgiServer):
-    """A running server of one folder, which `serve` returns. A context manager that closes on leaving.
+    """A running server of one folder, which ``serve`` returns. A context manager that closes on leaving.
 
     Attributes:
         port: the port, also if 0 was asked for.

@@ -1,7 +1,7 @@
 """Writing what operations wait for, and the events: the trace.
 
-A trace says what an operation *needs*, which only the service knows: `needs(operation)` gives the level that it waits
-for on each key, and `trace.event(purgatory, key, level)` says that a key of that purgatory has reached a level.
+A trace says what an operation *needs*, which only the service knows: ``needs(operation)`` gives the level that it waits
+for on each key, and ``trace.event(purgatory, key, level)`` says that a key of that purgatory has reached a level.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Trace(FolderWriter):
 
     Args:
         folder: created if missing. It has one writer at a time, and is not a journal's folder.
-        options: see `Options`.
+        options: see ``Options``.
     """
 
     def __init__(self, folder: str | Path, **options: Any) -> None:

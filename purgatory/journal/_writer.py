@@ -1,22 +1,23 @@
 """From a bounded buffer to a durable folder: the thread that writes journals and traces.
 
-`Journal` and `Trace` are writers, each with rows of its own kind. The hot path does one thing: it adds a row to a
-buffer (`_ledger` has both kinds). Everything else happens on a thread of its own::
+``Journal`` and ``Trace`` are writers, each with rows of its own kind. The hot path does one thing: it adds a row to a
+buffer (``_ledger`` has both kinds). Everything else happens on a thread of its own::
 
-    buffer -> take up to `chunk` rows -> encode one frame -> write -> (fsync) -> count as written
+    buffer -> take up to ``chunk`` rows -> encode one frame -> write -> (fsync) -> count as written
                                                              full segment -> close -> seal in the background
 
-*Nothing acknowledged is lost or doubled.* If `flush()` returns True, all rows that were put before it are acknowledged.
-Rows are in the kernel once written, which survives a killed process. `sync=` says when they are also forced to the
-disk, which survives a power cut. After a failed write, the segment is cut to its last good frame (`open_segment`).
+*Nothing acknowledged is lost or doubled.* If ``flush()`` returns True, all rows that were put before it are
+acknowledged. Rows are in the kernel once written, which survives a killed process. ``sync=`` says when they are also
+forced to the disk, which survives a power cut. After a failed write, the segment is cut to its last good frame
+(``open_segment``).
 
 *A row that cannot be serialized is dropped.* If no frame can be made of a batch, the batch is halved, and its halves,
 until the row at fault is alone. That row is counted, logged and dropped. The rest is written.
 
 *The disk never stops the service.* While writing fails, the rows that were taken are kept and retried, and the buffer
-fills. Then the policy decides: `"drop"` drops new rows and counts them. `"wait"` slows the caller down by up to
-`patience_ms` per row, and then drops and counts. Memory is bounded by `capacity` rows in both cases. Dropped rows have
-no sequence numbers. The next frame says how many there were, or the `.end` file of the folder.
+fills. Then the policy decides: ``"drop"`` drops new rows and counts them. ``"wait"`` slows the caller down by up to
+``patience_ms`` per row, and then drops and counts. Memory is bounded by ``capacity`` rows in both cases. Dropped rows
+have no sequence numbers. The next frame says how many there were, or the ``.end`` file of the folder.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class FolderWriter(Closing):
     # Called from any thread.
 
     def _refuse(self, row: Sequence[Any]) -> None:
-        """Wait until the full buffer has room for a row, or drop the row, as `when_full` says."""
+        """Wait until the full buffer has room for a row, or drop the row, as ``when_full`` says."""
         if not self._closing and self._options.when_full == "wait":
             self._wake.set()
             limit = time.monotonic() + self._options.patience_ms / 1000

@@ -9,7 +9,7 @@
 ...     b'purgatory_parked_operations{purgatory="fetch"} 0.0' in generate_latest(registry)
 True
 
-A service that already serves ``/metrics`` needs only `register`. Otherwise `serve` or `app` serves it.
+A service that already serves ``/metrics`` needs only ``register``. Otherwise ``serve`` or ``app`` serves it.
 """
 
 from purgatory._serving import AddressUnusable

@@ -1,7 +1,7 @@
 """OpenTelemetry: a span for each operation that waits, from the moment it is parked to the answer, and metrics.
 
-`instrument` does it for every purgatory and feed of the process, `Spans` is the observer for one purgatory. Needs the
-extra ``[otel]``, which is OpenTelemetry's API. The SDK that the program configures decides where the spans go.
+``instrument`` does it for every purgatory and feed of the process, ``Spans`` is the observer for one purgatory. Needs
+the extra ``[otel]``, which is OpenTelemetry's API. The SDK that the program configures decides where the spans go.
 """
 
 from purgatory._distribution import missing

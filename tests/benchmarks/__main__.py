@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks [NAME ...]`: run the benchmarks, show their tables, keep them as JSON."""
+"""``python -m tests.benchmarks [NAME ...]``: run the benchmarks, show their tables, keep them as JSON."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class _Bucket:
         self._keys = keys
 
     def next_batch(self) -> None:
-        """Let the rows that came be decided on with the next call of `keys`."""
+        """Let the rows that came be decided on with the next call of ``keys``."""
         self._at += 1
 
     @property

@@ -1,5 +1,5 @@
 """
-A load of requests as a broker sees it: `python -m tests.benchmarks.load --num 500000 --rate 100000`.
+A load of requests as a broker sees it: ``python -m tests.benchmarks.load --num 500000 --rate 100000``.
 
 Requests arrive at random (a Poisson process of the given rate), each is parked under some keys drawn from a key space,
 and is completed by another thread after a latency drawn from a log-normal distribution, which is given by its median

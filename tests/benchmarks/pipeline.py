@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks.pipeline`: the pipeline at size, on local[2], without test flags.
+"""``python -m tests.benchmarks.pipeline``: the pipeline at size, on local[2], without test flags.
 
 Inputs are generated into var/bench-spark once and kept. Each figure is one run in a session that has done nothing but
 read a small table, and includes writing the result. Beside the seconds stand the processor seconds of driver, JVM and
@@ -175,7 +175,7 @@ _spent = 0.0
 
 
 def _timed(work: Callable[[], object]) -> float:
-    """The seconds that it takes. The processor's go to `_spent`."""
+    """The seconds that it takes. The processor's go to ``_spent``."""
     global _spent  # noqa: PLW0603  (one measurement at a time)
     before, started = processor(), time.perf_counter()
     work()

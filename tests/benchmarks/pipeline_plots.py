@@ -1,4 +1,4 @@
-"""`make bench-spark-plots`: put the figures of `make bench-spark` into the docs, drawn and as tables."""
+"""``make bench-spark-plots``: put the figures of ``make bench-spark`` into the docs, drawn and as tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _COLOURS = {"local": BASELINE, "report": OURS, "replay": THEIRS, "stream": FOURT
 
 
 def _sizes(table: Table, column: str, kind: str) -> list[tuple[float, float]]:
-    """Rows, and a figure of a run on that number. The names are `replay, 10,000,000 trace rows`."""
+    """Rows, and a figure of a run on that number. The names are ``replay, 10,000,000 trace rows``."""
     found = []
     for name, value in table.column(column).items():
         match = re.match(rf"{kind}, ([\d,]+) ", name)

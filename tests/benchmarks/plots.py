@@ -1,4 +1,4 @@
-"""`make bench-plots`: draw the figures of the last run of the benchmarks into the docs."""
+"""``make bench-plots``: draw the figures of the last run of the benchmarks into the docs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often do the race tests fail? `python -m tests.concurrency [--runs 1000] [--seconds 3600] [pytest's arguments]`.
+"""How often do the race tests fail? ``python -m tests.concurrency [--runs 1000] [--seconds 3600] [ARGUMENT ...]``.
 
 A run is every test in this folder once. Several runs share a process, in which each test is repeated. The output of a
 process with a failure is kept. Nothing else should be busy on the machine, or everything: say which along with the

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-#: How often each test is done. `python -m tests.concurrency` asks for more.
+#: How often each test is done. ``python -m tests.concurrency`` asks for more.
 ROUNDS = int(os.environ.get("RACES_ROUNDS", "1"))
 
 

@@ -1,4 +1,4 @@
-"""`python -m tests.explore [SCENARIO ...] [--bound 2] [--seconds 60]`: interleavings, enumerated, drawn or replayed.
+"""``python -m tests.explore [SCENARIO ...] [--bound 2] [--seconds 60]``: interleavings, enumerated, drawn or replayed.
 
 The table says of each scenario how many schedules ran, and what that exhausted: all with so many preemptions, or, where
 time or number ran out, up to how many, and how many more were known by then (each of which may have more to it).

@@ -119,7 +119,7 @@ class Explorer:
                 number += 1
                 strike = worker.index, number
                 if self.run_once(scenario, strike=strike).struck_at is None and number > worker.strikes:
-                    break  # beyond its last place. Another schedule may have more of them: see `explore`
+                    break  # beyond its last place. Another schedule may have more of them: see ``explore``
                 places += 1
                 left = None if give_up is None else give_up - time.monotonic()
                 if left is not None and left < 0:

@@ -7,7 +7,7 @@ import pytest
 from tests.explore.explorer import Explorer, Failure
 from tests.explore.scenarios import SCENARIOS
 
-#: Schedules a scenario in the ordinary run. `python -m tests.explore --bound 3` has no limit.
+#: Schedules a scenario in the ordinary run. ``python -m tests.explore --bound 3`` has no limit.
 LIMIT = int(os.environ.get("EXPLORE_LIMIT", "600"))
 
 #: Schedules for each place where a thread is struck.

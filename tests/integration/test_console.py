@@ -359,7 +359,7 @@ def keep(driver, name):
 
 
 def test_long_keys_are_shortened_in_the_middle_at_the_width_of_a_telephone(page, console, fetch):
-    """Both ends of a long key are seen, `title` has all of it, and nothing sticks out of the page or its cell.
+    """Both ends of a long key are seen, ``title`` has all of it, and nothing sticks out of the page or its cell.
 
     The table of feeds is wider. It scrolls in its panel, and the feed's name is seen.
     """

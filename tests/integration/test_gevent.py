@@ -1,4 +1,4 @@
-"""Under gevent, whose monkey-patched `threading` puts greenlets and locks of its own in the place of threads."""
+"""Under gevent, whose monkey-patched ``threading`` puts greenlets and locks of its own in the place of threads."""
 
 import pytest
 

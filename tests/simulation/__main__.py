@@ -1,4 +1,4 @@
-"""`python -m tests.simulation [--seconds 60] [--seed 0] [--steps 1000]`: seeds from --seed on, until the time is up."""
+"""``python -m tests.simulation [--seconds 60] [--seed 0] [--steps 1000]``: seeds from --seed on, until the end."""
 
 from __future__ import annotations
 

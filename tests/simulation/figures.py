@@ -1,4 +1,4 @@
-"""Figures for docs/reliability.md that no other program gives: `python -m tests.simulation.figures`.
+"""Figures for docs/reliability.md that no other program gives: ``python -m tests.simulation.figures``.
 
 Time to shut down with many parked operations. The memory that a completed operation still uses. The longest hold of
 each lock under load. The last uses a private copy of the core whose locks carry a clock.

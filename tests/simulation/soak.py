@@ -1,8 +1,8 @@
 """A long run under load, at the edge of capacity: is everything answered once, and does it stay the same size?
 
-`python -m tests.simulation.soak --seconds 3600`. Threads park, check, cancel and force at a steady rate. A third of the
-operations wait under a key that is never checked, most have a deadline a day away, some fall due within milliseconds,
-and the purgatory is full now and then. At the end it is shut down, and the books must balance.
+``python -m tests.simulation.soak --seconds 3600``. Threads park, check, cancel and force at a steady rate. A third of
+the operations wait under a key that is never checked, most have a deadline a day away, some fall due within
+milliseconds, and the purgatory is full now and then. At the end it is shut down, and the books must balance.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Count operations by the million: is each answered or taken out once, nothing early, no event missed?
 
-`python -m tests.simulation.tally --operations 100000000`. Where the soak goes on for long, this goes for as many as it
-can. Threads park and put what they have parked on a *board* that they share. A thread that puts a new operation on a
+``python -m tests.simulation.tally --operations 100000000``. Where the soak goes on for long, this goes for as many as
+it can. Threads park and put what they have parked on a *board* that they share. A thread that puts a new operation on a
 place of it ends the old one there, by one of the ways below, and every few turns also meddles with one that stays. So
 the threads that park, check, force and cancel an operation, and the timer, meet at it as often as possible.
 
@@ -91,7 +91,7 @@ class Tally(attrs.make_class("Counts", {name: attrs.field(default=0) for name in
 
 
 def play(draw, waiting, board, number):
-    """One thread's part of a round: `number` operations, parked and met with. Gives them back."""
+    """One thread's part of a round: ``number`` operations, parked and met with. Gives them back."""
     mine = []
     chance, below = draw.random, draw.randrange
     for turn in range(number):

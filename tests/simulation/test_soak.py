@@ -8,7 +8,7 @@ import pytest
 
 from tests.simulation.soak import CAPACITY, Quantiles, slope, soak
 
-#: Two minutes, most of them asleep. An hour is `make soak SECONDS=10800`, or `python -m tests.simulation.soak`.
+#: Two minutes, most of them asleep. An hour is ``make soak SECONDS=10800``, or ``python -m tests.simulation.soak``.
 SECONDS = float(os.environ.get("SOAK_SECONDS", "120"))
 
 

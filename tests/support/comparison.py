@@ -1,4 +1,4 @@
-"""Three ways to the same answers, compared operation by operation: `python -m tests.support.comparison [WORKLOAD ...]`.
+"""Three ways to the same answers, compared by operation: ``python -m tests.support.comparison [WORKLOAD ...]``.
 
 The library on a manual clock, the streaming query and the replay share no code but the record format. Each runs on the
 same seeded workloads. An operation counts as different if its outcome or the instant of its outcome differs, or if it

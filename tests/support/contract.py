@@ -1,4 +1,4 @@
-"""The tables of the contract page: `python -m tests.support.contract` writes them to the end of `docs/contract.md`.
+"""The tables of the contract page: ``python -m tests.support.contract`` writes them to the end of ``docs/contract.md``.
 
 Names and types come from the schemas that the program writes with. Units follow from the names. What may be null is
 listed here, and tests compare the list with tables that were written.

@@ -27,7 +27,7 @@ def is_quick(item: pytest.Item) -> bool:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Mark the tests of `make check`: the quick ones of the units."""
+    """Mark the tests of ``make check``: the quick ones of the units."""
     if "tests/unit/" in item.nodeid and is_quick(item):
         item.add_marker("quick")
 

@@ -1,7 +1,7 @@
 """A private PostgreSQL: its own folder and port, killed, stopped, restored and promoted as a test needs it.
 
-It uses the programs of Debian's package `postgresql`, and starts no service of the system. PostgreSQL rejects root,
-so a test that runs as root starts it as the user `postgres`.
+It uses the programs of Debian's package ``postgresql``, and starts no service of the system. PostgreSQL rejects root,
+so a test that runs as root starts it as the user ``postgres``.
 """
 
 import atexit
@@ -151,7 +151,7 @@ class PostgresServer:
         self._signal(signal.SIGCONT)
 
     def copy(self) -> Path:
-        """Kill it and copy its data, for `restore`."""
+        """Kill it and copy its data, for ``restore``."""
         self.kill()
         copy = self._folder / "copy"
         _run("cp", "-a", str(self._data), str(copy))

@@ -3,7 +3,8 @@
 This is the yardstick for the pipeline's stream and replay, which answer the same question. It uses real operations, one
 real purgatory per purgatory of the trace, and one real wheel, and it moves time by hand. At each instant, deadlines
 expire first, then events apply, then operations arrive. So an event at an operation's deadline is too late. A row with
-the name of an operation that is still open is left out. A key that no row has named for long is forgotten (`records`).
+the name of an operation that is still open is left out. A key that no row has named for long is forgotten
+(``records``).
 
 Traces are in microseconds, and the library's clock ticks in milliseconds. Rows keep their order by the microsecond, and
 each instant is rounded down to a millisecond. So an outcome is dated up to 1 ms early, and an event less than 1 ms

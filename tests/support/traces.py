@@ -43,7 +43,7 @@ def brute() -> Callable[..., Any]:
     """Answer a trace's rows one by one, in the plainest way that one can write down."""
 
     def brute(rows: list[Any], keep_us: int = 2**60) -> dict[str, Any]:
-        """`keep_us`: how long a key keeps its level after the latest row that named it."""
+        """``keep_us``: how long a key keeps its level after the latest row that named it."""
         events = [(r["ts"], r["keys"][0], r["levels"][0]) for r in rows if r["kind"] == "event"]
         named = [(r["ts"], key) for r in rows for key in r["keys"]]
 

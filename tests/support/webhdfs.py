@@ -1,6 +1,6 @@
 """A Hadoop file system that isn't local: WebHDFS, served over a folder, as far as Spark asks for it.
 
-Spark reaches it as `webhdfs://127.0.0.1:PORT/...` with the client that it brings: every byte goes over HTTP, and the
+Spark reaches it as ``webhdfs://127.0.0.1:PORT/...`` with the client that it brings: every byte goes over HTTP, and the
 path means nothing as a file name. A write follows the server's redirect, as to the machine that would hold the block. A
 rename onto an existing path is rejected. Status and errors follow the protocol. But for one header: answers have no
 content type, as to look at it the client needs a library (Jersey) that PySpark leaves out. For real WebHDFS it would

@@ -215,7 +215,7 @@ def _spoil(rng: np.random.Generator, table: pa.Table, places: Any) -> pa.Table:
 
 
 def flush_row(at_ms: int) -> pa.Table:
-    """A row that moves time to `at_ms` since the epoch."""
+    """A row that moves time to ``at_ms`` since the epoch."""
     row = {"seq": 0, "kind": FLUSH, "purgatory": "", "keys": [], "levels": [], "delay_ms": 0, "type": ""}
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
     return pa.Table.from_pylist([{**row, "ts": at}], arrow_schema(TRACE))
@@ -246,7 +246,7 @@ def place_trace(folder: Path, shape: Workload, seed: int, files: int) -> None:
 
 
 def flush_after(folder: Path, following: int) -> None:
-    """Write the row that ends a trace, to be read last. `following` is its number."""
+    """Write the row that ends a trace, to be read last. ``following`` is its number."""
     last = flush_row(START_MS + _AFTER_ALL_MS)
     write(folder, last, TRACE, files=1, first=following)
     newest = max(folder.glob("trace-*"), key=lambda path: path.name)
@@ -255,7 +255,7 @@ def flush_after(folder: Path, following: int) -> None:
 
 
 def journal(count: int, seed: int = 1, seconds: int = 1_800) -> pa.Table:
-    """A journal as a broker under load leaves it: three purgatories, hot keys, and an incident on `orders-3`."""
+    """A journal as a broker under load leaves it: three purgatories, hot keys, and an incident on ``orders-3``."""
     rng = np.random.default_rng(seed)
     span = seconds * 1_000_000
     at = np.sort((rng.beta(1.3, 1.2, count) * span).astype(np.int64))

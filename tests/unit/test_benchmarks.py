@@ -220,14 +220,14 @@ def test_pictures_need_a_run(tmp_path, capsys):
 
 
 def test_an_unknown_benchmark_is_named(capsys):
-    """`python -m tests.benchmarks speed` says which there are."""
+    """``python -m tests.benchmarks speed`` says which there are."""
     with pytest.raises(SystemExit):
         command.main(["speed"])
     assert "there are editions, timer, purgatory" in capsys.readouterr().err
 
 
 def test_the_page_of_figures_names_what_measures_them():
-    """`make bench` can measure what docs/benchmarks.md says that it measures, and the page names each benchmark."""
+    """``make bench`` can measure what docs/benchmarks.md says that it measures, and the page names each benchmark."""
     page = (Path(__file__).parents[2] / "docs/benchmarks.md").read_text(encoding="utf-8")
     named = {name for names in re.findall(r'ONLY="?([a-z ]+)', page) for name in names.split()}
     listed = set(re.findall(r"^\| `([a-z]+)` \|", page, re.MULTILINE))

@@ -1,4 +1,4 @@
-"""The command `purgatory`."""
+"""The command ``purgatory``."""
 
 import re
 import sys
@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_help_lists_the_commands(capsys):
-    """`purgatory --help` names every part."""
+    """``purgatory --help`` names every part."""
     assert 0 == _cli.main(["--help"])
     text = capsys.readouterr().out
     assert all(name in text for name in ("journal", "pipeline", "top"))
@@ -119,7 +119,7 @@ def test_failing_import_of_our_own_is_no_matter_of_extras(monkeypatch):
 
 @pytest.mark.parametrize("option", ["-V", "--version"])
 def test_version_is_that_of_the_distribution(option, capsys):
-    """`purgatory --version` names the distribution and its version, which is ``purgatory.__version__``."""
+    """``purgatory --version`` names the distribution and its version, which is ``purgatory.__version__``."""
     assert 0 == _cli.main([option])
     assert f"delayed-operation-purgatory {purgatory.__version__}\n" == capsys.readouterr().out
 
@@ -140,7 +140,7 @@ def test_the_rest_of_the_line_goes_to_the_part(tmp_path, capsys):
 
 
 def test_it_is_a_module_too():
-    """`python -m purgatory` is the command."""
+    """``python -m purgatory`` is the command."""
     assert "usage: purgatory COMMAND" in ended(sys.executable, "-m", "purgatory", "--help").stdout
 
 

@@ -180,7 +180,7 @@ def test_targets_install_what_they_need(target, installed, left_out, tmp_path):
 
 
 def test_source_distribution_has_all_that_there_is():
-    """An unpacked sdist has the front door and the files behind it: `make check` runs there."""
+    """An unpacked sdist has the front door and the files behind it: ``make check`` runs there."""
     table = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
     by_itself = {".gitignore", "LICENSE", "README.md", "pyproject.toml", "PKG-INFO"}
 

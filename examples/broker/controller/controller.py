@@ -8,9 +8,9 @@ Every node has one. On one node at a time it is *active*.
     session lost: the term ends                           ... its events ...      /controller changed: candidacy
                                                           deposed: the term ends
 
-Each term has its own `Context`. If an event of a term fails, the context may be wrong. It is then loaded again from the
-tree, half a second later, under the same epoch. A write that is rejected because there is a newer controller ends the
-term.
+Each term has its own ``Context``. If an event of a term fails, the context may be wrong. It is then loaded again from
+the tree, half a second later, under the same epoch. A write that is rejected because there is a newer controller ends
+the term.
 
 Methods that are called from any thread say so. All others run on the thread of the event queue.
 """
@@ -133,7 +133,7 @@ class Controller:
         return self._duties is not None
 
     def ask(self, kind: str, handler: Callable[[Duties], None], otherwise: Callable[[], None]) -> None:
-        """Queue a request to the active controller. Calls `otherwise` if this is not the controller, or if it fails.
+        """Queue a request to the active controller. Calls ``otherwise`` if this is not the controller, or if it fails.
 
         May be called from any thread.
         """
@@ -273,7 +273,7 @@ class Controller:
 
         context = Context(epoch=epoch, epoch_version=epoch_version)
         duties = self._duties = Duties(self.info.node_id, self.store, context, self._channel, put, later=later)
-        self._begun = True  # watches may fire during `begin`; their events are queued
+        self._begun = True  # watches may fire during ``begin``; their events are queued
 
         def rebalance() -> None:
             duties.rebalance()

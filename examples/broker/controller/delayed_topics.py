@@ -6,8 +6,8 @@
 - **at expiry**: answers "timed out" for the missing topics, and the controller continues its work
 
 Creating and growing wait until this node knows a leader of every partition. Deleting waits until the topic has left the
-tree. Electing waits until the elected leaders are known. The three differ only in what `done` looks at. They share this
-class, and have one purgatory each.
+tree. Electing waits until the elected leaders are known. The three differ only in what ``done`` looks at. They share
+this class, and have one purgatory each.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The events of the active controller, for one term: one method per kind of event.
 
-    nodes                 a node registers, dies or stops     see `nodes`
+    nodes                 a node registers, dies or stops     see ``nodes``
     topics_changed        a topic was created                 elect its first leaders
     topic_changed         a topic has more partitions         the same for those
     deletion, reassignment     a request was written into the tree     see there
@@ -185,7 +185,7 @@ class Duties:
         self.leaders.elect((topic, index) for index in sorted(new))
 
     def write_assignment(self, key: Key, nodes: tuple[int, ...]) -> None:
-        """Write the nodes of one partition. Partitions that were added meanwhile stay, for `topic_changed`."""
+        """Write the nodes of one partition. Partitions that were added meanwhile stay, for ``topic_changed``."""
         topic, index = key
         path = layout.topic_path(topic)
         while True:
@@ -238,7 +238,7 @@ class Duties:
         self.elect(away)
 
     def elect(self, keys: Iterable[Key], *, unclean: bool = False) -> dict[Key, ErrorCode]:
-        """Elect preferred leaders, or (`unclean`) leaders of partitions without one. Returns a code per partition."""
+        """Elect preferred leaders, or (``unclean``) leaders of partitions without one. Returns a code per partition."""
         context = self.context
         results: dict[Key, ErrorCode] = {}
         wanted = []

@@ -8,7 +8,7 @@ handler never waits for a timer or an answer: these come back as further events.
     event loop         put("shutdown", move) ---+-->  first in, first out  -->  the controller's thread
     timer              put("rebalance", spread) '
 
-`put` may be called from any thread. Tests do not call `start`. `run_pending` handles the queue on their thread.
+``put`` may be called from any thread. Tests do not call ``start``. ``run_pending`` handles the queue on their thread.
 """
 
 from __future__ import annotations

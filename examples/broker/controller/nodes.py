@@ -35,7 +35,7 @@ class Nodes:
         self._context = duties.context
 
     def load(self) -> None:
-        """Read the nodes that the last controller knew. `changed` finds the difference to now."""
+        """Read the nodes that the last controller knew. ``changed`` finds the difference to now."""
         self._context.offline = self._read_offline()
         now = self._read()
         try:

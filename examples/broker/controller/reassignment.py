@@ -1,4 +1,4 @@
-"""Moving partitions to other nodes, as `/admin/reassign_partitions` asks.
+"""Moving partitions to other nodes, as ``/admin/reassign_partitions`` asks.
 
     1 2 3 -> 3 4 5
     requested  assignment 3 4 5 1 2     4 and 5 are new and follow; 1 still leads

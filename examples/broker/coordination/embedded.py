@@ -10,20 +10,20 @@ and its ephemeral nodes.
     process 1     renews ......... renews ... killed
     lease of 1    |--------2 s-------->|--------2 s-------->|
     process 2     looks . looks . looks . looks . looks . looks: over; /brokers/ids/1 and /controller are removed
-    process 3     looks . looks . looks . looks . looks . looks: finds it in `changes`
+    process 3     looks . looks . looks . looks . looks . looks: finds it in ``changes``
 
-**Looking** is `PRAGMA data_version`, a number that changes when another connection has committed. It takes 4 us of CPU,
-at fifty looks per second a fiftieth of a percent of a core. The changes are read only if it has changed. The next lease
-to end is known from the last look.
+**Looking** is ``PRAGMA data_version``, a number that changes when another connection has committed. It takes 4 us of
+CPU, at fifty looks per second a fiftieth of a percent of a core. The changes are read only if it has changed. The next
+lease to end is known from the last look.
 
 **Being stopped** (SIGSTOP, a long swap) and resumed: every write asks, in its own transaction, whether the session
 still exists. So a process whose session has ended can change nothing. One case remains: a process that is stopped
 *inside* a transaction (50 us each, about five per second) holds the lock until it is resumed or killed. The others'
-writes then raise `Unreachable`. Leases cannot help, because no process can write that they are over. A ZooKeeper
-service (`zookeeper`) has no such case.
+writes then raise ``Unreachable``. Leases cannot help, because no process can write that they are over. A ZooKeeper
+service (``zookeeper``) has no such case.
 
-**Power cut.** With `durable`, each write is forced to the disk before it returns (1.5 ms instead of 50 us). Without it,
-about the last second may be missing, as with the logs' `interval` policy. Topics are always forced to the disk.
+**Power cut.** With ``durable``, each write is forced to the disk before it returns (1.5 ms instead of 50 us). Without
+it, about the last second may be missing, as with the logs' ``interval`` policy. Topics are always forced to the disk.
 
 Rejected: file locks instead of leases. The kernel releases a dead process's lock at once, so a death would be found
 within 20 ms. But a stopped process would keep its lock forever, and the two stores would behave differently. Rejected:
@@ -64,7 +64,7 @@ class EmbeddedStore:
         poll_ms: how often to look for writes of others.
         durable: whether a write is on the disk when it returns.
         clock: nanoseconds of a clock that all processes share.
-        thread: whether to start a thread that looks and renews. Without it, call `poll`.
+        thread: whether to start a thread that looks and renews. Without it, call ``poll``.
     """
 
     def __init__(
@@ -88,9 +88,9 @@ class EmbeddedStore:
         self._clock = clock
         self._boot = _BOOT_ID.read_text() if _BOOT_ID.exists() else ""
         self._thread = threading.Thread(target=self._run, name="coordination", daemon=True) if thread else None
-        self._db: sqlite3.Connection  # for every call, one transaction at a time by `_lock`
+        self._db: sqlite3.Connection  # for every call, one transaction at a time by ``_lock``
         self._lock = threading.RLock()
-        self._watches: TreeWatches  # has a connection of its own, which sees writes of `_db` as those of others
+        self._watches: TreeWatches  # has a connection of its own, which sees writes of ``_db`` as those of others
         self._session = 0  # 0: none
         self._renew_at = 0
         self._next_expiry = 0
@@ -122,7 +122,7 @@ class EmbeddedStore:
         self._begin_session()
 
     def _open(self) -> sqlite3.Connection:
-        # `isolation_level=None`: transactions begin where BEGIN stands, and nowhere else.
+        # ``isolation_level=None``: transactions begin where BEGIN stands, and nowhere else.
         db = sqlite3.connect(self._path, timeout=5, isolation_level=None, check_same_thread=False)
         db.execute("PRAGMA journal_mode = WAL")
         db.executescript(tree.SCHEMA)

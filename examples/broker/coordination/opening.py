@@ -30,9 +30,9 @@ def tree_file(folder: Path) -> Path:
 
 
 def open_store(address: str, folder: Path, *, session_ms: int, durable: bool, poll_ms: int = 20) -> Store:
-    """Open the store of an address, `zk://host:port/chroot`, or the file in the cluster's folder if it is empty.
+    """Open the store of an address, ``zk://host:port/chroot``, or the file in the cluster's folder if it is empty.
 
-    `poll_ms` is how often to look for writes of other processes to the file.
+    ``poll_ms`` is how often to look for writes of other processes to the file.
 
     Raises:
         UnusableAddress: if the address is invalid, or kazoo is not installed.

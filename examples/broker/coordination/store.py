@@ -7,16 +7,16 @@ A *store* is one process's session with a tree of small nodes that all processes
     /controller_epoch    b"3", version 2
     /brokers/ids/1       (ephemeral)
 
-- **Conditional writes.** A `Create` succeeds for one process. `Set` and `Delete` name the version that they replace and
-  fail if another write came first. `multi` does several operations or none. With a `Check` among them, a write depends
-  on a node that it does not change: this keeps a replaced controller from writing.
+- **Conditional writes.** A ``Create`` succeeds once. ``Set`` and ``Delete`` name the version that they replace and
+  fail if another write came first. ``multi`` does several operations or none. With a ``Check`` among them, a write
+  depends on a node that it does not change: this keeps a replaced controller from writing.
 - **Sessions.** A process that is silent for longer than its session is dead to the others. Its ephemeral nodes are
-  removed, and its writes raise `SessionLost` until it has a new session. `on_session` reports both.
+  removed, and its writes raise ``SessionLost`` until it has a new session. ``on_session`` reports both.
 - **Leases.** A process that is stopped does not see the end of its session. So it has the time until which the session
-  lasts for sure (`Lease`).
+  lasts for sure (``Lease``).
 - **Watches** report *that* something has changed, so the owner reads again. One call may stand for several changes.
-  Every watch is called once with each new session. `watch` is for a node that is created, set or deleted,
-  `watch_children` for the names below a node.
+  Every watch is called once with each new session. ``watch`` is for a node that is created, set or deleted,
+  ``watch_children`` for the names below a node.
 
 Rejected: watches that fire once, as ZooKeeper's own. Each user would have to set them again and read, in the right
 order. Here the store does that. Also rejected: sequence nodes, ACLs and time-to-live, which nothing here needs.
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 ANY = -1
-"""The version of a `Set` or `Delete` that replaces any version."""
+"""The version of a ``Set`` or ``Delete`` that replaces any version."""
 
 _PATH = re.compile(r"(/[^/\x00]+)+")
 
 
 class StoreError(Exception):
-    """A call failed. `path` is the node that it failed for, if there is one."""
+    """A call failed. ``path`` is the node that it failed for, if there is one."""
 
     def __init__(self, path: str, message: str) -> None:
         super().__init__(f"{path}: {message}" if path else message)
@@ -139,7 +139,7 @@ Operation = Create | Set | Delete | Check
 
 
 class SessionChange(enum.Enum):
-    """The argument of `on_session`."""
+    """The argument of ``on_session``."""
 
     ESTABLISHED = "established"
     """A new session without ephemeral nodes. Create them, and read everything again."""
@@ -161,7 +161,7 @@ class Lease:
     """
 
     ends_at: float = 0.0
-    """In seconds of `time.monotonic`. A process that was stopped finds that this time has passed."""
+    """In seconds of ``time.monotonic``. A process that was stopped finds that this time has passed."""
 
 
 class Watch(Protocol):
@@ -171,7 +171,7 @@ class Watch(Protocol):
 
 class Store(Protocol):
     on_session: Callable[[SessionChange], None]
-    """Set before `start`. The first call is for the session that `start` begins."""
+    """Set before ``start``. The first call is for the session that ``start`` begins."""
     lease: Lease
     """The present session's. Each session has a new one."""
 
@@ -193,7 +193,7 @@ class Store(Protocol):
     def multi(self, operations: Sequence[Operation], *, durable: bool = False) -> None:
         """Do all operations, or none. The exception is that of the first one that fails.
 
-        With `durable` they are on the disk when this returns, whatever the store's setting.
+        With ``durable`` they are on the disk when this returns, whatever the store's setting.
 
         Raises:
             NoNode, NodeExists, BadVersion, NotEmpty, EphemeralParent, SessionLost: nothing was written.

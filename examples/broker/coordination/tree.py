@@ -4,13 +4,13 @@
     sessions  id, boot, timeout, expires              one lease each; times of the machine's monotonic clock
     changes   seq, path, below                        the changes, oldest first; below: of the names under path
 
-Other processes learn of a write from `changes`. Each remembers the last `seq` that it has reported to its watches. The
-table keeps the last few thousand rows. A process that has missed more than that calls all its watches.
+Other processes learn of a write from ``changes``. Each remembers the last ``seq`` that it has reported to its watches.
+The table keeps the last few thousand rows. A process that has missed more than that calls all its watches.
 
 **Boot.** The monotonic clock starts again with the machine, and no process survives that. So a lease names the boot in
 which it began, and a lease of an earlier boot is over.
 
-Functions of a connection without state. All run within `BEGIN IMMEDIATE`, except the two that only read.
+Functions of a connection without state. All run within ``BEGIN IMMEDIATE``, except the two that only read.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The file of the embedded store: its permissions, and what happens if it is deleted while nodes run.
 
 Processes that have a deleted file open still share it, but none that starts later can. Each process logs that once, and
-saves the tree beside the file when it closes (`.rescued`). To recover, stop all nodes, rename that file, and start
+saves the tree beside the file when it closes (``.rescued``). To recover, stop all nodes, rename that file, and start
 them.
 
-SQLite needs some space to open the file. So there is a *reserve* beside it (`.reserve`), which a start on a full disk
+SQLite needs some space to open the file. So there is a *reserve* beside it (``.reserve``), which a start on a full disk
 deletes.
 """
 

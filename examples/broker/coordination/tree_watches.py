@@ -1,9 +1,9 @@
 """The watches of one process on the tree in a file, and which of them a change concerns.
 
-A second connection looks, because `PRAGMA data_version` reports only what other connections have committed. It finds
-the changes of other processes and those of this one, in the table `changes` (see `tree`).
+A second connection looks, because ``PRAGMA data_version`` reports only what other connections have committed. It finds
+the changes of other processes and those of this one, in the table ``changes`` (see ``tree``).
 
-Used by one thread, except `add` and the `cancel` of a watch.
+Used by one thread, except ``add`` and the ``cancel`` of a watch.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class TreeWatches:
     """Watches, and the last change that they have reported.
 
     Args:
-        observer: the connection that looks. `close` closes it.
+        observer: the connection that looks. ``close`` closes it.
     """
 
     def __init__(self, observer: sqlite3.Connection) -> None:
@@ -46,7 +46,7 @@ class TreeWatches:
         self._seen_change = _last_change(observer)
 
     def add(self, path: str, callback: Callable[[], None], db: sqlite3.Connection, *, below: bool) -> _Watch:
-        """Set a watch on a path, or on the names below it. `db` is the connection of the calling thread."""
+        """Set a watch on a path, or on the names below it. ``db`` is the connection of the calling thread."""
         watch = _Watch((path, below), callback, _last_change(db), self._watches)
         self._watches[watch] = None
         return watch

@@ -5,20 +5,20 @@ The interface is a subset of ZooKeeper's, so most calls are one call there. This
 - **Watches that stay.** ZooKeeper's watches fire once and end with the connection. Here a watch that fired is set again
   *before* its callback is called. A later change fires it again, so every change is reported at least once:
 
-      node changes -> event -> `exists` with the watch again -> callback -> the callback's owner reads
+      node changes -> event -> ``exists`` with the watch again -> callback -> the callback's owner reads
                                           ^ a change from here on is a new event
 
   If the watch cannot be set, this is tried again until it is. After a lost connection is back, and with a new session,
   all watches are set and called.
 - **Session and connection** are kept apart, as kazoo's documentation asks. SUSPENDED: the connection is lost, and the
-  session may continue. Calls fail with `Unreachable`. RESUMED: connected again within the session. LOST: the session is
-  over. kazoo begins a new one by itself, which is reported as ESTABLISHED.
+  session may continue. Calls fail with ``Unreachable``. RESUMED: connected again within the session. LOST: the session
+  is over. kazoo begins a new one by itself, which is reported as ESTABLISHED.
 - **The lease** is extended by the answers to small reads, four per session. It assumes that the service grants
-  `session_ms` or more. A server that dies at once after an answer may not have reported it to the others. Then the
+  ``session_ms`` or more. A server that dies at once after an answer may not have reported it to the others. Then the
   session may end earlier than the lease, by at most the service's tick.
-- **One exception each.** kazoo's errors become the store's. A call that takes longer than a session is `Unreachable`.
+- **One exception each.** kazoo's errors become the store's. A call that takes longer than a session is ``Unreachable``.
 
-A path such as `zk://10.0.0.1:2181,10.0.0.2:2181/orders` puts the whole tree under `/orders`, which is created.
+A path such as ``zk://10.0.0.1:2181,10.0.0.2:2181/orders`` puts the whole tree under ``/orders``, which is created.
 
 **Threads.** kazoo calls its listeners on its own threads, which must not wait for kazoo. So they only put a note into a
 queue. The store's thread takes the notes one by one, sets watches and calls back.
@@ -108,7 +108,7 @@ class ZooKeeperStore:
     """A session with a ZooKeeper service.
 
     Args:
-        hosts: `host:port`, separated by commas, with the chroot after the last one.
+        hosts: ``host:port``, separated by commas, with the chroot after the last one.
         session_ms: how long this process may be silent before its session ends. The service may grant more.
     """
 

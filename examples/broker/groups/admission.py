@@ -3,7 +3,7 @@
 **Static members** (with an instance id) keep their place while they are away. A client that returns within its session
 gets its former assignment, without a rebalance. Requests of its former member id are answered FENCED_INSTANCE_ID.
 
-Nothing waits here. The answer to a join comes at the end of the rebalance (see `coordinator`). Used on the broker's
+Nothing waits here. The answer to a join comes at the end of the rebalance (see ``coordinator``). Used on the broker's
 loop.
 """
 
@@ -44,7 +44,7 @@ class Admission:
     """Begins a rebalance with a reason, or continues the current one."""
 
     def join(self, request: Join, answer: AnswerJoin) -> None:
-        """Add a member. `answer` is called when the next generation begins. Raises BrokerError if it cannot join."""
+        """Add a member. ``answer`` is called when the next generation begins. Raises BrokerError if it cannot join."""
         group = self._groups.find(request.group_id)
         longest = self._settings.max_session_timeout_ms
         if not self._settings.min_session_timeout_ms <= request.session_timeout_ms <= longest:

@@ -1,6 +1,6 @@
 """Committed offsets of groups: stored, returned and forgotten.
 
-Each commit is answered when the replicas have it (see `store`). Used on the broker's loop.
+Each commit is answered when the replicas have it (see ``store``). Used on the broker's loop.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Commits:
         return ErrorCode.NONE
 
     def committed(self, group_id: str) -> Mapping[Key, Commit]:
-        """Return a group's offsets, but none of an earlier topic with the same name. Raises as `KnownGroups.check`."""
+        """Return a group's offsets, but none of an earlier topic of that name. Raises as ``KnownGroups.check``."""
         group = self._groups.find(group_id)
         if group is None:
             return {}
@@ -96,7 +96,7 @@ class Commits:
         """Delete all offsets of a topic that is deleted.
 
         A new topic of that name begins at 0, and so do its readers. A node that coordinates a group later uses
-        `delete_offsets_of_missing_topics`.
+        ``delete_offsets_of_missing_topics``.
         """
         for group in list(self._groups):
             self._delete_offsets(group, [key for key in group.offsets if key[0] == name])
@@ -104,7 +104,7 @@ class Commits:
     def delete_offsets_of_missing_topics(self, groups: Iterable[Group], topic_ids: Mapping[str, str]) -> None:
         """Delete the offsets of topics that were deleted before these groups were loaded.
 
-        `topic_ids` is from the tree and may be old. A topic that this node knows by the commit's id exists.
+        ``topic_ids`` is from the tree and may be old. A topic that this node knows by the commit's id exists.
         """
         for group in list(groups):
             gone = []

@@ -1,9 +1,9 @@
 """The group coordinator: moves groups through their states, and answers members at the right time.
 
-Operations that wait: a rebalance for its members (`delayed_join`), a generation for its assignments (`delayed_sync`), a
-session for a heartbeat (`delayed_heartbeat`), a write to the offsets topic for the replicas (`delayed_produce`, under
-the group's lock). Each method here is one event. It changes the group, and names the key to check. Checks of joins and
-syncs go through the action queue. A session is renewed at once.
+Operations that wait: a rebalance for its members (``delayed_join``), a generation for its assignments
+(``delayed_sync``), a session for a heartbeat (``delayed_heartbeat``), a write to the offsets topic for the replicas
+(``delayed_produce``, under the group's lock). Each method here is one event. It changes the group, and names the key to
+check. Checks of joins and syncs go through the action queue. A session is renewed at once.
 
 Used on the broker's loop.
 """
@@ -72,7 +72,7 @@ class Coordinator:
     def add_loaded(self, key: Key, groups: Mapping[str, Group], topic_ids: Mapping[str, str] | None) -> None:
         """Coordinate the loaded groups of a partition that this node leads now.
 
-        `topic_ids` has the existing ones of the topics that these groups have committed offsets of. None if that is
+        ``topic_ids`` has the existing ones of the topics that these groups have committed offsets of. None if that is
         unknown.
         """
         if not self.store.is_here(key):
@@ -183,7 +183,7 @@ class Coordinator:
     # -- sync
 
     def sync(self, group_id: str, who: Identity, assignments: Mapping[str, bytes], answer: AnswerSync) -> None:
-        """Answer a member with its assignment. The leader's request has all assignments. Raises as `heartbeat`."""
+        """Answer a member with its assignment. The leader's request has all assignments. Raises as ``heartbeat``."""
         group = self.groups.existing(group_id)
         with group.lock:
             member = group.member_of_generation(who)

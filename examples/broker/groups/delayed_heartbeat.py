@@ -5,8 +5,8 @@
 - **completes when**: the session is over, or the member waits for an answer and so cannot send a heartbeat
 - **at expiry**, after the session timeout: the member is removed and the group rebalances
 
-A heartbeat, commit, join or sync does not complete the operation. It moves the deadline with `extend`. One that arrives
-just after the deadline, while the expiry is on its way to the loop, still counts.
+A heartbeat, commit, join or sync does not complete the operation. It moves the deadline with ``extend``. One that
+arrives just after the deadline, while the expiry is on its way to the loop, still counts.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """A rebalance, waiting for the members to join.
 
-`DelayedJoin`, for a group that has members:
+``DelayedJoin``, for a group that has members:
 
 - **watched under**: the group's id
 - **checked when**: a member joins, leaves or is lost
 - **completes when**: every known member has joined, and no new client is expected to return with its member id
 - **at expiry**, after the longest rebalance timeout: continues without the missing members
 
-`InitialDelayedJoin`, for a group that was empty, waits for more members, so that consumers that start together share
+``InitialDelayedJoin``, for a group that was empty, waits for more members, so that consumers that start together share
 one rebalance. Only time completes it, so an expiry is its normal end. If a member joined meanwhile, it waits once more,
 up to the rebalance timeout in all.
 

@@ -1,7 +1,7 @@
 """Sessions of group members: renewed by every request of the member, expired after too long a silence.
 
-A session is a parked `DelayedHeartbeat`. Renewing it moves its deadline, or parks a new operation. Ending it completes
-the operation. Used on the broker's loop, with the group's lock held.
+A session is a parked ``DelayedHeartbeat``. Renewing it moves its deadline, or parks a new operation. Ending it
+completes the operation. Used on the broker's loop, with the group's lock held.
 """
 
 from __future__ import annotations

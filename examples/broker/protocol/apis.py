@@ -51,7 +51,7 @@ class ApiKey(IntEnum):
     INCREMENTAL_ALTER_CONFIGS = 44
     OFFSET_DELETE = 47
     NODE_HANDSHAKE = 10_000
-    """This broker's own API, see `replication.peers.node_key`."""
+    """This broker's own API, see ``replication.peers.node_key``."""
 
 
 NODES_ONLY = frozenset({ApiKey.LEADER_AND_ISR, ApiKey.STOP_REPLICA, ApiKey.UPDATE_METADATA})
@@ -104,7 +104,7 @@ APIS: dict[int, Api] = {
             controller.OffsetForLeaderEpochRequest,
             controller.OffsetForLeaderEpochResponse,
         ),
-        # `BETWEEN_NODES`: not for clients.
+        # ``BETWEEN_NODES``: not for clients.
         Api(ApiKey.LEADER_AND_ISR, 0, controller.LeaderAndIsrRequest, controller.ReplicaResponse),
         Api(ApiKey.STOP_REPLICA, 0, controller.StopReplicaRequest, controller.ReplicaResponse),
         Api(ApiKey.UPDATE_METADATA, 0, controller.UpdateMetadataRequest, controller.UpdateMetadataResponse),

@@ -2,8 +2,8 @@
 
 Produce and fetch do not decompress. Two callers do: lookups by timestamp, and the message formats of old clients.
 
-A few compressed bytes can expand to gigabytes, so `MOST_UNPACKED` limits the output. The output buffer for lz4 and zstd
-is an anonymous memory map. The system provides only the pages that are written to.
+A few compressed bytes can expand to gigabytes, so ``MOST_UNPACKED`` limits the output. The output buffer for lz4 and
+zstd is an anonymous memory map. The system provides only the pages that are written to.
 
 Pure functions. They may be called from any thread.
 """

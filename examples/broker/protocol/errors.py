@@ -1,6 +1,6 @@
 """The error codes of the protocol, and the exception that carries one.
 
-A handler answers one code per partition or group. Other packages raise `BrokerError` with the code, without knowledge
+A handler answers one code per partition or group. Other packages raise ``BrokerError`` with the code, without knowledge
 of the response.
 """
 

@@ -1,6 +1,6 @@
 """Message sets, formats 0 and 1: for clients with Produce below version 3 or Fetch below version 4.
 
-The log has batches only (see `records`). An incoming message set becomes one batch. For old clients, outgoing batches
+The log has batches only (see ``records``). An incoming message set becomes one batch. For old clients, outgoing batches
 become message sets: format 0 for Fetch 0 and 1, format 1 for Fetch 2 and 3. This reads every record, so only these
 clients pay for it.
 
@@ -29,7 +29,7 @@ def to_batches(data: bytes, most: int) -> Steps[bytes]:
     """Turn a produced message set into a batch.
 
     Raises:
-        BrokerError: if it is damaged, or its compressed messages unpack to more than `most` bytes together.
+        BrokerError: if it is damaged, or its compressed messages unpack to more than ``most`` bytes together.
     """
     messages = yield from _messages(data, most)
     if not messages:
@@ -39,9 +39,9 @@ def to_batches(data: bytes, most: int) -> Steps[bytes]:
 
 
 def from_batches(data: bytes, offset: int, most: int, *, magic: int = 1) -> Steps[bytes]:
-    """Turn batches into messages of format 0 or 1, from `offset` on. Raises BrokerError if one is damaged.
+    """Turn batches into messages of format 0 or 1, from ``offset`` on. Raises BrokerError if one is damaged.
 
-    The last message is the one that reaches `most` bytes, because a few compressed bytes can become very many.
+    The last message is the one that reaches ``most`` bytes, because a few compressed bytes can become very many.
     """
     out = bytearray()
     for batch in batches(data):
@@ -62,7 +62,7 @@ def from_batches(data: bytes, offset: int, most: int, *, magic: int = 1) -> Step
 def _messages(data: bytes, most: int | None) -> Steps[list[_Message]]:
     """Parse a message set: timestamp (-1 in format 0), key and value of each message.
 
-    `most` is the limit of `to_batches`, or None inside a compressed message.
+    ``most`` is the limit of ``to_batches``, or None inside a compressed message.
     """
     found: list[_Message] = []
     position = 0

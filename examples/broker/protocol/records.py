@@ -7,7 +7,7 @@
 
 Produce and fetch do not parse the records. The broker checks the checksum, writes the base offset and the leader epoch
 (which the checksum does not cover), and stores the other bytes unchanged, compressed or not. It parses the records only
-for lookups by timestamp, for committed offsets, and for old clients (see `message_set`).
+for lookups by timestamp, for committed offsets, and for old clients (see ``message_set``).
 
 Pure functions. They may be called from any thread.
 """
@@ -49,7 +49,7 @@ STAMPED = 0x08
 CODEC_AND_FLAGS = 0x37
 """The bits of a batch's attributes for compression, transactions and control batches.
 
-A valid produced batch has no flag and a known codec. Then these bits are at most `ZSTD`.
+A valid produced batch has no flag and a known codec. Then these bits are at most ``ZSTD``.
 """
 
 
@@ -87,7 +87,7 @@ class Record:
 
 
 def parse(data: bytes, position: int = 0) -> Batch:
-    """Check the batch at `position` and its checksum. Raises BrokerError if it is not complete and valid."""
+    """Check the batch at ``position`` and its checksum. Raises BrokerError if it is not complete and valid."""
     if len(data) - position < HEADER_SIZE:
         raise BrokerError(ErrorCode.CORRUPT_MESSAGE, "the bytes end inside a batch's header")
     (base, length, leader_epoch, magic, crc, attributes, delta, first, latest, producer, epoch, sequence, count) = (
@@ -118,7 +118,7 @@ def stamped(data: bytes, now_ms: int) -> tuple[bytes, Batch]:
 
 
 def newest_timestamp_at(data: Buffer, position: int) -> int:
-    """Return the newest timestamp of the valid batch at `position`."""
+    """Return the newest timestamp of the valid batch at ``position``."""
     first, newest = _TIMES.unpack_from(data, position + _TIMES_START)
     return int(max(first, newest))
 
@@ -146,7 +146,7 @@ def compressions(data: bytes) -> set[int]:
 
 
 def build(records: Sequence[Pair], *, timestamps: Sequence[int], **header: Any) -> bytes:
-    """Build an uncompressed batch at once, see `build_in_steps`."""
+    """Build an uncompressed batch at once, see ``build_in_steps``."""
     return run_at_once(build_in_steps(records, timestamps=timestamps, **header))
 
 
@@ -157,7 +157,7 @@ def build_in_steps(
     base_offset: int = 0,
     producer: tuple[int, int, int] = (-1, -1, -1),
 ) -> Steps[bytes]:
-    """Build an uncompressed batch of `(key, value)` pairs. `producer` is its id, epoch and base sequence."""
+    """Build an uncompressed batch of ``(key, value)`` pairs. ``producer`` is its id, epoch and base sequence."""
     first = timestamps[0]
     body = bytearray()
     for delta, ((key, value), timestamp) in enumerate(zip(records, timestamps, strict=True)):

@@ -25,7 +25,7 @@ def run_at_once(steps: Steps[T]) -> T:
 
 
 async def run_in_turns(steps: Steps[T], turn_ms: int, after: Callable[[], None]) -> T:
-    """Run all steps and return their result. After each turn, `after` is called and the loop is free."""
+    """Run all steps and return their result. After each turn, ``after`` is called and the loop is free."""
     turn_ends = time.monotonic() + turn_ms / 1_000
     while True:
         try:

@@ -6,22 +6,22 @@ A message is an attrs class whose annotations are its wire types, in wire order:
         throttle_time_ms: Int32 = since(1, 0)     # on the wire from version 1 on, 0 before
         error_code: Int16 = 0
 
-A generic message, such as `OfTopic[ListedPartition]`, has the fields of its class, with its argument in their types.
+A generic message, such as ``OfTopic[ListedPartition]``, has the fields of its class, with its argument in their types.
 
 From the declaration, one function per class, version and direction is *compiled*. In its Python source, every run of
-fixed-size fields, with the length prefix that follows, is one `struct` call. For the class above, version 1, the
+fixed-size fields, with the length prefix that follows, is one ``struct`` call. For the class above, version 1, the
 decoder contains:
 
     throttle_time_ms, error_code = unpack_ih(buf, pos); pos += 6
     value = HeartbeatResponse(throttle_time_ms, error_code)
 
-An interpreting codec (a tree of type objects with `encode` and `decode`) would be about forty lines shorter. It was
+An interpreting codec (a tree of type objects with ``encode`` and ``decode``) would be about forty lines shorter. It was
 rejected because it needs a call per field, and the codec is the largest single cost of a small produce request. mypy
-sees each type as the value that it decodes to (`Int16` is an `int`).
+sees each type as the value that it decodes to (``Int16`` is an ``int``).
 
 The decoder trusts no length. One that is negative where null is not allowed, or that reaches past the end, raises
-`MalformedRequest` before memory of that size is allocated. So does an array with too many elements, because the objects
-take many times the bytes of the wire. Pure functions. They may be called from any thread.
+``MalformedRequest`` before memory of that size is allocated. So does an array with too many elements, because the
+objects take many times the bytes of the wire. Pure functions. They may be called from any thread.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ M = TypeVar("M")
 
 @attrs.frozen
 class _Fixed:
-    """A field of fixed size: one character of a `struct` format."""
+    """A field of fixed size: one character of a ``struct`` format."""
 
     char: str
 
@@ -70,12 +70,12 @@ _LATEST = 99
 
 
 def since(version: int, default: object) -> Any:
-    """Declare a field that is on the wire from `version` on, and `default` before."""
+    """Declare a field that is on the wire from ``version`` on, and ``default`` before."""
     return attrs.field(default=default, metadata={"versions": range(version, _LATEST)})
 
 
 def only(first: int, last: int, default: object) -> Any:
-    """Declare a field that is on the wire in the versions `first` to `last`."""
+    """Declare a field that is on the wire in the versions ``first`` to ``last``."""
     return attrs.field(default=default, metadata={"versions": range(first, last + 1)})
 
 
@@ -87,9 +87,9 @@ def array(first: int = 0, last: int = _LATEST) -> Any:
 def decode(
     message: type[M], version: int, data: bytes, start: int = 0, end: int | None = None, *, most: int = 1 << 62
 ) -> M:
-    """Read one message that fills `data` from `start` to `end`, by default to the end of the data.
+    """Read one message that fills ``data`` from ``start`` to ``end``, by default to the end of the data.
 
-    All its arrays together have at most `most` elements.
+    All its arrays together have at most ``most`` elements.
 
     Raises:
         MalformedRequest: if the bytes are not such a message.
@@ -105,7 +105,7 @@ def decode(
 def decode_prefix(
     message: type[M], version: int, data: bytes, start: int, end: int, *, most: int = 1 << 62
 ) -> tuple[M, int]:
-    """Read one message at `start`. Returns it and its end, which may be past `end` if the message is damaged.
+    """Read one message at ``start``. Returns it and its end, which may be past ``end`` if the message is damaged.
 
     Raises:
         MalformedRequest: if the bytes are not such a message.

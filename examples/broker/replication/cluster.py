@@ -24,7 +24,7 @@ class Cluster:
         node_id: this node.
         ports: the port of every node, the first node's first. There are as many nodes as ports.
         host: the address where this node listens. Other nodes register their own addresses with the controller.
-        advertised: the name or address under which clients and other nodes reach this node, by default `host`.
+        advertised: the name or address under which clients and other nodes reach this node, by default ``host``.
         first_id: the id of the first node, the same on all nodes.
     """
 

@@ -1,12 +1,12 @@
-"""A produce with `acks=all`, waiting until every in-sync replica has the records.
+"""A produce with ``acks=all``, waiting until every in-sync replica has the records.
 
 - **watched under**: the key of each partition that was written to
 - **checked when**: a partition's high watermark has moved, or its in-sync replicas have changed
 - **completes when**: every partition is committed or has failed
 - **at expiry**: answers "timed out" for the partitions that still wait; their records stay in the log
 
-With `lock`, the operation is checked under the caller's own lock. A commit of group offsets passes the group's lock, so
-that `respond` can change the group.
+With ``lock``, the operation is checked under the caller's own lock. A commit of group offsets passes the group's lock,
+so that ``respond`` can change the group.
 """
 
 from __future__ import annotations

@@ -46,12 +46,12 @@ class _Follower:
     """When it last was at the leader's end, according to fetches that named the partition."""
 
     def last_caught_up(self, end: int) -> float:
-        """Return when it last was at the leader's end, which is `end` now."""
+        """Return when it last was at the leader's end, which is ``end`` now."""
         return max(self.caught_up_at, self.clock.at) if self.next_offset >= end else self.caught_up_at
 
 
 class Followers:
-    """The followers of one partition, by node. `end` is the leader's end in all methods."""
+    """The followers of one partition, by node. ``end`` is the leader's end in all methods."""
 
     def __init__(self) -> None:
         self._by_node: dict[int, _Follower] = {}
@@ -93,7 +93,7 @@ class Followers:
             follower.caught_up_at = follower.last_caught_up(end)
 
     def behind(self, now: float, lag_s: float, end: int) -> set[int]:
-        """Return the followers that were last at the end more than `lag_s` seconds ago."""
+        """Return the followers that were last at the end more than ``lag_s`` seconds ago."""
         return {node for node, f in self._by_node.items() if now - f.last_caught_up(end) > lag_s}
 
     def at_least(self, offset: int) -> set[int]:

@@ -13,7 +13,7 @@ class Leadership:
     """One partition's state at one moment.
 
     Args:
-        leader: the node that leads, or `NO_LEADER`.
+        leader: the node that leads, or ``NO_LEADER``.
         leader_epoch: counts the partition's leaders. A request with a smaller one is from a replaced leader.
         isr: the in-sync replicas, from which the next leader is elected.
         version: the version of the tree node that holds it. Each change names the version that it replaces.

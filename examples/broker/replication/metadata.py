@@ -58,7 +58,7 @@ class Metadata:
             self.topics.pop(key[0], None)
 
     def leader_of(self, key: Key) -> int:
-        """Return the leader of a partition if that node is alive, otherwise `NO_LEADER`."""
+        """Return the leader of a partition if that node is alive, otherwise ``NO_LEADER``."""
         known = self.topics.get(key[0], {}).get(key[1])
         if known is None or known.leadership.leader not in self.brokers:
             return NO_LEADER

@@ -7,9 +7,9 @@
                                     high watermark 18: every in-sync replica has the records below
 
 The offset in a follower's fetch is its position. The *in-sync replicas* (ISR) are those that have reached the leader's
-end within the lag limit. The *high watermark* is the lowest end among them. Records below it are committed: `acks=all`
-waits for that, and consumers read only these. A replica that lags is removed from the ISR, so that the watermark moves
-on without it. It returns as soon as it has reached the watermark.
+end within the lag limit. The *high watermark* is the lowest end among them. Records below it are committed:
+``acks=all`` waits for that, and consumers read only these. A replica that lags is removed from the ISR, so that the
+watermark moves on without it. It returns as soon as it has reached the watermark.
 
 **In a cluster**, any member of the ISR may be elected, so the leader cannot change the ISR alone. It proposes another
 one, and uses it once the coordination store has it. Until then the high watermark counts both: a node that is to leave
@@ -58,7 +58,7 @@ class Partition:
         self.node_id = node_id
         self.replicas = replicas
         self.min_isr = 1
-        """With fewer in-sync replicas than this, `acks=all` is rejected."""
+        """With fewer in-sync replicas than this, ``acks=all`` is rejected."""
         self.max_batch_bytes = 8 * 1024 * 1024
         self.stamps = False
         """Whether records get the time when they are appended."""
@@ -87,7 +87,7 @@ class Partition:
         self.followers = Followers()
 
     def append(self, data: bytes, *, acks: int) -> tuple[int, int]:
-        """Append a batch. Returns its first offset and the end that `acks=all` waits for. Raises BrokerError."""
+        """Append a batch. Returns its first offset and the end that ``acks=all`` waits for. Raises BrokerError."""
         batch = parse(data)
         try:
             self._check_may_append(acks)
@@ -116,7 +116,7 @@ class Partition:
             )
 
     def enough_replicas_have(self, offset: int) -> ErrorCode | None:
-        """Return the code with which a wait for `offset` ends, or None if it continues."""
+        """Return the code with which a wait for ``offset`` ends, or None if it continues."""
         if not self.is_leader:
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         if self.high_watermark < offset:
@@ -225,7 +225,7 @@ class Partition:
     def align(self, epoch: int, end: int) -> bool:
         """On a follower: cut the log where it differs from the leader's. Returns whether that place is known now.
 
-        The leader said that `epoch`, its largest that is not larger than our latest, ended at `end`.
+        The leader said that ``epoch``, its largest that is not larger than our latest, ended at ``end``.
         """
         asked = self.log.epochs.latest
         if end < 0:  # it has no epochs at all: no committed record can be missing there
@@ -255,7 +255,7 @@ class Partition:
         return min([self.log.start_offset, *self.followers.log_starts(live)])
 
     def delete_before(self, offset: int) -> int:
-        """Delete below `offset` (-1: the watermark), and return it. Raises BrokerError if it is above the watermark."""
+        """Delete below ``offset`` (-1: the watermark), and return it. Raises BrokerError above the watermark."""
         if not self.is_leader:
             raise BrokerError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if offset == -1:

@@ -41,7 +41,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ReplicaManager:
-    """Appends to and deletes from partitions. `fetches` reads from them."""
+    """Appends to and deletes from partitions. ``fetches`` reads from them."""
 
     def __init__(
         self, cluster: Cluster, settings: ReplicationSettings, store: TopicStore, timer: Timer, actions: ActionQueue
@@ -60,7 +60,7 @@ class ReplicaManager:
         self._disk_was_failing = False
         self.on_leading: Callable[[Key], None] = lambda _: None
         self.on_following: Callable[[Key], None] = lambda _: None
-        """Called when a leadership leaves this node; `on_leading` when one arrives."""
+        """Called when a leadership leaves this node; ``on_leading`` when one arrives."""
 
         purgatory = partial(
             DelayedOperationPurgatory[Any], timer=timer, broker_id=cluster.node_id, max_parked=settings.max_parked
@@ -86,7 +86,7 @@ class ReplicaManager:
         partition.stamps = settings[names.TIMESTAMP_TYPE] == names.LOG_APPEND_TIME
         log = partition.log
         log.segment_bytes, log.segment_ms = int(settings[names.SEGMENT_BYTES]), int(settings[names.SEGMENT_MS])
-        partition.start_waits = topic.is_internal  # it loses records without its new ones, see `groups.compaction`
+        partition.start_waits = topic.is_internal  # it loses records without its new ones, see ``groups.compaction``
         if not topic.is_internal:  # committed offsets are kept
             log.retention_bytes, log.retention_ms = (
                 int(settings[names.RETENTION_BYTES]),
@@ -172,9 +172,9 @@ class ReplicaManager:
         lock: LockLike | None = None,
         on_append: Callable[[], None] = lambda: None,
     ) -> None:
-        """Append to each partition. When `acks` is met, respond with a code and a first offset for each.
+        """Append to each partition. When ``acks`` is met, respond with a code and a first offset for each.
 
-        `on_append` is called after each partition's append, before any response.
+        ``on_append`` is called after each partition's append, before any response.
         """
         results: dict[Key, tuple[ErrorCode, int]] = {}
         parts: list[Produced] = []
@@ -297,7 +297,7 @@ class ReplicaManager:
         }
 
     def check_disk(self) -> None:
-        """Call `on_disk` when the disk's state has changed, and probe a disk that failed.
+        """Call ``on_disk`` when the disk's state has changed, and probe a disk that failed.
 
         What the probe finds is reported by the next call. Otherwise a failure could be over before it was reported.
         """

@@ -21,7 +21,7 @@ _INTERNAL_SEGMENT = 1024 * 1024
 @attrs.frozen(kw_only=True)
 class ReplicationSettings:
     min_isr: int = attrs.field(default=1, validator=ge(1))
-    """In-sync replicas that `acks=all` needs, for topics without a setting of their own."""
+    """In-sync replicas that ``acks=all`` needs, for topics without a setting of their own."""
     segment_bytes: int = attrs.field(default=64 * 1024 * 1024, validator=ge(1))
     segment_ms: int = attrs.field(default=7 * 24 * 3_600_000, validator=ge(1))
     fsync: Fsync = Fsync.INTERVAL

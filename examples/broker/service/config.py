@@ -24,7 +24,7 @@ class Config:
 
     # for nodes of a cluster
     coordination: str = ""
-    """`zk://host:port/chroot`. If empty, the nodes share a file in the folder above theirs, or a node alone has one."""
+    """``zk://host:port/chroot``. If empty, the nodes share a file in the folder above theirs."""
     session_ms: int = attrs.field(default=2_000, validator=ge(1))
     """A node that is silent for longer is dead to the others."""
     rebalance_ms: int = attrs.field(default=5_000, validator=ge(0))

@@ -11,23 +11,23 @@ caused come after their own answers.
 
 **Why asyncio on one thread.** Handlers never block, because a request that cannot be answered is parked. Threads would
 only add locks. A protocol class needs no task, future or wake-up per request, as streams would. For asyncio's own loop
-it is a `BufferedProtocol` with one input buffer for all connections. A plain protocol makes that loop allocate 256 KB
+it is a ``BufferedProtocol`` with one input buffer for all connections. A plain protocol makes that loop allocate 256 KB
 per read, which took about 50 us, as much as all the rest.
 
 A small request is decoded in place, and small responses are joined into one write. Large ones are passed on in pieces.
 Without these copies a produce of 900 KB takes half the processor time.
 
-**Limits for clients.** Above `max_connections`, only other nodes of the cluster can connect. A client without requests
-for `max_idle_ms` is disconnected. A frame that is too large, invalid, or incomplete after `frame_timeout_ms` closes the
-connection, with a log line. Unfinished frames of all connections together hold at most `max_buffered_bytes`. A client
-that does not read its responses is not read from after `max_in_flight` requests, or when its socket is full. A request
-has at most `max_elements` elements in all its arrays.
+**Limits for clients.** Above ``max_connections``, only other nodes of the cluster can connect. A client without
+requests for ``max_idle_ms`` is disconnected. A frame that is too large, invalid, or incomplete after
+``frame_timeout_ms`` closes the connection, with a log line. Unfinished frames of all connections together hold at most
+``max_buffered_bytes``. A client that does not read its responses is not read from after ``max_in_flight`` requests, or
+when its socket is full. A request has at most ``max_elements`` elements in all its arrays.
 
 **The lease.** In a cluster, a client is answered only while this node knows that its session lasts. The time is
 compared before each request and before each write, because the process may have been stopped in between. Afterwards
 its connections are closed without an answer. Only other nodes are answered until this node has registered again.
 
-**Turns.** A connection's requests are handled for at most `turn_ms`. Then the other connections have their turn. A
+**Turns.** A connection's requests are handled for at most ``turn_ms``. Then the other connections have their turn. A
 handler that may take longer is a generator, and its turn can end wherever it yields. Until it has ended, nothing more
 is read from its connection. Other requests are handled between two steps, so a step must not keep state that they
 change.
@@ -63,7 +63,7 @@ _WORTH_JOINING = 16 * 1024
 class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
     """One client.
 
-    Both kinds of protocol: asyncio's loop uses the buffer. uvloop has its own and calls `data_received`.
+    Both kinds of protocol: asyncio's loop uses the buffer. uvloop has its own and calls ``data_received``.
     """
 
     def __init__(self, server: Server) -> None:
@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
         self._after_input()
 
     def _handle_frames(self, data: bytes) -> int:
-        """Handle the complete frames at the start of `data`. Returns their size in bytes."""
+        """Handle the complete frames at the start of ``data``. Returns their size in bytes."""
         position, end = 0, len(data)
         self._handling = True
         self._active_at = time.monotonic()
@@ -267,7 +267,7 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
             self._advance()
         except MalformedRequest as error:
             self.close(str(error))
-        except Exception:  # noqa: BLE001 - contained, as in `_handle`
+        except Exception:  # noqa: BLE001 - contained, as in ``_handle``
             _log.exception("handler failed", peer=self.peer)
             self.close("a handler failed")
         self._pace()
@@ -336,7 +336,7 @@ class Connection(asyncio.Protocol, asyncio.BufferedProtocol):
             self.drop(at_once=at_once or self._blocked)
 
     def drop(self, *, at_once: bool = True) -> None:
-        """Close the connection without a line in the log, and (`at_once`) without the pending writes."""
+        """Close the connection without a line in the log, and (``at_once``) without the pending writes."""
         if self._transport is not None:
             if at_once:
                 self._transport.abort()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class OnLoop:
-    """An executor that runs functions on the event loop, each followed by `after`. Made on the loop."""
+    """An executor that runs functions on the event loop, each followed by ``after``. Made on the loop."""
 
     def __init__(self, after: Callable[[], None]) -> None:
         self._loop = asyncio.get_running_loop()

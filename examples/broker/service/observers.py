@@ -1,4 +1,4 @@
-"""Observation of a node, as far as the settings ask for it: `/metrics`, the console page, the journal of operations.
+"""Observation of a node, as far as the settings ask for it: ``/metrics``, the console page, the journal of operations.
 
 One process is one node, so they show the whole process. They end after the node's shutdown has answered all operations,
 so that the journal has those answers.

@@ -40,7 +40,7 @@ class Server:
         self.holder: Controller
         """Has the lease of the session in which this node is registered. Clients are answered until it ends.
 
-        Set before `listen`.
+        Set before ``listen``.
         """
         self._is_serving = False
         self.loop: asyncio.AbstractEventLoop

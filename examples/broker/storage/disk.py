@@ -7,7 +7,7 @@
 One incident is one log line when it begins and one when it ends. The probe is as large as the write that failed, at
 least 64 KiB. A disk that fails again soon after a probe is probed less often, at least twice per minute.
 
-Used on the broker's loop. `failed` may be called from any thread.
+Used on the broker's loop. ``failed`` may be called from any thread.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Disk:
         self._well_since = now()
 
     def failed(self, error: OSError, size: int = 0) -> None:
-        """Note that a write of `size` bytes failed."""
+        """Note that a write of ``size`` bytes failed."""
         if self.is_failing:
             return
         self.is_failing = True

@@ -1,9 +1,9 @@
 """One process per data folder. Two processes that append to the same logs would overwrite acknowledged records.
 
-The lock is the system's, on a file `.lock` in the folder. It ends with the process, so a node that was killed can start
-again. The file stays, with the process id of its last holder, for the error message.
+The lock is the system's, on a file ``.lock`` in the folder. It ends with the process, so a node that was killed can
+start again. The file stays, with the process id of its last holder, for the error message.
 
-A folder also belongs to one node. `node.json` has the node's id, and an id of the folder itself. By that id, a node
+A folder also belongs to one node. ``node.json`` has the node's id, and an id of the folder itself. By that id, a node
 that registers again can be distinguished from another machine with the same node id.
 """
 

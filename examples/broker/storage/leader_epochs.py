@@ -29,23 +29,23 @@ class LeaderEpochs:
 
     @property
     def latest(self) -> int:
-        """The newest epoch, or `UNKNOWN`."""
+        """The newest epoch, or ``UNKNOWN``."""
         return self.last[0]
 
     @property
     def last(self) -> tuple[int, int]:
-        """The newest epoch and its first offset, or `UNKNOWN` for both."""
+        """The newest epoch and its first offset, or ``UNKNOWN`` for both."""
         return self._begun[-1] if self._begun else (UNKNOWN, UNKNOWN)
 
     def begin(self, epoch: int, offset: int) -> None:
-        """Note that records from `offset` on have this epoch, if it is new."""
+        """Note that records from ``offset`` on have this epoch, if it is new."""
         if epoch <= self.latest:
             return
         self.truncate_to(offset)  # an epoch that begins where the next one does has no records
         self._begun.append((epoch, offset))
 
     def truncate_to(self, offset: int) -> None:
-        """Forget the epochs that begin at `offset` or later."""
+        """Forget the epochs that begin at ``offset`` or later."""
         while self._begun and self._begun[-1][1] >= offset:
             self._begun.pop()
 
@@ -66,6 +66,6 @@ class LeaderEpochs:
         return self._begun[number - 1][0], end
 
     def at(self, offset: int) -> int:
-        """Return the epoch of an offset, or `UNKNOWN` if it is before the first epoch."""
+        """Return the epoch of an offset, or ``UNKNOWN`` if it is before the first epoch."""
         number = bisect_right(self._begun, offset, key=itemgetter(1))
         return self._begun[number - 1][0] if number else UNKNOWN

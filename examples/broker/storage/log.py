@@ -5,11 +5,11 @@
         v               v                          v
     ----[batch][batch]..[batch][batch]......[batch]
 
-Appends go to the operating system at once, so they survive a kill of the process. A power cut leaves what `Fsync` says.
-A torn tail (a batch that is incomplete or has a wrong checksum) is cut off when the log is opened, with everything
-after it.
+Appends go to the operating system at once, so they survive a kill of the process. A power cut leaves what ``Fsync``
+says. A torn tail (a batch that is incomplete or has a wrong checksum) is cut off when the log is opened, with
+everything after it.
 
-Not thread-safe, except `sync`. Used on the broker's loop.
+Not thread-safe, except ``sync``. Used on the broker's loop.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Log:
     Args:
         folder: the folder of the segments, created if it does not exist.
         segment_bytes: a segment of this size is followed by a new one.
-        fsync: for `INTERVAL`, the owner calls `sync`.
+        fsync: for ``INTERVAL``, the owner calls ``sync``.
         start_offset: the log start that the owner remembers.
         last_epoch: the last leader epoch that the owner remembers, and where it began.
         disk: is notified of errors.
@@ -80,10 +80,10 @@ class Log:
         self._unsynced: dict[Segment, None] = {}
         """The segments with bytes that must be forced to the disk."""
         self._noted_end = 0
-        """The log's end when `_unsynced` was last changed."""
+        """The log's end when ``_unsynced`` was last changed."""
         self._cuts = 0
         self._secured = (0, 0)
-        """Cuts and end of the log when `sync` last began, once it has ended. Set by its thread."""
+        """Cuts and end of the log when ``sync`` last began, once it has ended. Set by its thread."""
         self._memo: tuple[tuple[int, int, int], bytes] | None = None
         folder.mkdir(parents=True, exist_ok=True)
         self._recover(start_offset)
@@ -108,7 +108,7 @@ class Log:
 
     @property
     def secured_offset(self) -> int:
-        """The offset up to which appended records are on the disk. With `Fsync.NEVER` they count as if they were."""
+        """The offset up to which appended records are on the disk. With ``Fsync.NEVER`` they count as if they were."""
         if self.fsync is Fsync.NEVER:
             return self.next_offset
         cuts, end = self._secured
@@ -141,10 +141,10 @@ class Log:
         return segment
 
     def append(self, data: bytes, batch: Batch, leader_epoch: int = 0) -> int:
-        """Append a producer's batch, which is all of `data`. Returns the offset of its first record.
+        """Append a producer's batch, which is all of ``data``. Returns the offset of its first record.
 
-        Offset and leader epoch are written into the batch. A batch that is already in the log (see `producers`) is not
-        appended again.
+        Offset and leader epoch are written into the batch. A batch that is already in the log (see ``producers``) is
+        not appended again.
 
         Raises:
             BrokerError: if the batch is fenced or out of order, or the disk rejects it.
@@ -196,7 +196,7 @@ class Log:
             self._noted_end = self.next_offset
 
     def _secure(self, start: int) -> None:
-        """With `Fsync.ALWAYS`: force everything from `start` on to the disk, or remove it again."""
+        """With ``Fsync.ALWAYS``: force everything from ``start`` on to the disk, or remove it again."""
         if self.fsync is not Fsync.ALWAYS:
             return
         try:
@@ -210,9 +210,9 @@ class Log:
         return self._segments[max(bisect_right(self._bases, offset) - 1, 0)]
 
     def read(self, offset: int, limit: int, max_bytes: int) -> bytes:
-        """Read whole batches of one segment, from the batch with `offset` up to the offset `limit`.
+        """Read whole batches of one segment, from the batch with ``offset`` up to the offset ``limit``.
 
-        Returns at least one batch if there is one, otherwise at most `max_bytes`.
+        Returns at least one batch if there is one, otherwise at most ``max_bytes``.
 
         Raises:
             BrokerError: if the offset is not in the log.
@@ -236,7 +236,7 @@ class Log:
         return data
 
     def newest_at(self, offset: int) -> int:
-        """Return the newest timestamp up to the batch that holds `offset`, or -1."""
+        """Return the newest timestamp up to the batch that holds ``offset``, or -1."""
         return self._segment_of(offset).newest_at(offset)
 
     def distance(self, offset: int, limit: int) -> int:
@@ -249,7 +249,7 @@ class Log:
         return offset < self._bases[-1]
 
     def offset_for_timestamp(self, timestamp: int, limit: int) -> Steps[tuple[int, int] | None]:
-        """Find the first record below `limit` with `timestamp` or later. Returns its offset and timestamp.
+        """Find the first record below ``limit`` with ``timestamp`` or later. Returns its offset and timestamp.
 
         A batch may have a million records. The log may change between two steps.
 
@@ -272,7 +272,7 @@ class Log:
         return next((data for data in found if data is not None), None)
 
     def expired_before(self, limit: int, now_ms: float) -> int:
-        """Return the offset below which records have expired. Only whole segments below `limit` expire.
+        """Return the offset below which records have expired. Only whole segments below ``limit`` expire.
 
         The last segment can be too old, too. Its file is removed when the next segment has begun.
         """
@@ -288,7 +288,7 @@ class Log:
         return offset
 
     def delete_before(self, offset: int) -> None:
-        """Move the start of the log to `offset`. Segments before it are removed."""
+        """Move the start of the log to ``offset``. Segments before it are removed."""
         if offset <= self.start_offset:
             return
         self.start_offset = min(offset, self.next_offset)
@@ -297,7 +297,7 @@ class Log:
             self._bases.pop(0)
 
     def truncate_to(self, offset: int) -> None:
-        """Remove `offset` and everything later, in whole batches. A log that begins later is empty at `offset` then."""
+        """Remove ``offset`` and everything later, in whole batches. A log that begins later is then empty at it."""
         if offset >= self.next_offset:
             self.epochs.truncate_to(self.next_offset)  # also that of a leader that has written nothing
             return
@@ -316,11 +316,11 @@ class Log:
 
     def _was_cut(self) -> None:
         self._memo = None
-        self._noted_end = min(self._noted_end, self.next_offset)  # first: `sync` reads them in the other order
+        self._noted_end = min(self._noted_end, self.next_offset)  # first: ``sync`` reads them in the other order
         self._cuts += 1
 
     def restart_at(self, offset: int) -> None:
-        """Remove everything and begin again at `offset`, because the leader has nothing in common with this log."""
+        """Remove everything and begin again at ``offset``, because the leader has nothing in common with this log."""
         _log.info("log restarted", folder=str(self.folder), at=offset)
         old = self._segments
         for segment in old:
@@ -347,7 +347,7 @@ class Log:
         self._secured = secured
 
     def close(self) -> None:
-        """Force everything to the disk, except with `Fsync.NEVER`, and close the files."""
+        """Force everything to the disk, except with ``Fsync.NEVER``, and close the files."""
         try:
             self.sync()
         except OSError as error:

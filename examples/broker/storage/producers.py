@@ -109,7 +109,7 @@ class ProducerStates:
             self._rejected[batch.producer_id] = (batch.producer_epoch, batch.base_sequence, code)
 
     def appended(self, batch: Batch, offset: int) -> None:
-        """Remember a batch that is in the log at `offset`."""
+        """Remember a batch that is in the log at ``offset``."""
         if batch.producer_id < 0:
             return
         epoch, sequence, _ = self._rejected.get(batch.producer_id, _NONE_REJECTED)

@@ -73,7 +73,7 @@ class Segment:
         return found, reason
 
     def _scan(self, length: int) -> Iterator[Batch]:
-        """Read and check the batches in the file's first `length` bytes."""
+        """Read and check the batches in the file's first ``length`` bytes."""
         if not length:
             return
         with mmap.mmap(self._fd, length, access=mmap.ACCESS_READ) as content:
@@ -84,7 +84,7 @@ class Segment:
                 position += batch.size
 
     def append(self, data: bytes, batch: Batch, offset: int, head: bytes = b"") -> None:
-        """Write one batch, with `head` for its first bytes. Raises OSError if the disk rejects it."""
+        """Write one batch, with ``head`` for its first bytes. Raises OSError if the disk rejects it."""
         written = 0
         try:
             if len(data) > _WORTH_TWO_PIECES:
@@ -109,18 +109,18 @@ class Segment:
         return timestamp - self._timestamps[0] if self._timestamps else 0
 
     def newest_at(self, offset: int) -> int:
-        """Return the newest timestamp up to the batch that holds `offset`, or -1."""
+        """Return the newest timestamp up to the batch that holds ``offset``, or -1."""
         number = bisect_right(self._offsets, offset) - 1
         return self._timestamps[number] if number >= 0 else -1
 
     def position(self, offset: int) -> int:
-        """Return the position of the batch that holds `offset`, or the file's end."""
+        """Return the position of the batch that holds ``offset``, or the file's end."""
         if offset >= self.next_offset:
             return self.size
         return self._positions[max(bisect_right(self._offsets, offset) - 1, 0)]
 
     def read(self, start: int, limit: int, max_bytes: int) -> bytes:
-        """Read whole batches from position `start` to `limit`: at least one, otherwise at most `max_bytes`."""
+        """Read whole batches from position ``start`` to ``limit``: at least one, otherwise at most ``max_bytes``."""
         if limit - start > max_bytes:
             last = bisect_right(self._positions, start + max_bytes) - 1
             first = bisect_left(self._positions, start)
@@ -132,7 +132,7 @@ class Segment:
         return self._positions[number + 1] if number + 1 < len(self._positions) else self.size
 
     def batch_reaching(self, timestamp: int, start: int) -> bytes | None:
-        """Read the first batch that ends after the offset `start` and has a record with `timestamp` or later.
+        """Read the first batch that ends after the offset ``start`` and has a record with ``timestamp`` or later.
 
         The index has each batch's newest timestamp, that of all batches before included. A deleted batch may hide later
         ones, which are then read from the file.
@@ -151,7 +151,7 @@ class Segment:
         return os.pread(self._fd, self._end_of(number) - position, position)
 
     def truncate_to(self, offset: int) -> None:
-        """Remove every batch that holds `offset` or something later."""
+        """Remove every batch that holds ``offset`` or something later."""
         keep = max(bisect_right(self._offsets, offset) - 1, 0)
         if offset >= self.next_offset or keep == len(self._offsets):
             return

@@ -1,7 +1,7 @@
 """The settings of topics: their names, their values, and whether they have an effect.
 
 - Some work. A client can set them when it creates a topic, and change them later.
-- Some have one possible value here (`FACTS`). That value is accepted, any other is rejected.
+- Some have one possible value here (``FACTS``). That value is accepted, any other is rejected.
 - Some are harmless. They are stored and shown, but have no effect. The log says so.
 - All others are rejected. A client that sets one relies on its effect, such as compaction.
 

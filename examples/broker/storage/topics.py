@@ -3,9 +3,9 @@
 They are two small JSON files in the data folder. Each is replaced as a whole (write aside, fsync, rename), so that a
 crash leaves the old file or the new one:
 
-- `topics.json`: the next block of producer ids, and topics that must be brought into the tree. Earlier versions kept
+- ``topics.json``: the next block of producer ids, and topics that must be brought into the tree. Earlier versions kept
   the topics of a node alone there.
-- `checkpoint.json`: start offset, high watermark and last leader epoch of each partition. Written every second if
+- ``checkpoint.json``: start offset, high watermark and last leader epoch of each partition. Written every second if
   something changed, and at once when records are deleted or leaders have changed. It is forced to the disk when the
   logs are. Where the loop need not wait for it, another thread writes it. After a crash start and watermark are lower
   bounds: the replicas find the watermark again. After a power cut, records that were deleted in the last second may be
@@ -55,7 +55,7 @@ class Topic:
     partitions: int
     replicas: tuple[int, ...] = attrs.field(converter=_as_tuple)
     settings: Mapping[str, str] = attrs.field(factory=dict)
-    """The topic's own settings. The node's apply for the others. See `topic_settings`."""
+    """The topic's own settings. The node's apply for the others. See ``topic_settings``."""
     topic_id: str = ""
     """Distinguishes the topic from others that have or had its name. Empty if another tool has created it."""
 
@@ -89,7 +89,7 @@ class TopicStore:
 
     Args:
         folder: the data folder, created if it does not exist.
-        durably: whether a saved checkpoint is on the disk at once. Otherwise the owner calls `sync`.
+        durably: whether a saved checkpoint is on the disk at once. Otherwise the owner calls ``sync``.
 
     Raises:
         DamagedFile: if the topics cannot be read.
@@ -170,7 +170,7 @@ class TopicStore:
         return epoch, start
 
     def forget_checkpoint(self, folder: str) -> None:
-        """Remove a partition. The file follows at the next checkpoint, and `secure_removals` waits for that."""
+        """Remove a partition. The file follows at the next checkpoint, and ``secure_removals`` waits for that."""
         self._has_removals |= self._checkpoint.pop(folder, None) is not None
         self._number += 1
 
@@ -189,7 +189,7 @@ class TopicStore:
             self._wrote(self._number, changed)
 
     async def save_checkpoint_beside(self, checkpoint: dict[str, list[int]]) -> None:
-        """As `save_checkpoint`, but write on another thread. If another one follows meanwhile, that one is written."""
+        """As ``save_checkpoint``, but write on another thread. If another one follows meanwhile, that is written."""
         changed = self._changed(checkpoint)
         if changed is not None:
             number = self._number

@@ -1,7 +1,7 @@
 """The whole story in a minute: a replicated broker, real clients, a leader that is killed, and what was learned.
 
 Three processes of :mod:`examples.broker` replicate a topic on loopback. A client of another project (confluent-kafka)
-produces to it with `acks=all` and long-polls it as a consumer group. In the middle a node is killed, which leads a
+produces to it with ``acks=all`` and long-polls it as a consumer group. In the middle a node is killed, which leads a
 third of the partitions and follows the others. Writes that wait for it time out and are sent again, until its session
 is over. Then other nodes lead its partitions. Started again, it catches up, is in sync again, and leadership comes back
 to it.

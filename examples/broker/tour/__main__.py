@@ -1,4 +1,4 @@
-"""The order of events. `make run` runs it. The package's docstring describes it."""
+"""The order of events. ``make run`` runs it. The package's docstring describes it."""
 
 from __future__ import annotations
 

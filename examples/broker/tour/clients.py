@@ -5,8 +5,8 @@ The client is confluent-kafka. A record's value is its number and when it was se
 The producers are idempotent: they number their records. If a write was answered "timed out" or "not leader", or not at
 all, they send it again until it is acknowledged. All three happen when a leader dies, and in all three the record may
 be in the log already. The leader recognizes it by its number. A producer that isn't idempotent would have to choose
-between losing records and having them twice, and librdkafka chooses the second. Even with `retries=0` it sends a record
-again that the old leader had appended and not yet acknowledged, because it reads "not leader" as "nothing was
+between losing records and having them twice, and librdkafka chooses the second. Even with ``retries=0`` it sends a
+record again that the old leader had appended and not yet acknowledged, because it reads "not leader" as "nothing was
 appended".
 """
 

@@ -72,7 +72,7 @@ class Cluster:
         command += ["--ports", ",".join(map(str, self.ports)), "--data", str(self._folder / "data")]
         command += ["--min-isr", "2", "--session-ms", str(self._settings.session_ms), "--leader-rebalance-ms", "500"]
         if node == 1:
-            # The journal's folder is then `journal/node-1`: a cluster gives each node its own.
+            # The journal's folder is then ``journal/node-1``: a cluster gives each node its own.
             command += ["--metrics-port", "0", "--console-port", "0", "--journal", str(self.journal)]
         with self._log(node).open("ab") as log:
             self._nodes[node] = subprocess.Popen(  # noqa: S603 - our own program

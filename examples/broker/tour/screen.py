@@ -77,7 +77,7 @@ def purgatories(found: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def verdict(balance: Balance, timed_out: int) -> str:
-    """The balance in a few sentences. `timed_out` is how many writes a node answered so."""
+    """The balance in a few sentences. ``timed_out`` is how many writes a node answered so."""
     if not balance.holds:
         return (
             f"{balance.acknowledged:,} records were acknowledged; {balance.missing:,} of them are MISSING from the "

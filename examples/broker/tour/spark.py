@@ -1,4 +1,4 @@
-"""The page made of the journal, locally and on Spark, by the public command `purgatory pipeline report`."""
+"""The page made of the journal, locally and on Spark, by the public command ``purgatory pipeline report``."""
 
 from __future__ import annotations
 

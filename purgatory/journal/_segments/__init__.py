@@ -1,7 +1,8 @@
 """Sealing, recovery, and the lock that allows one writer per folder.
 
-Sealing means: write `.tmp-...`, fsync, rename it to the final name, fsync the folder, remove the open segment. If the
-process is killed or the power fails at any point, sealing can start again. The `.end` file is replaced in the same way.
+Sealing means: write ``.tmp-...``, fsync, rename it to the final name, fsync the folder, remove the open segment. If the
+process is killed or the power fails at any point, sealing can start again. The ``.end`` file is replaced in the same
+way.
 
 Keys may say who does what, so other users of the machine must not read a journal. Folders are made with
 :data:`FOLDER_MODE` and files with :data:`FILE_MODE`, or less if the umask is stricter.
@@ -101,7 +102,7 @@ def seal(path: Path, *, parquet: bool | None = None) -> Path | None:
 
 
 def leave_end(folder: Path, following: int, dropped: int = 0) -> None:
-    """Write `.end`: the folder has all rows below a number, and this many were dropped after the last row."""
+    """Write ``.end``: the folder has all rows below a number, and this many were dropped after the last row."""
     with replacing(folder / END) as temporary:
         temporary.write_text(json.dumps({"next": following, "dropped": dropped}), encoding="ascii")
     sync_folder(folder)

@@ -4,7 +4,7 @@ Only sealed segments are deleted, the oldest first. The newest one is never dele
 sequence number with which the next writer continues. The open segment belongs to the writer. So a journal keeps to its
 bounds within two segments.
 
-Deleting is one `unlink` per file. It needs no lock, and it may run beside a writer and readers. A reader that has a
+Deleting is one ``unlink`` per file. It needs no lock, and it may run beside a writer and readers. A reader that has a
 file open keeps it. A reader that finds a file missing lists the folder again, and continues with the oldest row that is
 left.
 """

@@ -52,7 +52,7 @@ class Sealer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> Future[Any] | None:
-        """Run something on the sealer's thread. After `shutdown` nothing is run, and the next start seals the rest."""
+        """Run something on the sealer's thread. After ``shutdown`` nothing runs, and the next start seals the rest."""
         with contextlib.suppress(RuntimeError):
             return self._thread.submit(work, *arguments)
         return None
@@ -62,7 +62,7 @@ class Sealer:
         self._thread.shutdown(wait=True)
 
     def tend(self, *, closing: bool, sealing: bool) -> None:
-        """Retry segments and delete old ones if it is time. `sealing`: a segment is about to be sealed anyway."""
+        """Retry segments and delete old ones if it is time. ``sealing``: a segment is about to be sealed anyway."""
         now = time.monotonic()
         if self.unsealed and not sealing and (closing or now >= self._seal_at):
             self._seal_at = now + _SEAL_AGAIN_S

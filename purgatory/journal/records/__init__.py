@@ -8,7 +8,7 @@ what it waits for (a level on each of several keys), and an event (a key has rea
 happened. From a trace one can compute exactly what would have happened under another timeout.
 
 *What a trace does not explain.* An operation that is cancelled, forced or extended leaves in a way that follows from no
-level. Each of these has one more row (`ENDED`), with its purgatory and type. Readers answer such operations by their
+level. Each of these has one more row (``ENDED``), with its purgatory and type. Readers answer such operations by their
 levels and their first deadline alone, and offer no other timeout for their types.
 
 *Identity.* A key is a purgatory's name and a label. Keys that the library tells apart have different labels, and the
@@ -19,21 +19,21 @@ answer on, the name may be used for another operation, but not at the instant of
 instant, the one with the lower sequence number came first.
 
 *Levels.* The level of a key is the highest that an event has given it. A reader must forget a key that no row has named
-for a time (`KEEP_KEYS_MS` by default), so that all readers give the same answers: an operation that comes later finds
+for a time (``KEEP_KEYS_MS`` by default), so that all readers give the same answers: an operation that comes later finds
 no level there, as if no event had ever named the key. Only the instants of the rows count. The row of any operation on
 the key names it, whatever becomes of that operation. What an operation found on a key, at its arrival or later, remains
 found.
 
 *Ended by a shutdown.* A shutdown completes the operations that are still parked before their deadlines. Their outcome
-is "expired", and `ended_by` is "shutdown". Such a record only says that the operation waited for at least that long.
+is "expired", and ``ended_by`` is "shutdown". Such a record only says that the operation waited for at least that long.
 Statistics of waits and outcomes leave it out (they treat it as censored). Records of earlier writers have no
-`ended_by`, and a reader gives None.
+``ended_by``, and a reader gives None.
 
-*Normal ends.* `normal_ends` names the ends that the operation's type calls normal: `expired`, `cancelled`, or both with
-a space between. Records of earlier writers, and of types that name none, have none. See `normal`.
+*Normal ends.* ``normal_ends`` names the ends that the operation's type calls normal: ``expired``, ``cancelled``, or
+both with a space between. Records of earlier writers, and of types that name none, have none. See ``normal``.
 
 *What is missing.* Rows are numbered without gaps, so a missing number means a lost row. Rows that the writer dropped
-never had a number. The header of the next frame says how many there were (`dropped`), and so does the sealed file's
+never had a number. The header of the next frame says how many there were (``dropped``), and so does the sealed file's
 metadata for all of its frames.
 
 Instants are microseconds since the epoch. The two instants of a record come from one monotonic clock, shifted by one
@@ -90,16 +90,16 @@ FLUSH: Final = "flush"
 """A trace row that only moves time. It lets a stream complete open operations."""
 
 ENDED: Final = "ended"
-"""A trace row for an operation that no event explains: `outcome` says that it was cancelled, forced or extended."""
+"""A trace row for an operation that no event explains: ``outcome`` says that it was cancelled, forced or extended."""
 
 EXTENDED: Final = "extended"
-"""The `outcome` of an `ENDED` row whose operation was extended, and was not cancelled or forced."""
+"""The ``outcome`` of an ``ENDED`` row whose operation was extended, and was not cancelled or forced."""
 
 KEEP_KEYS_MS: Final = 7 * 86_400_000
 """How long a key keeps its level after the latest row that named it, by default."""
 
 SHUTDOWN: Final = "shutdown"
-"""The value of a record's `ended_by` where the service's shutdown, and not the deadline, ended the operation."""
+"""The value of a record's ``ended_by`` where the service's shutdown, and not the deadline, ended the operation."""
 
 OUTCOMES: Final = ("immediate", "satisfied", "expired", "cancelled", "forced")
 
@@ -128,9 +128,9 @@ class Record:
     finished: Instant
     checks: int
     ended_by: str | None = None
-    """`SHUTDOWN` if a shutdown completed the operation before its deadline, else None."""
+    """``SHUTDOWN`` if a shutdown completed the operation before its deadline, else None."""
     normal_ends: str | None = None
-    """The ends that are normal for the type, in alphabetical order: `cancelled expired`. None if it names none."""
+    """The ends that are normal for the type, in alphabetical order: ``cancelled expired``. None if it names none."""
 
     @property
     def waited_us(self) -> int:
@@ -145,7 +145,7 @@ class Record:
 
 @attrs.frozen(kw_only=True)
 class TraceRow:
-    """An operation and what it waits for, or an event: `levels[i]` belongs to `keys[i]`."""
+    """An operation and what it waits for, or an event: ``levels[i]`` belongs to ``keys[i]``."""
 
     seq: int
     kind: str
@@ -158,11 +158,11 @@ class TraceRow:
     type: str = ""
     """The operation's class. An event has none."""
     watches: tuple[str, ...] | None = None
-    """The keys that an operation was watched under; None if these are `keys`."""
+    """The keys that an operation was watched under; None if these are ``keys``."""
     outcome: str | None = None
-    """Of an `ENDED` row alone: how the operation ended."""
+    """Of an ``ENDED`` row alone: how the operation ended."""
     normal_ends: str | None = None
-    """Of an operation's row: as in `Record`."""
+    """Of an operation's row: as in ``Record``."""
 
 
 #: By the type of a row's attribute: the kind of its column, and what a file without the column is read as.

@@ -6,11 +6,11 @@
     journal-<first>-<last>.parquet        sealed
     .end                                  the next sequence number, as JSON: written at each sealing and at the end
 
-`<first>` and `<last>` are sequence numbers. So a name says which rows a file holds, and sealing a segment twice gives
-the same file. A reader that sees a segment both open and sealed (after a crash between the last two steps) drops the
-doubles. The files of a trace begin with `trace`.
+``<first>`` and ``<last>`` are sequence numbers. So a name says which rows a file holds, and sealing a segment twice
+gives the same file. A reader that sees a segment both open and sealed (after a crash between the last two steps) drops
+the doubles. The files of a trace begin with ``trace``.
 
-The newest segment has no successor whose name would show that it is missing. The `.end` file shows that.
+The newest segment has no successor whose name would show that it is missing. The ``.end`` file shows that.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ AT_END: Final = 1 << 16
 
 @attrs.frozen(order=True)
 class Segment:
-    """One file of the folder. `last` is unknown while it is open."""
+    """One file of the folder. ``last`` is unknown while it is open."""
 
     first: int
     last: int | None
@@ -59,12 +59,12 @@ class Segment:
 
 
 END: Final = ".end"
-"""The file in which a writer records the end of the folder (`end`)."""
+"""The file in which a writer records the end of the folder (``end``)."""
 
 
 @attrs.frozen
 class End:
-    """All rows below `next` are there. If none follows, `dropped` rows were dropped since the last one."""
+    """All rows below ``next`` are there. If none follows, ``dropped`` rows were dropped since the last one."""
 
     next: int = 0
     dropped: int = 0
@@ -133,7 +133,7 @@ def doubled(segments: Iterable[Segment]) -> Iterator[tuple[int, int, Segment, Se
     No writer leaves such a folder. Somebody has put the files of two writers into it.
 
     Args:
-        segments: in the order of `list_segments`.
+        segments: in the order of ``list_segments``.
     """
     longest: Segment | None = None
     for each in segments:
@@ -147,7 +147,7 @@ def doubled(segments: Iterable[Segment]) -> Iterator[tuple[int, int, Segment, Se
 
 
 def batches(path: Path, after: int = -1) -> Iterator[Batch]:
-    """The frames of a file whose rows are not all at or below the sequence number `after`."""
+    """The frames of a file whose rows are not all at or below the sequence number ``after``."""
     data = path.read_bytes()
     for frame in scan(data):
         if frame.last > after:
@@ -231,13 +231,13 @@ def check_kind(folder: Path, schema: Schema) -> None:
 
 
 def tip(folder: Path, *, there: bool = False) -> dict[str, int]:
-    """The first and the last sequence number that were written, by names of segments, open frames and the `.end` file.
+    """The first and the last number that were written, by names of segments, open frames and the ``.end`` file.
 
     An open segment is started once all rows before its number are in others. So these must exist, even if it is empty.
 
     Args:
         folder: a journal's, or a trace's.
-        there: the last number is that of the segments that exist, whatever the `.end` file says.
+        there: the last number is that of the segments that exist, whatever the ``.end`` file says.
     """
     while True:
         written = -1 if there else end(folder).next - 1

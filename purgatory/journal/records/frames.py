@@ -9,14 +9,14 @@ its last whole frame::
 The header names the columns, so a reader of another version finds those that it knows and skips the rest. It also says
 how many rows were dropped before the frame. All text columns of a row form one *group* (purgatory, type, keys,
 outcome, ...). A service has few groups and many rows, so a frame stores each distinct group once, and a 4-byte index
-per row. The numbers are `array` buffers.
+per row. The numbers are ``array`` buffers.
 
 Rejected:
 
 - JSON lines: the standard library's encoder takes 3 to 4 µs per record under the interpreter lock, which is more than
-  half of a whole park and satisfy cycle. Here every step per row runs inside a C loop (`zip`, `map`, `array`).
-  `purgatory journal tail` prints JSON lines.
-- `pickle` and `marshal`: a journal travels between machines, and reading it must not run code.
+  half of a whole park and satisfy cycle. Here every step per row runs inside a C loop (``zip``, ``map``, ``array``).
+  ``purgatory journal tail`` prints JSON lines.
+- ``pickle`` and ``marshal``: a journal travels between machines, and reading it must not run code.
 - Arrow: the core installs nothing heavy. A *sealed* segment is Parquet if pyarrow is installed.
 """
 
@@ -62,9 +62,9 @@ def clamped(value: float) -> int:
 class Batch:
     """Rows as columns, ready to be encoded, or as they were decoded.
 
-    `groups` are the distinct combinations of text columns, in the schema's order. `index` has one entry per
-    row. Instants are nanoseconds of any clock. Adding `epoch_ns` makes them nanoseconds since the epoch. A
-    column of kind `ints` has the length of each row's list under its name + ".n".
+    ``groups`` are the distinct combinations of text columns, in the schema's order. ``index`` has one entry per
+    row. Instants are nanoseconds of any clock. Adding ``epoch_ns`` makes them nanoseconds since the epoch. A
+    column of kind ``ints`` has the length of each row's list under its name + ".n".
     """
 
     schema: Schema
@@ -187,7 +187,7 @@ class Frame:
 
 
 def frame_at(data: bytes | memoryview, start: int) -> Frame | None:
-    """The frame that begins at `start`, or None if what is there is not one that was written whole."""
+    """The frame that begins at ``start``, or None if what is there is not one that was written whole."""
     view = memoryview(data)
     if len(view) - start < HEAD_BYTES:
         return None
@@ -201,7 +201,7 @@ def frame_at(data: bytes | memoryview, start: int) -> Frame | None:
 
 
 def scan(data: bytes, start: int = 0) -> Iterator[Frame]:
-    """Every whole frame from `start` on. Damage between two frames is skipped."""
+    """Every whole frame from ``start`` on. Damage between two frames is skipped."""
     while start < len(data):
         frame = frame_at(data, start)
         if frame is None:

@@ -1,4 +1,4 @@
-"""Arguments that several command lines take. Instants and lengths of time: `2026-11-23T10:00:00Z`, `90s`, `1h`."""
+"""Arguments of several command lines: instants and durations, ``2026-11-23T10:00:00Z``, ``90s``, ``1h``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST_S = 1000 * 365.25 * 86_400
 
 
 def seconds(text: str) -> float:
-    """A length of time: `90`, `60s`, `5m`, `250ms`, `1h`."""
+    """A length of time: ``90``, ``60s``, ``5m``, ``250ms``, ``1h``."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)?", text)
     if match is None or float(match[1]) <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a length of time: write 90, 60s, 5m, 250ms or 1h")
@@ -25,7 +25,7 @@ def seconds(text: str) -> float:
 
 
 def instant_us(text: str) -> int:
-    """An instant in microseconds since the epoch: `2026-11-23T10:00:00Z`, or a length of time before now, as `1h`."""
+    """An instant in microseconds since the epoch: ``2026-11-23T10:00:00Z``, or a duration before now, as ``1h``."""
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
@@ -44,7 +44,7 @@ def whole(text: str) -> int:
 
 
 def add_range(parser: argparse.ArgumentParser, what: str) -> None:
-    """Add `--since` and `--until`. ``what`` is the verb and the noun of their help."""
+    """Add ``--since`` and ``--until``. ``what`` is the verb and the noun of their help."""
     for name, end in (("--since", "from this time on"), ("--until", "before this time")):
         how = f"{what} {end}, such as 2026-11-23T10:00:00Z, or 1h for an hour ago (default: no limit)"
         parser.add_argument(name, type=instant_us, metavar="TIME", help=how)

@@ -18,7 +18,7 @@ from purgatory.journal.records.errors import JournalSetting
 
 EXPIRED, CANCELLED = OUTCOMES[2:4]
 
-#: By option: the parameter of `Normal`, the outcome, and what the command does with it.
+#: By option: the parameter of ``Normal``, the outcome, and what the command does with it.
 _OPTIONS: Final = {
     "--expiry-normal": ("expiry", EXPIRED, "count each expiry of this type as a good end (may be repeated)"),
     "--cancel-normal": ("cancel", CANCELLED, "count each cancellation of this type as a good end (may be repeated)"),
@@ -60,7 +60,7 @@ class Normal:
 
     @classmethod
     def of(cls, options: argparse.Namespace) -> Normal:
-        """What the options say that `add_normal` added."""
+        """What the options say that ``add_normal`` added."""
         return cls(**{name: getattr(options, _dest(option)) for option, (name, *_) in _OPTIONS.items()})
 
     def saying(self, records: Iterable[tuple[str, str, str | None]]) -> Normal:

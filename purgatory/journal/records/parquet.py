@@ -117,7 +117,7 @@ def write(path: Path, schema: Schema, frames: Iterable[Batch]) -> None:
 
 
 def grouped(parts: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """The same rows in tables of at least so many rows, or of `_GROUP_BYTES`: an operation may have 1,000 keys."""
+    """The same rows in tables of at least so many rows, or of ``_GROUP_BYTES``: an operation may have 1,000 keys."""
     held: list[pa.RecordBatch] = []
     count = size = 0
     for part in parts:
@@ -198,7 +198,7 @@ def _crc_of(file: BinaryIO, count: int, crc: int) -> int:
 
 @contextmanager
 def opened(path: Path, *, check: bool = True) -> Iterator[pq.ParquetFile]:
-    """A sealed file. To `check` it, all of it is read first.
+    """A sealed file. To ``check`` it, all of it is read first.
 
     Raises:
         JournalDamaged: it can't be read, its checksum or a page's is wrong, or columns of its version are missing.
@@ -243,7 +243,7 @@ def _check_columns(path: Path, columns: pa.Schema) -> None:
 
 
 def read(path: Path, schema: Schema, after: int = -1) -> Iterator[Record | TraceRow]:
-    """The rows of a sealed file above the sequence number `after`, one group of rows in memory at a time."""
+    """The rows of a sealed file above the sequence number ``after``, one group of rows in memory at a time."""
     names = [field.name for field in schema.fields]
     lists = {f.name: f.default for f in schema.fields if f.kind in ("texts", "ints")}
     plain = pa.schema((f.name, pa.int64() if pa.types.is_timestamp(f.type) else f.type) for f in arrow_schema(schema))
@@ -259,7 +259,7 @@ def read(path: Path, schema: Schema, after: int = -1) -> Iterator[Record | Trace
 def read_arrow(path: Path, schema: Schema, after: int = -1, upto: int = NO_END) -> Iterator[pa.RecordBatch]:
     """The record batches of a sealed file with exactly this reader's columns.
 
-    Groups of rows that lie wholly outside of `after` and `upto` are not read. Others are yielded whole.
+    Groups of rows that lie wholly outside of ``after`` and ``upto`` are not read. Others are yielded whole.
     """
     target = arrow_schema(schema)
     defaults = {field.name: field.default for field in schema.fields}
@@ -288,7 +288,7 @@ def in_groups(
 
 
 def _overlaps(group: Any, after: int, upto: int) -> bool:
-    """Whether a group of rows may hold sequence numbers above `after` up to `upto`, by its statistics."""
+    """Whether a group of rows may hold sequence numbers above ``after`` up to ``upto``, by its statistics."""
     for place in range(group.num_columns):
         column = group.column(place)
         if column.path_in_schema == "seq":

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def read_range(folder: Path, schema: Schema, after: int, upto: int) -> Iterator[pa.RecordBatch]:
-    """The rows with sequence numbers above `after` up to `upto`, each once, whatever file they are in by now.
+    """The rows with sequence numbers above ``after`` up to ``upto``, each once, whatever file they are in by now.
 
     Raises:
         JournalMissing: there is no segment: on a cluster, this worker does not see the folder.

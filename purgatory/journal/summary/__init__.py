@@ -10,7 +10,7 @@
 
 It takes one pass over the rows, about ten seconds per million. Waits are kept, with eight bytes each, so percentiles
 are exact: the smallest wait that this share of the operations does not exceed, of those that waited (all but the
-immediate ones). Keys are counted exactly up to `MOST_KEYS` different ones. If there are more, the rarer half is
+immediate ones). Keys are counted exactly up to ``MOST_KEYS`` different ones. If there are more, the rarer half is
 forgotten, and the summary says that counts are lower bounds.
 
 It reads a journal's folder, one of its files, or the JSON lines that ``purgatory journal tail`` prints, from a file

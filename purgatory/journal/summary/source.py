@@ -34,7 +34,7 @@ def summarize_source(
     since_us: int | None = None,
     until_us: int | None = None,
 ) -> Summary:
-    """Summarize the records that `records_of` reads. For a folder, also count its missing, doubled and dropped records.
+    """Summarize the records that ``records_of`` reads. For a folder, also count missing, doubled and dropped records.
 
     Args:
         source: a folder, a file, or ``-``.

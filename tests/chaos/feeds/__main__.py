@@ -4,8 +4,8 @@
     make feed-faults SECONDS=60 ARGS=--by-hand
     python -m tests.chaos.feeds --engine redis --seconds 60 --seed 7
 
-Three workers follow a feed and poll 300 keys each. All of them publish, and so does a fourth process. `nemesis` lists
-the faults, `checker` what is checked. The effect of a seed depends on the machine's timing as well, so a seed that
+Three workers follow a feed and poll 300 keys each. All of them publish, and so does a fourth process. ``nemesis`` lists
+the faults, ``checker`` what is checked. The effect of a seed depends on the machine's timing as well, so a seed that
 failed may need a few runs.
 """
 

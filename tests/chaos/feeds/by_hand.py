@@ -2,7 +2,7 @@
 
     python -m tests.chaos.feeds --by-hand --engine redis --seconds 60
 
-It is the engine's plain publish and subscribe, as in `tests.benchmarks.feed_worker`. It connects again when its
+It is the engine's plain publish and subscribe, as in ``tests.benchmarks.feed_worker``. It connects again when its
 connection is lost. Connections are cut, the server is killed and the history trimmed, as in a run with a feed. An
 event is lost if its publisher was told that it was accepted, and the subscriber never got it. A consumer of Kafka goes
 on from its position while its process lives. So it loses only events that were trimmed, and does not notice.

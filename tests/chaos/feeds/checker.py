@@ -1,7 +1,7 @@
 """What the files of a run say: whether an event was lost, doubled or out of order, and whether a poll missed its event.
 
-Everything here is a pure function of what was read. A place is a group and a number: `("", (epoch, offset))` in a feed
-with one order, and `(partition, offset)` in Kafka, which has an order per partition.
+Everything here is a pure function of what was read. A place is a group and a number: ``("", (epoch, offset))`` in a
+feed with one order, and ``(partition, offset)`` in Kafka, which has an order per partition.
 
 **What a worker has to have applied.** A segment is what a worker does from one reload to the next. It begins at a
 position, and ends at the last event that was applied. Every accepted event between the two was applied in it, once, and
@@ -84,8 +84,8 @@ class Worker:
 def check(sent, workers, trims=(), lost=()):
     """All complaints, and counts of what was seen.
 
-    `trims` are the places up to which ids were forgotten, and `lost` are events that the server has lost. A worker that
-    has applied one of these has seen a gap, and one that has not cannot know of it.
+    ``trims`` are the places up to which ids were forgotten, and ``lost`` are events that the server has lost. A worker
+    that has applied one of these has seen a gap, and one that has not cannot know of it.
     """
     events = {event.uid: event for event in sent}
     for uid in lost:

@@ -1,4 +1,4 @@
-"""The files of a run, which outlive the processes that write them. A line is one `write`, so a kill loses none.
+"""The files of a run, which outlive the processes that write them. A line is one ``write``, so a kill loses none.
 
     truth             key number uid                                     an event that is about to be published
     published-*.log   uid key outcome position                           how that ended
@@ -10,8 +10,8 @@
                       broken TEXT                                        the worker saw a promise broken
 
 The truth stands for the database of a service. Each event is in it before it is published, so a worker that reads it
-after a gap has the whole state. Times are those of `time.monotonic`, which all processes of a machine share. `-` stands
-for None.
+after a gap has the whole state. Times are those of ``time.monotonic``, which all processes of a machine share. ``-``
+stands for None.
 """
 
 import os

@@ -41,7 +41,7 @@ class Publishing:
         self.accepted = None  # is called with key, number and position of some events
 
     def start(self, keys, rate):
-        """Publish to these keys, `rate` events in a second, if nothing fails."""
+        """Publish to these keys, ``rate`` events in a second, if nothing fails."""
         for lane in range(LANES):
             own = keys[lane::LANES]
             if own:

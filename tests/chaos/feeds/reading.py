@@ -1,4 +1,4 @@
-"""Read the files of a run as what `checker` takes."""
+"""Read the files of a run as what ``checker`` takes."""
 
 from purgatory.feeds import KafkaFeed
 from purgatory.feeds.engine import LogPosition

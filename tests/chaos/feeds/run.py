@@ -14,7 +14,8 @@ from tests.chaos.feeds.servers import SERVERS
 KEYS = {"loop": 40, "position": 40, "history": 40, "threads": 40, "publisher": 140}
 
 
-#: The columns of the table of results. The faults of a run are named as in `nemesis`, and complaints as in `checker`.
+#: The columns of the table of results. The faults of a run are named as in ``nemesis``, and complaints as in
+#: ``checker``.
 COLUMNS = {
     "events": ("accepted",),
     "polls": ("SATISFIED", "IMMEDIATE", "EXPIRED"),

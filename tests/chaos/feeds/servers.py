@@ -1,7 +1,7 @@
 """The server of an engine, with what the nemesis does to it.
 
-`trim` removes all but the last events, and returns the places up to which the server forgot ids with them. `lose`
-removes the last events, and returns which they were. `history` is what the server has: by place the event.
+``trim`` removes all but the last events, and returns the places up to which the server forgot ids with them. ``lose``
+removes the last events, and returns which they were. ``history`` is what the server has: by place the event.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""The state of a worker: the last number of each key. `apply` and `reload` change it, and polls wait for it."""
+"""The state of a worker: the last number of each key. ``apply`` and ``reload`` change it, and polls wait for it."""
 
 import asyncio
 import threading
@@ -18,7 +18,7 @@ class State:
 
     def __init__(self, folder, name, *, names_positions=False):
         self.lines = Lines(folder / f"{name}.log")
-        self.block = None  # what `follow` has returned
+        self.block = None  # what ``follow`` has returned
         self.recent = None  # the recent events, of a worker that has clients
         self._folder = folder
         self._truth = Truth(folder / "truth")

@@ -23,13 +23,13 @@ def place(number, group=""):
 
 
 def sent(number, group="", **changed):
-    """Event `number`, which was accepted at place `number`. Its row of the truth ends at byte `10 * number`."""
+    """Event ``number``, which was accepted at place ``number``. Its row of the truth ends at byte ``10 * number``."""
     given = {"uid": f"e{number}p", "key": f"k{group}", "outcome": "accepted", "place": place(number, group)}
     return Sent(row=10 * number, **{**given, **changed})
 
 
 def segment(*numbers, start=0, read=0, group="", is_back=False):
-    """A segment that begins after place `start` and has applied these events."""
+    """A segment that begins after place ``start`` and has applied these events."""
     applied = [Applied(f"e{number}p", place(number, group)) for number in numbers]
     return Segment(read, is_back=is_back, start=dict([place(start, group)]), applied=applied)
 
@@ -189,7 +189,7 @@ def test_an_event_of_no_publisher_is_found():
 
 
 def test_what_a_worker_saw_itself_is_passed_on():
-    """A worker that had not applied what `applied` promised says so."""
+    """A worker that had not applied what ``applied`` promised says so."""
     assert "broken: 3 counts as applied" == the_complaint([], worker(broken=["3 counts as applied"]))
 
 

@@ -1,4 +1,4 @@
-"""A short run of faults on each engine, with a fixed seed: the long ones are `make feed-faults`."""
+"""A short run of faults on each engine, with a fixed seed: the long ones are ``make feed-faults``."""
 
 import asyncio
 import shutil

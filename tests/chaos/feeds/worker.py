@@ -1,9 +1,9 @@
-"""One process of a run: `python -m tests.chaos.feeds.worker`. It follows the feed, polls and publishes.
+"""One process of a run: ``python -m tests.chaos.feeds.worker``. It follows the feed, polls and publishes.
 
-    loop        an `AsyncPurgatory`. After a gap, its state is newer than the position that it goes on from
-    position    the same, and `reload` returns a position that the state includes
+    loop        an ``AsyncPurgatory``. After a gap, its state is newer than the position that it goes on from
+    position    the same, and ``reload`` returns a position that the state includes
     history     begins with the last events, at the start and after a gap, and has clients that resume at any worker
-    threads     a `DelayedOperationPurgatory` under `with`, whose polls are operations
+    threads     a ``DelayedOperationPurgatory`` under ``with``, whose polls are operations
     publisher   publishes only
 
 It takes commands, a line each, and answers each with a line:
@@ -228,7 +228,7 @@ def _publishing(options, publish):
 
 
 def _reader(state, applied):
-    """Read your writes: after `applied`, the state has the event."""
+    """Read your writes: after ``applied``, the state has the event."""
 
     async def read(key, number, position):
         try:

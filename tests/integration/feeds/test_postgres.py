@@ -1,4 +1,4 @@
-"""`PostgresFeed` on a real PostgreSQL: the contract of all feeds, its tables, and a user's own transactions."""
+"""``PostgresFeed`` on a real PostgreSQL: the contract of all feeds, its tables, and a user's own transactions."""
 
 import asyncio
 import time

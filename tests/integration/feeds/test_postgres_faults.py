@@ -1,4 +1,4 @@
-"""`PostgresFeed` while its server is killed, stopped, cut off and failed over, and while workers stand still."""
+"""``PostgresFeed`` while its server is killed, stopped, cut off and failed over, and while workers stand still."""
 
 import asyncio
 import contextlib

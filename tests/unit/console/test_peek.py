@@ -19,7 +19,7 @@ def fetch(mock_timer):
 
 @pytest.fixture
 def look(fetch, mock_timer):
-    """Look at `fetch`, each time further along its keys."""
+    """Look at ``fetch``, each time further along its keys."""
     peek = Peek(fetch)
     return lambda: peek.look(mock_timer.now_ns())
 

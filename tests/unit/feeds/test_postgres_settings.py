@@ -1,4 +1,4 @@
-"""What `PostgresFeed` checks without a server."""
+"""What ``PostgresFeed`` checks without a server."""
 
 import asyncio
 

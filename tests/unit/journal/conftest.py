@@ -61,7 +61,7 @@ def write(put):
 
 @pytest.fixture
 def recorded(tmp_path):
-    """A journal in `tmp_path` and a purgatory whose operations it records, both open for a block."""
+    """A journal in ``tmp_path`` and a purgatory whose operations it records, both open for a block."""
 
     @contextlib.contextmanager
     def recorded(**options):

@@ -32,7 +32,7 @@ def test_tail_prints_the_last_records_as_json_lines(tmp_path, write, said):
 
 
 def test_seal_turns_frames_into_parquet(tmp_path, write, said):
-    """`seal` makes Parquet of segments that were sealed without pyarrow."""
+    """``seal`` makes Parquet of segments that were sealed without pyarrow."""
     write(tmp_path, 20, parquet=False)
     assert "journal-00000000000000000000-00000000000000000019.parquet\n" == said(0, "seal", tmp_path)
 

@@ -115,7 +115,7 @@ def test_segment_without_a_whole_row_is_removed_instead_of_sealed(tmp_path):
 
 
 class FullDisk:
-    """A file on a disk with a given number of bytes left. `room` can be raised later."""
+    """A file on a disk with a given number of bytes left. ``room`` can be raised later."""
 
     room = 0
 
@@ -163,7 +163,7 @@ def test_slow_disk_slows_the_caller_down_by_no_more_than_its_patience(tmp_path, 
 
 
 class Unsynced(FullDisk):
-    """A disk whose sync fails while `broken` is set."""
+    """A disk whose sync fails while ``broken`` is set."""
 
     broken = True
 

@@ -134,7 +134,7 @@ def test_no_byte_of_a_sealed_segment_can_change_unseen(frames):
 
 
 def test_a_damaged_journal_is_refused_in_a_line_by_every_command(frames, capsys, said):
-    """`summary` and `tail` give 2 and name the segment. With --allow-gaps they go on without."""
+    """``summary`` and ``tail`` give 2 and name the segment. With --allow-gaps they go on without."""
     spoil(frames)
     folder = str(frames.parent)
     verdict = verify(folder)

@@ -222,7 +222,7 @@ def test_a_key_that_raises_later_costs_no_row(tmp_path, recorded, counts):
 
 @pytest.mark.native  # Python's own ledger leaves it to its writer that one takes at a time
 def test_a_second_taker_gets_nothing_while_the_first_is_at_it():
-    """A collection that takes rows in the middle of a `take` neither gets its rows nor leaves it with removed ones."""
+    """A collection that takes rows in the middle of a ``take`` neither gets its rows nor leaves it removed ones."""
     ledger, found, refused = filled(5_000, 3_000), [], []
 
     def take(phase, _):
@@ -314,7 +314,7 @@ def test_every_thread_s_rows_come_out_once_and_in_its_order(takers):
 
 
 def test_a_recorder_hands_on_what_has_no_room_and_what_is_not_the_core_s():
-    """A row without room goes to `refuse` as `put` would take it, and what is no operation of the core's to `other`."""
+    """A row without room goes to ``refuse`` as ``put`` takes it, and anything else to ``other``."""
     ledger, refused, others = Ledger(1), [], []
     recorder = Recorder(ledger, SOURCE, lambda: 77, None, refused.append, lambda *given: others.append(given))
     operation, stranger = Waiting(40), object()
@@ -444,7 +444,7 @@ def test_a_forked_child_doesn_t_keep_the_folder_from_the_next_writer(tmp_path):
 
 @forks
 def test_a_forked_child_s_copy_is_closed_whatever_was_held_at_the_fork(tmp_path, recorded, counts):
-    """A child does not wait: its rows are dropped at once and counted, and `flush` says that the copy is closed."""
+    """A child does not wait: its rows are dropped at once and counted, and ``flush`` says that the copy is closed."""
     with recorded(capacity=2, when_full="wait", patience_ms=60_000, interval_ms=60_000) as (journal, fetch):
         park(fetch, "before")
         fetch.cancel_for_key("before")

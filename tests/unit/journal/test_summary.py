@@ -170,7 +170,7 @@ def test_what_the_writer_dropped_is_said(tmp_path, finish, said):
 
 
 def test_json_lines_say_the_same(tmp_path, write, lines, monkeypatch, said):
-    """What `tail` prints can be summarised, from a file and from the standard input, as the folder itself."""
+    """What ``tail`` prints can be summarised, from a file and from the standard input, as the folder itself."""
     write(tmp_path / "journal", 50)
     text = said(0, "tail", "-n", "-1", tmp_path / "journal")
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
@@ -291,7 +291,7 @@ def two_journals(tmp_path, write, traced):
 
 
 def verified(folder, out):
-    """What `verify` says of each of two journals."""
+    """What ``verify`` says of each of two journals."""
     lines = out.splitlines()
     assert [f"{folder}/broker-1:", f"{folder}/broker-2:"] == [line for line in lines if line.endswith(":")]
     return [line for line in lines if "sound" in line]

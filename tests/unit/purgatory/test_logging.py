@@ -236,7 +236,7 @@ def unconfigured():
     """A process that has not configured structlog."""
     config, configured, kind = structlog.get_config(), structlog.is_configured(), logging.getLoggerClass()
     structlog.reset_defaults()
-    logging.setLoggerClass(logging.Logger)  # old versions of structlog's own ignore `stacklevel`
+    logging.setLoggerClass(logging.Logger)  # old versions of structlog's own ignore ``stacklevel``
     yield
     logging.setLoggerClass(kind)
     if configured:

@@ -44,7 +44,7 @@ def test_only_what_is_there_is_taken_or_removed(make):
 
 @pytest.mark.interpreted
 def test_task_that_moves_before_a_cancel_has_the_lock_is_cancelled_where_it_is(make):
-    """Another thread may move the task after `cancel` has read its bucket. Then `cancel` reads it again."""
+    """Another thread may move the task after ``cancel`` has read its bucket. Then ``cancel`` reads it again."""
     task = Ping(3)
     bucket, other = make(task), make()
 

@@ -237,7 +237,7 @@ def test_tasks_that_are_cancelled_while_a_batch_begins():
 
 
 def test_task_without_a_run_that_can_be_read_fails_alone():
-    """An error of the attribute `run` itself counts as the task's, and the rest of its batch runs."""
+    """An error of the attribute ``run`` itself counts as the task's, and the rest of its batch runs."""
 
     class Unreadable(Ping):
         @property

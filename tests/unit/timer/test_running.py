@@ -1,4 +1,4 @@
-"""The records of calls that run now (`timer._running`), in both implementations."""
+"""The records of calls that run now (``timer._running``), in both implementations."""
 
 import threading
 
@@ -41,7 +41,7 @@ def test_call_that_raises_is_recorded_no_longer(error):
 
 
 def test_calls_of_other_threads_are_named_by_their_thread():
-    """`calls` returns those of all threads. `calls_here` returns those of the calling thread."""
+    """``calls`` returns those of all threads. ``calls_here`` returns those of the calling thread."""
     hang, idents = Hang(), []
     with beside(lambda: [idents.append(threading.get_ident()), _running.call(Task("there"), "run", hang)]):
         assert hang.has_begun()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def assign(
     nodes: Sequence[int], partitions: int, replicas: int, *, first_partition: int = 0, start: int = 0
 ) -> dict[int, tuple[int, ...]]:
-    """Assign partitions to nodes. `start` is where the round begins, and should differ from topic to topic.
+    """Assign partitions to nodes. ``start`` is where the round begins, and should differ from topic to topic.
 
     Raises:
         ValueError: if there are fewer nodes than replicas.

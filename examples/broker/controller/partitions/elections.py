@@ -38,7 +38,7 @@ def first(replicas: Sequence[int], alive: Container[int]) -> Elected | None:
 def offline(
     replicas: Sequence[int], isr: Sequence[int], alive: Container[int], *, unclean: bool = False
 ) -> Elected | None:
-    """Elect in place of a leader that is dead or offline: an in-sync replica, or with `unclean` any that is alive."""
+    """Elect in place of a leader that is dead or offline: an in-sync replica, or with ``unclean`` any that is alive."""
     leader = next((node for node in replicas if node in alive and node in isr), None)
     if leader is not None:
         return leader, tuple(node for node in isr if node in alive)

@@ -46,7 +46,7 @@ class Leaders:
     def elect(self, keys: Iterable[Key], strategy: Strategy | None = None) -> set[Key]:
         """Elect leaders, and return the partitions that have a new one. Raises as the writer.
 
-        `strategy` is for partitions that have had a leader, by default `elect_offline`.
+        ``strategy`` is for partitions that have had a leader, by default ``elect_offline``.
         """
         keys = list(keys)
         new = [key for key in keys if key not in self._context.leaderships]
@@ -86,7 +86,7 @@ class Leaders:
         return self._elect_among(self._context.reassignments[key], now)
 
     def _elect_among(self, targets: Sequence[int], now: Leadership) -> Elected | None:
-        # After a crash of all in-sync replicas, `elect_offline` compares their logs.
+        # After a crash of all in-sync replicas, ``elect_offline`` compares their logs.
         return None if now.leader == NO_LEADER else elections.among(targets, now.isr, self._context.alive)
 
     def elect_successor(self, key: Key, now: Leadership) -> Elected | None:

@@ -4,7 +4,7 @@ An event changes partitions one by one. Each change notes the nodes that it conc
 gets its changes in this order: LeaderAndIsr, UpdateMetadata, StopReplica. So a node knows that it leads before clients
 do, and it stops a replica last. A request names at most 1,000 partitions, so that no node is busy with one for long.
 
-If the event fails, `discard` drops the requests. The controller sends the tree's state when it next reads it. Used on
+If the event fails, ``discard`` drops the requests. The controller sends the tree's state when it next reads it. Used on
 the controller's thread.
 """
 

@@ -1,4 +1,4 @@
-"""How a node becomes the controller: by creating `/controller`.
+"""How a node becomes the controller: by creating ``/controller``.
 
     all nodes     /controller is absent, invalid, or left by an earlier process of this node
     each          in one write: /controller_epoch from 4 to 5, if it is still 4, and /controller created
@@ -45,9 +45,9 @@ def try_to_become_controller(store: Store, node: int, *, is_controller: bool = F
     """Become the controller if there is none.
 
     Args:
-        store: the session that owns `/controller`.
+        store: the session that owns ``/controller``.
         node: this node.
-        is_controller: whether this session already is the controller. If not, a `/controller` with this node's id is
+        is_controller: whether this session already is the controller. If not, a ``/controller`` with this node's id is
             that of an earlier session.
 
     Raises:
@@ -84,7 +84,7 @@ def _controller_in(node: Node) -> int | None:
 
 
 def epoch_in(node: Node) -> int:
-    """Return the epoch in `/controller_epoch`."""
+    """Return the epoch in ``/controller_epoch``."""
     # An invalid epoch was written by hand. The version counts every change, so it is at least as
     # large as the last valid epoch.
     return int(node.data) if node.data.isdigit() and len(node.data) < _TOO_MANY_DIGITS else node.version

@@ -16,10 +16,10 @@
     /admin/delete_topics/orders            a request to delete the topic
     /admin/reassign_partitions             a request to move partitions
 
-Anyone may write to the tree with other tools. So all decoders (`*_of`, `read`) raise ValueError for invalid content,
-numbers that do not fit into a request included.
+Anyone may write to the tree with other tools. So all decoders (``*_of``, ``read``) raise ValueError for invalid
+content, numbers that do not fit into a request included.
 
-Pure functions, except `make_roots`, `secret_of` and `read_config`.
+Pure functions, except ``make_roots``, ``secret_of`` and ``read_config``.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class BrokerInfo:
     """A registered node: its address, its incarnation, and the ends of its logs when it registered.
 
     Each registration has another incarnation, also that of a node that only lost its session. The ends are by folder,
-    such as `orders-0`: the leader epoch of the last batch, and the next offset.
+    such as ``orders-0``: the leader epoch of the last batch, and the next offset.
     """
 
     node_id: int

@@ -3,8 +3,8 @@
     controller A (epoch 4)      stopped ............................ resumed: Set(state of orders-0, ...)
     controller B                          elected: epoch 5                    rejected: /controller_epoch changed
 
-Every write is a `multi` that begins with a check of `/controller_epoch`, at the version of this controller. Check and
-writes are one transaction, so A cannot write after B was elected. By the rejection, A learns that it was deposed.
+Every write is a ``multi`` that begins with a check of ``/controller_epoch``, at the version of this controller. Check
+and writes are one transaction, so A cannot write after B was elected. By the rejection, A learns that it was deposed.
 
 Long lists are written in pieces. A server limits the size of a request, and one changed state must not undo a thousand
 other writes. Called on the controller's thread.
@@ -40,7 +40,7 @@ class Writer:
 
         Raises:
             Deposed: if another controller was elected.
-            StoreError: as `Store.multi`.
+            StoreError: as ``Store.multi``.
         """
         fence = Check(EPOCH, self._context.epoch_version)
         try:

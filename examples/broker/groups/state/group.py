@@ -16,8 +16,8 @@
 
 A join phase that ends without a member makes the group EMPTY again.
 
-`coordinator` makes the moves, with their waiting and answering. Nothing here parks or answers. The operations that wait
-for the group are checked under its `lock`, a commit's `DelayedProduce` included.
+``coordinator`` makes the moves, with their waiting and answering. Nothing here parks or answers. The operations that
+wait for the group are checked under its ``lock``, a commit's ``DelayedProduce`` included.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class Group:
         return self.members[who.member_id]
 
     def member_of_generation(self, who: Identity) -> Member:
-        """Return a member of the present generation. Raises BrokerError as `member`, and ILLEGAL_GENERATION."""
+        """Return a member of the present generation. Raises BrokerError as ``member``, and ILLEGAL_GENERATION."""
         member = self.member(who)
         if who.generation != self.generation:
             raise BrokerError(ErrorCode.ILLEGAL_GENERATION)
@@ -169,7 +169,7 @@ class Group:
         return Joined(ErrorCode.NONE, member.member_id, self.generation, self.protocol, self.leader_id, members)
 
     def accepts(self, protocol_type: str, protocols: Mapping[str, bytes], *, member_id: str = "") -> bool:
-        """Whether a client shares a protocol with all members, except with `member_id`, which is the client itself."""
+        """Whether a client shares a protocol with all members, except ``member_id``, which is the client itself."""
         if not protocols or not protocol_type or (self.members and protocol_type != self.protocol_type):
             return False
         others = [set(member.protocols) for member in self.members.values() if member.member_id != member_id]

@@ -60,12 +60,12 @@ class KnownGroups:
         return gone
 
     def find(self, group_id: str) -> Group | None:
-        """Return a group or None. Raises as `check`."""
+        """Return a group or None. Raises as ``check``."""
         self.check(group_id)
         return self._groups.get(group_id)
 
     def existing(self, group_id: str) -> Group:
-        """Return the group of a member's request. Raises as `check`, and UNKNOWN_MEMBER_ID."""
+        """Return the group of a member's request. Raises as ``check``, and UNKNOWN_MEMBER_ID."""
         group = self.find(group_id)
         if group is None:
             raise BrokerError(ErrorCode.UNKNOWN_MEMBER_ID)

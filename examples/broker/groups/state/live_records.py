@@ -31,7 +31,7 @@ class Rewriting:
     end: int | None = None
     """The offset after the copy. None until it is complete."""
     newer: set[bytes] = attrs.field(factory=set)
-    """Keys with a record at or after `start`. They are not copied again."""
+    """Keys with a record at or after ``start``. They are not copied again."""
 
 
 class LiveRecords:
@@ -57,7 +57,7 @@ class LiveRecords:
         return iter(self._values.items())
 
     def chunks(self, rewriting: Rewriting, max_bytes: int) -> Iterator[list[Pair]]:
-        """Return the records to copy, in pieces of about `max_bytes`. Each piece must be appended before the next.
+        """Return the records to copy, in pieces of about ``max_bytes``. Each piece must be appended before the next.
 
         Records may be noted in between: a key that has got a newer record, or was deleted, is left out.
         """

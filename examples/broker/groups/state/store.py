@@ -2,11 +2,12 @@
 
 | key | value |
 |---|---|
-| `["group"]` | the stable generation: members, assignments, protocol, as `_state` returns them |
-| `["group", "topic", partition]` | `[offset, "metadata", leader epoch, "topic id"]` |
+| ``["group"]`` | the stable generation: members, assignments, protocol, as ``_state`` returns them |
+| ``["group", "topic", partition]`` | ``[offset, "metadata", leader epoch, "topic id"]`` |
 
 Both are JSON. A later record replaces all earlier ones of its key, and one without a value deletes the key. A write is
-a produce with `acks=all`, and takes effect when that completes. So groups and offsets survive whenever records survive.
+a produce with ``acks=all``, and takes effect when that completes. So groups and offsets survive whenever records
+survive.
 
 A generation is written when its leader has assigned, before the members are answered. A new coordinator therefore has
 the generation that its members know. They continue with their next heartbeat: no member joins again, and no record is
@@ -15,7 +16,7 @@ read twice.
 A group's records are in one partition, by a hash of its name. The leader of that partition coordinates the group. When
 the leadership moves, the next leader reads the partition before it answers.
 
-A partition is compacted by its own records, see `compaction`. Used on the broker's loop.
+A partition is compacted by its own records, see ``compaction``. Used on the broker's loop.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ class GroupStore:
         self._write(group, pairs, stored)
 
     def delete(self, group: Group, offsets: list[Key], respond: Callable[[ErrorCode], None] = lambda _: None) -> None:
-        """Delete offsets, and the group itself if nothing else remains. Responds as `commit`."""
+        """Delete offsets, and the group itself if nothing else remains. Responds as ``commit``."""
 
         def stored(code: ErrorCode) -> None:
             if code is ErrorCode.NONE:

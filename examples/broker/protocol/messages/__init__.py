@@ -9,6 +9,6 @@
     groups      FindCoordinator, JoinGroup, SyncGroup, Heartbeat, LeaveGroup, Describe-, List-, DeleteGroups
     controller  requests between nodes, ElectLeaders, OffsetForLeaderEpoch
 
-The order of a class's fields is their order on the wire. `since`, `only` and `array` say in which versions a field
-exists (see `wire`). Only non-flexible versions are supported. `apis` maps APIs to messages.
+The order of a class's fields is their order on the wire. ``since``, ``only`` and ``array`` say in which versions a
+field exists (see ``wire``). Only non-flexible versions are supported. ``apis`` maps APIs to messages.
 """

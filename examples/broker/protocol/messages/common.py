@@ -40,7 +40,7 @@ def parts_of(topics: Iterable[OfTopic[P]]) -> Iterator[tuple[str, P]]:
 
 
 def by_topic(parts: Iterable[tuple[str, P]]) -> list[OfTopic[P]]:
-    """Return the opposite of `parts_of`."""
+    """Return the opposite of ``parts_of``."""
     topics: dict[str, OfTopic[P]] = {}
     for name, part in parts:
         topics.setdefault(name, OfTopic(name)).partitions.append(part)

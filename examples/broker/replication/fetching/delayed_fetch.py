@@ -2,13 +2,13 @@
 
 - **watched under**: the key of its session or, without one, the key of each partition
 - **checked when**: a partition was appended to (followers), or its high watermark has moved (consumers)
-- **completes when**: `fetch.min.bytes` are available over all partitions, a partition can be read from an older segment
+- **completes when**: ``fetch.min.bytes`` are available over all partitions, one can be read from an older segment
   (which cannot grow), or a partition has an error
 - **at expiry**: answers with the available records, without error. That is a normal end
 
-`is_worth_while` only measures. The bytes are read once, in `on_complete`. In a session it measures only the partitions
-with a change (see `fetch_sessions`). A fetch that is worth while when it arrives is answered without an operation. For
-a reader that lags behind, that is the usual case.
+``is_worth_while`` only measures. The bytes are read once, in ``on_complete``. In a session it measures only the
+partitions with a change (see ``fetch_sessions``). A fetch that is worth while when it arrives is answered without an
+operation. For a reader that lags behind, that is the usual case.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def is_worth_while(session: FetchSession, leader: Callable[[Key], Partition], min_bytes: int) -> bool:
-    """Whether there is enough to read, or an error. `leader` returns a partition, or raises the error."""
+    """Whether there is enough to read, or an error. ``leader`` returns a partition, or raises the error."""
     gathered = 0
     by_follower = session.by_follower
     for key in session.due:

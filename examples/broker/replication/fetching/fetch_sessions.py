@@ -54,7 +54,7 @@ def next_epoch(epoch: int) -> int:
 class Wanted:
     """What a fetch asks for in one partition.
 
-    Neither this class nor `Found` is frozen. One of each is made per partition of a fetch, and attrs' frozen classes
+    Neither this class nor ``Found`` is frozen. One of each is made per partition of a fetch, and attrs' frozen classes
     take three times as long to make.
     """
 

@@ -2,7 +2,7 @@
 
     open_session    the partitions and offsets; a follower's offsets move in-sync replicas and watermarks
     fetch           enough to read?  -> read and answer
-                    too little       -> a `DelayedFetch` waits, under the key of its session or its partitions
+                    too little       -> a ``DelayedFetch`` waits, under the key of its session or its partitions
     check           after an event in a partition: it is due in its sessions, and waiting fetches are checked
 
 Used on the broker's loop.
@@ -37,7 +37,7 @@ class Fetches:
     _settings: ReplicationSettings
     purgatory: DelayedOperationPurgatory[DelayedFetch]
     _leader: Callable[[Key], Partition]
-    """Returns the partition that this node leads, or raises a `BrokerError`."""
+    """Returns the partition that this node leads, or raises a ``BrokerError``."""
     _follower_moved: Callable[[Mapping[Partition, bool]], None]
     """Called with the partitions that a follower fetched, and whether something has changed in each."""
     sessions: FetchSessions = attrs.field(init=False, factory=FetchSessions)
@@ -47,7 +47,7 @@ class Fetches:
     def open_session(
         self, session_id: int, epoch: int, *, node: int, wanted: Mapping[Key, Wanted], forgotten: Sequence[Key]
     ) -> FetchSession:
-        """Return the session of a fetch, and note a follower's positions. Raises as `FetchSessions.open`."""
+        """Return the session of a fetch, and note a follower's positions. Raises as ``FetchSessions.open``."""
         session = self.sessions.open(
             session_id, epoch, node=node, wanted=wanted, forgotten=forgotten, now=time.monotonic()
         )
@@ -76,7 +76,7 @@ class Fetches:
         max_bytes: int,
         respond: Callable[[list[Found]], None],
     ) -> DelayedFetch | None:
-        """Call `respond` when there is enough to read. Returns the operation if it was parked."""
+        """Call ``respond`` when there is enough to read. Returns the operation if it was parked."""
         source = partial(self._source, session)
         keys: Sequence[Hashable] = [session.watch_key] if session.is_kept else list(session.wanted)
         if max_wait_ms <= 0 or not keys or is_worth_while(session, source, min_bytes):
@@ -100,7 +100,7 @@ class Fetches:
         return partition
 
     def _read(self, session: FetchSession, max_bytes: int) -> list[Found]:
-        """Read the due partitions of a session, up to `max_bytes`, but at least one batch."""
+        """Read the due partitions of a session, up to ``max_bytes``, but at least one batch."""
         space = min(max_bytes, self._settings.max_fetch_bytes)
         answers = []
         is_first = True

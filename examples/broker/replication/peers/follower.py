@@ -4,14 +4,14 @@ There is one task with one connection per node that leads some partition of this
 
     OffsetForLeaderEpoch    once per partition after its leadership moved: where does our last leader epoch end there?
     Fetch                   one request for all partitions, long-polled, with our node id, in a session (see
-                            `incremental_fetch`)
+                            ``incremental_fetch``)
 
 The offset in a fetch *is* the acknowledgement. A fetch from offset 20 says that 0 to 19 are here. If a fetch of the
 session does not name a partition, its offset is unchanged. The response has the leader's high watermark and log start.
 
 **Divergence.** A leader that dies may have written records that no other replica has. When it is back, or when
 followers of two leaders compare, each log is cut where its epochs differ from the present leader's, before anything is
-fetched (`leader_epochs`). Cutting at the high watermark would be simpler and was rejected. A follower's watermark is
+fetched (``leader_epochs``). Cutting at the high watermark would be simpler and was rejected. A follower's watermark is
 one fetch behind its leader's, so two elections in a row could drop acknowledged records or keep different ones.
 
 **Moving.** When the partitions of a task change, the task is restarted, so that no partition waits for the long poll of
@@ -223,7 +223,7 @@ class _Fetcher:
                     part.records or b"", leader_watermark=part.high_watermark, leader_start=part.log_start_offset
                 )
         except BrokerError as error:
-            if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:  # `disk` logs it once
+            if error.code is not ErrorCode.KAFKA_STORAGE_ERROR:  # ``disk`` logs it once
                 _log.warning("replication failed", key=partition.key, error=str(error))
             self._replicas.check_disk()
             return False

@@ -1,6 +1,6 @@
 """A follower's side of a fetch session: each request names only the changes since the last one.
 
-See `fetch_sessions` for the leader's side. After a rejected session or a lost connection, `reset` makes the next
+See ``fetch_sessions`` for the leader's side. After a rejected session or a lost connection, ``reset`` makes the next
 request name everything again.
 """
 

@@ -43,7 +43,7 @@ class Link:
             self._writer.close()
 
     async def prove(self, key: NodeKey, target: int) -> None:
-        """Prove to the node `target` that this node belongs to the cluster. Raises as `ask` if it is not accepted."""
+        """Prove to the node ``target`` that this node belongs to the cluster. Raises as ``ask`` if rejected."""
         ask, answer = NodeHandshakeRequest(key.node_id), NodeHandshakeResponse
         challenge = (await self.ask(ApiKey.NODE_HANDSHAKE, 0, ask, answer, _PROOF_S)).challenge
         proof = NodeHandshakeRequest(key.node_id, key.proof(challenge, target))

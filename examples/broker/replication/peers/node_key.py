@@ -26,11 +26,11 @@ class NodeKey:
     secret: bytes = attrs.field(default=b"", repr=False)
 
     def proof(self, challenge: bytes, target: int) -> bytes:
-        """Return a proof for the node `target`."""
+        """Return a proof for the node ``target``."""
         return self._digest(challenge, self.node_id, target)
 
     def accepts(self, proof: bytes, challenge: bytes, origin: int) -> bool:
-        """Whether a proof is from the node `origin`."""
+        """Whether a proof is from the node ``origin``."""
         known = bool(self.secret and challenge)
         return known and hmac.compare_digest(proof, self._digest(challenge, origin, self.node_id))
 

@@ -3,7 +3,7 @@
 Messages to a node are sent in order, each after the answer to the one before. While the node is unreachable, the queue
 waits and retries. When the node is dead, its queue is dropped: the controller sends everything to its next process.
 
-`set_addresses` and `send` are called on the controller's thread, everything else on the broker's loop.
+``set_addresses`` and ``send`` are called on the controller's thread, everything else on the broker's loop.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Channels:
             await asyncio.sleep(_RETRY_S)
 
     async def drained(self, seconds: float) -> None:
-        """Wait until the queues are empty, for at most `seconds`."""
+        """Wait until the queues are empty, for at most ``seconds``."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 for queue in list(self._queues.values()):

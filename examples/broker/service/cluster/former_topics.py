@@ -1,4 +1,4 @@
-"""Topics of a node alone that are not in its tree yet: from `topics.json` or, without a tree, from its folders.
+"""Topics of a node alone that are not in its tree yet: from ``topics.json`` or, without a tree, from its folders.
 
 Earlier versions kept the topics of a node alone in that file. A node alone whose tree is missing finds its topics by
 the folders of their logs, with the settings of the node. Each topic is brought over once, before the node registers. A
@@ -27,7 +27,7 @@ _log = structlog.get_logger(__name__)
 
 
 def bring_over(topics: TopicStore, tree: Store, tree_file: Path, node_id: int) -> None:
-    """Create the topics in the tree that it lacks. `tree` is not started yet, and closed again.
+    """Create the topics in the tree that it lacks. ``tree`` is not started yet, and closed again.
 
     Raises:
         OSError: if the tree or the data folder is not usable.

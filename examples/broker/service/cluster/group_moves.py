@@ -1,6 +1,6 @@
 """Groups that arrive at this node or leave it, with the leadership of their partition of the internal topic.
 
-The new leader of such a partition reads its groups, in turns of `turn_ms`. Then it asks the tree which topics still
+The new leader of such a partition reads its groups, in turns of ``turn_ms``. Then it asks the tree which topics still
 exist, because a topic with committed offsets may have been deleted while this node was down or did not lead. Only then
 it answers for the groups. A read that fails is repeated, and clients wait meanwhile: without its records, a group would
 begin with other offsets.

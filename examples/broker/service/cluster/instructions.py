@@ -8,7 +8,7 @@ that late messages of a replaced controller have no effect. A larger epoch must 
 has the node's incarnation. One from before the latest registration is rejected. Otherwise the node could begin to lead
 by it, and acknowledge records beyond the ends with which it has registered. Elections go by these ends.
 
-**Turns.** Instructions are carried out in order, in turns of `turn_ms`. Clients are served between two turns.
+**Turns.** Instructions are carried out in order, in turns of ``turn_ms``. Clients are served between two turns.
 
 Used on the broker's loop. Calls to the tree have their own thread.
 """

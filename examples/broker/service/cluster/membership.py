@@ -1,6 +1,6 @@
 """A node's part in a cluster.
 
-    controller (here or elsewhere) --> `instructions`
+    controller (here or elsewhere) --> ``instructions``
     replica manager --> wanted in-sync replicas --> tree
     clients         --> elections                         --> controller
     stop, disk      --> /brokers/offline                  --> tree
@@ -238,7 +238,7 @@ class Membership:
             self._watch(self._store.watch_children, layout.DELETIONS, self.topics.read_leaving)
 
     def _watch(self, watch: Callable[[str, Callable[[], None]], Watch], path: str, look: Callable[[], None]) -> None:
-        """Call `look` on the loop now and after every change. May be called from any thread."""
+        """Call ``look`` on the loop now and after every change. May be called from any thread."""
 
         def changed() -> None:
             self._loop.call_soon_threadsafe(look)

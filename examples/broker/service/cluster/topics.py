@@ -58,7 +58,7 @@ class ClusterTopics:
     # -- changes
 
     def place(self, topic: Topic, replicas: int, first: int = 0) -> dict[int, tuple[int, ...]]:
-        """Choose the nodes of a topic's partitions, from `first` on. Raises BrokerError if too few nodes are alive."""
+        """Choose the nodes of a topic's partitions, from ``first`` on. Raises BrokerError if too few are alive."""
         nodes = sorted(self._replicas.metadata.online)
         try:
             return assign(
@@ -96,7 +96,7 @@ class ClusterTopics:
     ) -> None:
         """Change a topic's settings in the tree.
 
-        `change` is called on the tree's thread with the settings in the tree, because another node may have changed
+        ``change`` is called on the tree's thread with the settings in the tree, because another node may have changed
         them. This node applies the result before it answers, so that it shows the new settings afterwards.
         """
 

@@ -6,7 +6,7 @@ thread runs these jobs in order, and their results are returned on the loop.
     loop      in-sync replicas 1 2 of orders-0                 new topic              ... answer
     thread           set if version, note for the controller          create if absent
 
-`TreeJobs` has the jobs, plain functions of the store. `TreeClient` has the thread that does them.
+``TreeJobs`` has the jobs, plain functions of the store. ``TreeClient`` has the thread that does them.
 """
 
 from __future__ import annotations
@@ -148,10 +148,10 @@ class TreeJobs:
     def change_settings(self, name: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Mapping[str, str]:
         """Change a topic's settings, notify every node, and return the settings in the tree.
 
-        `change` gets the settings in the tree, again if another node has changed them first.
+        ``change`` gets the settings in the tree, again if another node has changed them first.
 
         Raises:
-            BrokerError: from `change`, or if the topic does not exist.
+            BrokerError: from ``change``, or if the topic does not exist.
         """
         path = layout.config_path(name)
         while True:

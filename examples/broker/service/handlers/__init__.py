@@ -1,7 +1,8 @@
 """One method per API, by family: from the request to the values that the broker works with, and back.
 
-`nodes` has the requests between nodes. A method that bears the name of an API, in small letters, answers its requests.
-It may raise a `BrokerError` if the response has one error code for the whole request. The connection answers with it.
+``nodes`` has the requests between nodes. A method that bears the name of an API, in small letters, answers its
+requests. It may raise a ``BrokerError`` if the response has one error code for the whole request. The connection
+answers with it.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def assigned_at_creation(wanted: CreatableTopic, nodes: Collection[int]) -> Assi
 
 
 def assigned_at_growth(wanted: PartitionsOfTopic, known: int, nodes: Collection[int]) -> Assignment | None:
-    """Return the replicas of the partitions after the first `known`. Raises BrokerError if they cannot be."""
+    """Return the replicas of the partitions after the first ``known``. Raises BrokerError if they cannot be."""
     if wanted.assignments is None:
         return None
     assignment = {known + number: tuple(each.broker_ids) for number, each in enumerate(wanted.assignments)}

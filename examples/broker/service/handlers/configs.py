@@ -134,7 +134,7 @@ class ConfigHandlers:
         settings: Callable[[Mapping[str, str], list[Any]], Mapping[str, str | None]],
         reply: Reply,
     ) -> Steps[None]:
-        """Answer when each topic is changed or rejected. `settings` returns those of a topic after the change."""
+        """Answer when each topic is changed or rejected. ``settings`` returns those of a topic after the change."""
         resources: list[m.AlteredResource[Any]] = [*request.resources]
 
         def changed(topic: Topic, configs: list[Any]) -> Topic:

@@ -49,7 +49,7 @@ class Outcomes(Generic[K]):
     def then_wait(
         self, key: K, wait: Callable[[Callable[[ErrorCode], None]], None]
     ) -> Callable[[BrokerError | None], None]:
-        """Return the callback for a write to the tree. If that succeeds, `wait` parks the request."""
+        """Return the callback for a write to the tree. If that succeeds, ``wait`` parks the request."""
 
         def written(error: BrokerError | None) -> None:
             if error is None:

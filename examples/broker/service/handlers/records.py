@@ -70,7 +70,7 @@ def _check_no_zstd(data: bytes) -> None:
 def _fetched(index: int, found: Found, offset: int, version: int, most: int) -> Steps[m.FetchedPartition]:
     """Return what a fetch found, in the format of its version. librdkafka rejects records that are null.
 
-    `most` is the limit for converted records, as in `from_batches`.
+    ``most`` is the limit for converted records, as in ``from_batches``.
     """
     code, records = found.code, found.records
     if records and version < _FIRST_WITH_ZSTD_FETCH:
@@ -114,7 +114,7 @@ class RecordHandlers:
     replicas: ReplicaManager
 
     def produce(self, request: m.ProduceRequest, version: int, reply: Reply) -> Steps[None]:
-        """Append. With `acks=0` there is no response, and an error closes the connection."""
+        """Append. With ``acks=0`` there is no response, and an error closes the connection."""
         entries: dict[Key, bytes] = {}
         rejected: dict[Key, tuple[ErrorCode, int]] = {}
         space = self.config.max_request_bytes

@@ -161,7 +161,7 @@ class TopicHandlers:
         plan: Callable[[Any], tuple[Assignment, _Write]],
         respond: Callable[[Results[str]], None],
     ) -> Steps[None]:
-        """Write the new partitions of each topic to the tree. `plan` returns where they are, and the call for it."""
+        """Write the new partitions of each topic to the tree. ``plan`` returns where they are, and the call for it."""
         topics: list[Any] = request.topics
         entries = Counter(wanted.name for wanted in topics)
         work = Outcomes(entries, respond)

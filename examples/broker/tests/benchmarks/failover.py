@@ -77,7 +77,7 @@ class Probe:
         return told
 
     def seconds_until(self, since: float, partitions: Iterable[int]) -> dict[int, float]:
-        """Give, for each partition, how long after `since` something that was sent after it was acknowledged."""
+        """Give, for each partition, how long after ``since`` something that was sent after it was acknowledged."""
         waiting, found, deadline = set(partitions), {}, since + 60
         while waiting:
             assert time.monotonic() < deadline, waiting
@@ -105,7 +105,7 @@ class Tree:
     def phases(
         self, since: float, victims: Sequence[int], led: Sequence[int], *, is_killed: bool
     ) -> tuple[float | None, float]:
-        """Give how long after `since` the victims' sessions were over, and all that they led had another leader."""
+        """Give how long after ``since`` the victims' sessions were over, and all that they led had another leader."""
         gone = moved = None
         deadline = since + 60
         while (gone is None and is_killed) or moved is None:

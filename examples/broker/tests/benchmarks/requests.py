@@ -229,7 +229,7 @@ def small_fetches(bootstrap: str, pid: int, seconds: float, replicas: int) -> No
 
 
 def bulk(bootstrap: str, pid: int, seconds: float, replicas: int) -> None:
-    """Read what `batched` wrote, again and again."""
+    """Read what ``batched`` wrote, again and again."""
     reader = consumer(bootstrap, "batch")
     start, end = reader.get_watermark_offsets(confluent_kafka.TopicPartition("batch", 0), timeout=10)
     read = 0

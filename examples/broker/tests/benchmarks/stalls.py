@@ -6,7 +6,7 @@ A plain socket produces one record at a time. Meanwhile another one sends a sing
 limits allow. The table shows how long that frame took, the longest and the median wait of the producer, and the
 memory that the node had afterwards. The aim is a longest wait of at most 200 ms.
 
-Two more rows are about the disk, with `--fsync always`: batches that each begin a segment, and checkpoints of many
+Two more rows are about the disk, with ``--fsync always``: batches that each begin a segment, and checkpoints of many
 partitions. There the witness asks for the versions of the APIs, which needs no disk.
 """
 

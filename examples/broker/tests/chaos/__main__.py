@@ -5,9 +5,9 @@
 
 The nemesis draws what it does next from the seed: kill -9 a node, stop it (SIGSTOP), ask it to stop (SIGTERM), any node
 or the controller or the leader of a partition. Start or resume what is down. Wait. At most two of the three nodes are
-down at a time. With `--disks`, each node's data lies on a small file system of its own, and the nemesis fills these and
-frees them, too, but no third one while two nodes are down or full. The effect of a seed depends on the machine's timing
-as well, so a seed that failed may need a few runs.
+down at a time. With ``--disks``, each node's data lies on a small file system of its own, and the nemesis fills these
+and frees them, too, but no third one while two nodes are down or full. The effect of a seed depends on the machine's
+timing as well, so a seed that failed may need a few runs.
 """
 
 import argparse

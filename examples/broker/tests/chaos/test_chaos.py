@@ -1,4 +1,4 @@
-"""A short run of the chaos test, with a fixed seed: the long ones are `make chaos`."""
+"""A short run of the chaos test, with a fixed seed: the long ones are ``make chaos``."""
 
 import pytest
 

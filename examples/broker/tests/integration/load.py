@@ -37,7 +37,7 @@ def set_config(admin, topic, name, value):
 
 
 def move(tree, wanted):
-    """Ask for other replicas of partitions, or another order, as `kafka-reassign-partitions --zookeeper` did."""
+    """Ask for other replicas of partitions, or another order, as ``kafka-reassign-partitions --zookeeper`` did."""
     tree.multi([Create(layout.REASSIGNMENTS, layout.write_reassignments(wanted))])
 
 

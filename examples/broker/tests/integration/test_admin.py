@@ -120,7 +120,7 @@ def test_a_harmless_setting_is_stored_and_has_no_effect(admin, topic, broker, ev
 
 
 def test_records_expire(admin, topic, broker, eventually):
-    """Records older than `retention.ms` are deleted. A client that reads from the beginning finds the younger ones."""
+    """Records older than ``retention.ms`` are deleted. A client that reads from the beginning gets the younger ones."""
     config = {"retention.ms": "3600000", "segment.ms": "1000"}
     admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(60)
     producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "linger.ms": 0})

@@ -1,4 +1,4 @@
-"""`python -m examples.broker`: starting a cluster, stopping it in every way, and mistakes in its arguments."""
+"""``python -m examples.broker``: starting a cluster, stopping it in every way, and mistakes in its arguments."""
 
 import os
 import re

@@ -43,7 +43,7 @@ def test_damaged_topics(start_cluster, topic, name):
 
 
 def test_a_folder_of_an_earlier_version(start_cluster, topic):
-    """Topics of a node alone were in `topics.json`, without ids. They stay, with records, settings and offsets."""
+    """Topics of a node alone were in ``topics.json``, without ids. They stay, with records, settings and offsets."""
     cluster = start_cluster(1)
     create(cluster, topic, replicas=1, max_message_bytes="5000")
     with Load(cluster, topic) as load:

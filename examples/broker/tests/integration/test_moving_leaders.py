@@ -34,7 +34,7 @@ def test_parked_writes_move_with_their_leader(cluster, tree, topic, eventually):
     new leader, which has it already and recognises it. So the leaders that come and go must all know their producers.
 
     The other topic shows that this was put to the test: a leader cannot recognize a batch without a number, and
-    librdkafka sends it again whatever `retries` says.
+    librdkafka sends it again whatever ``retries`` says.
     """
     plain = f"{topic}-plain"
     silent = next(node for node in (3, 2) if node != layout.controller_of(tree.get(layout.CONTROLLER).data))

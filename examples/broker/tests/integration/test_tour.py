@@ -1,4 +1,4 @@
-"""`make run`'s program, with a short load: it runs to the end, finds every record once, and leaves nothing running."""
+"""``make run``'s program, with a short load: it ends, finds every record once, and leaves nothing running."""
 
 import json
 import os

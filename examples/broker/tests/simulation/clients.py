@@ -1,9 +1,9 @@
 """The clients of a simulated cluster, and the promises that they have got.
 
 Two producers write with acks=all. The plain one sends a batch and forgets it. The idempotent one repeats a batch until
-it is acknowledged. A further one may have several batches in flight (`pipelined`). A consumer reads committed records.
-Each acknowledged record and each read record is noted. At the end the logs must have it at the same offset. The records
-of an idempotent producer must be there once and in order.
+it is acknowledged. A further one may have several batches in flight (``pipelined``). A consumer reads committed
+records. Each acknowledged record and each read record is noted. At the end the logs must have it at the same offset.
+The records of an idempotent producer must be there once and in order.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Broken(AssertionError):
 
 
 def contents(partition, limit=None):
-    """Return a replica's records below `limit` by offset."""
+    """Return a replica's records below ``limit`` by offset."""
     log, found = partition.log, {}
     limit = log.next_offset if limit is None else min(limit, log.next_offset)
     offset = log.start_offset
@@ -61,7 +61,7 @@ class Clients:
         self.promised = {key: {} for key in keys}
         """Acknowledged records, and records that were read."""
         self.broken = []
-        """Offsets with two values. A purgatory contains what its operations raise, so `check` raises instead."""
+        """Offsets with two values. A purgatory contains what its operations raise, so ``check`` raises instead."""
         self.acknowledged = self.read = 0
         self._idempotent = {key: Idempotent() for key in keys}
         self._count = 0

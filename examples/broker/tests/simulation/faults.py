@@ -1,7 +1,7 @@
 """The faults of a simulated cluster: kills, power cuts, pauses, disks, nodes that leave, and elections.
 
 A power cut also cuts the ends of a node's logs. The broker promises nothing if every log with a record loses it. So
-`Damage` allows a cut only while another in-sync replica has its whole log.
+``Damage`` allows a cut only while another in-sync replica has its whole log.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Faults:
             self.stop_later(node)
 
     def stop_later(self, node):
-        """Let a node hand its leaderships over. `end` stops it."""
+        """Let a node hand its leaderships over. ``end`` stops it."""
         self._note(f"node {node.number}: about to stop")
         self._leaving.add((node, node.life))
         node.leave()

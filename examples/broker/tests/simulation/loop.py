@@ -53,7 +53,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     @contextlib.contextmanager
     def running(self):
-        """Let `asyncio.get_running_loop` return this loop."""
+        """Let ``asyncio.get_running_loop`` return this loop."""
         asyncio._set_running_loop(self)
         try:
             yield
@@ -74,7 +74,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
 
 class Worker:
-    """Takes the place of a `ThreadPoolExecutor` with one thread."""
+    """Takes the place of a ``ThreadPoolExecutor`` with one thread."""
 
     def __init__(self, *_, **__):
         self.jobs = collections.deque()

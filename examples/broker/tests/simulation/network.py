@@ -1,7 +1,7 @@
 """The connections between simulated nodes. Each request and each response arrives when the simulation lets it.
 
-`Network.link` replaces the broker's `Link`. Requests and responses are encoded and decoded as on a socket, and the
-handlers of the target get the broker's own `Reply`. A connection breaks when one of its two nodes is killed. A paused
+``Network.link`` replaces the broker's ``Link``. Requests and responses are encoded and decoded as on a socket, and the
+handlers of the target get the broker's own ``Reply``. A connection breaks when one of its two nodes is killed. A paused
 node neither receives nor answers.
 """
 
@@ -74,7 +74,7 @@ class Exchange:
 
 
 class SimulatedLink:
-    """Both ends of a connection: a `Link` of the sender, and the connection of the target's handlers."""
+    """Both ends of a connection: a ``Link`` of the sender, and the connection of the target's handlers."""
 
     peer = "a simulated node"
 
@@ -116,7 +116,7 @@ class SimulatedLink:
     # -- as the target's handlers see it
 
     def flush(self):
-        """Called when a response is complete. `Exchange.arrive` finds it."""
+        """Called when a response is complete. ``Exchange.arrive`` finds it."""
 
     def run_steps(self, steps):
         run_at_once(steps)

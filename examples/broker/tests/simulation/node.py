@@ -120,7 +120,7 @@ class Node:
         self.replicas.checkpoint()
 
     def kill(self):
-        """End the node as by `kill -9`. Its files stay as they are."""
+        """End the node as by ``kill -9``. Its files stay as they are."""
         self.alive = False
         self.loop.kill()
         for purgatory in (self.replicas.produces, self.replicas.fetches.purgatory, self.replicas.deletions):

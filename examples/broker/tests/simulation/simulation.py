@@ -6,10 +6,11 @@
     fault     a node is killed, loses its power, is paused, or is asked to leave
 
 After some thousand of these, all nodes run again until the cluster has recovered. Then the logs must have every record
-that was acknowledged or read (`clients`).
+that was acknowledged or read (``clients``).
 
-The nodes consist of the broker's own parts (`node`). Replaced are the clock, event loop and threads (`loop`), sockets
-(`network`), clients, and the limit of the wait after a crash of all in-sync replicas. With it, records may be lost.
+The nodes consist of the broker's own parts (``node``). Replaced are the clock, event loop and threads (``loop``),
+sockets (``network``), clients, and the limit of the wait after a crash of all in-sync replicas. With it, records may be
+lost.
 """
 
 from __future__ import annotations

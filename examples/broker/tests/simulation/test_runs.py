@@ -1,4 +1,4 @@
-"""Seeded runs of a simulated broker cluster. `python -m examples.broker.tests.simulation` runs more seeds."""
+"""Seeded runs of a simulated broker cluster. ``python -m examples.broker.tests.simulation`` runs more seeds."""
 
 import os
 import shutil

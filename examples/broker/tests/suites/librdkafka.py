@@ -2,13 +2,13 @@
 
     python -m examples.broker.tests.suites.librdkafka [--folder var/suites] [--only 0054 0081]
 
-The sources come from Debian (`apt-get source librdkafka`), and are built in the folder. That takes gcc and the
+The sources come from Debian (``apt-get source librdkafka``), and are built in the folder. That takes gcc and the
 headers of OpenSSL and zlib. The tests run one by one in quick mode against one node, about fifteen minutes in all.
-The tests that are left out need something that the broker does not have: see `LEFT_OUT`.
+The tests that are left out need something that the broker does not have: see ``LEFT_OUT``.
 
-One line of the sources is changed before they are built. `DescribeConsumerGroups` of 0081 sets a session of 5 s, waits
-for 6 s, and expects that its members are gone. But the helper that makes its consumers sets the session to 6 s. So the
-test races with the end of the sessions, and any broker that is some milliseconds late fails it.
+One line of the sources is changed before they are built. ``DescribeConsumerGroups`` of 0081 sets a session of 5 s,
+waits for 6 s, and expects that its members are gone. But the helper that makes its consumers sets the session to 6 s.
+So the test races with the end of the sessions, and any broker that is some milliseconds late fails it.
 """
 
 import argparse

@@ -148,7 +148,7 @@ class Real(Embedded):
 
 @pytest.fixture(params=["embedded", "zookeeper"])
 def stores(request, tmp_path):
-    """One tree. `open` begins a session with it."""
+    """One tree. ``open`` begins a session with it."""
     kind = Embedded(tmp_path) if request.param == "embedded" else Real(request.getfixturevalue("zookeeper"))
     yield kind
     kind.close()

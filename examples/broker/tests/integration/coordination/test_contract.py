@@ -195,7 +195,7 @@ def test_set_if_version_counts_exactly(stores):
 
 
 def test_session_is_told(stores, told):
-    """The start of a session is reported before `start` returns."""
+    """The start of a session is reported before ``start`` returns."""
     stores.open(on_session=told)
 
     assert [s.SessionChange.ESTABLISHED] == told.calls

@@ -266,7 +266,7 @@ def test_stopped_process_is_given_up(path):
 
 
 def test_locked_file_is_unreachable(by_hand, path):
-    """While another process is stopped inside a transaction, writes raise `Unreachable`. Reads go on."""
+    """While another process is stopped inside a transaction, writes raise ``Unreachable``. Reads go on."""
     store = by_hand()
     store.multi([Create("/a")])
     store._db.execute("PRAGMA busy_timeout = 50")

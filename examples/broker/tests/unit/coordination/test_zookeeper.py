@@ -109,7 +109,7 @@ def test_one_failing_watch_after_a_new_session_stops_no_other(store):
 
 
 def test_a_watch_that_could_not_be_made_is_never_called(store):
-    """If `watch` raises, nothing calls back later."""
+    """If ``watch`` raises, nothing calls back later."""
     store._client.failing = 1
     with pytest.raises(Unreachable):
         store.watch("/controller", lambda: pytest.fail("called"))

@@ -86,7 +86,7 @@ class Node:
     def fetch_in_session(
         self, wanted=(), forgotten=(), *, session_id=0, epoch=0, node=CONSUMER, min_bytes=1, room=1 << 20
     ):
-        """Fetch, and give the operation if it waits. The session is `self.session`, the answer "fetched" and what."""
+        """Fetch, and give the operation if it waits. The session is ``self.session``, the answer "fetched" and what."""
         self.session = self.manager.fetches.open_session(
             session_id, epoch, node=node, wanted=dict(wanted), forgotten=list(forgotten)
         )

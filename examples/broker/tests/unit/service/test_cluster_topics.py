@@ -14,7 +14,7 @@ from examples.broker.storage.topics import OFFSETS_TOPIC, Topic
 
 
 class Tree:
-    """Does a job at once. The answer comes when `answer` is called."""
+    """Does a job at once. The answer comes when ``answer`` is called."""
 
     def __init__(self, jobs):
         self.jobs, self.answers = jobs, []

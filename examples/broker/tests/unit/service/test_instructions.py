@@ -17,7 +17,7 @@ LIVE = [m.LiveBroker(1, "host", 9001)]
 
 
 class Tree:
-    """Has no topics. Does not answer while `down` is more than 0."""
+    """Has no topics. Does not answer while ``down`` is more than 0."""
 
     def __init__(self):
         self.down = 0

@@ -84,7 +84,7 @@ def test_a_batch_behind_a_rejected_one_is_not_out_of_order(log, full, heal):
 
 
 def test_what_cannot_be_forced_to_the_disk_is_taken_back(open_log, disk, full, heal, monkeypatch):
-    """With `always`, a batch that fsync rejects is not in the log afterwards, and appended when it comes again."""
+    """With ``always``, a batch that fsync rejects is not in the log afterwards, and appended when it comes again."""
     full[0] = False
     log = open_log(fsync=Fsync.ALWAYS, disk=disk)
     send(log, 0)
