@@ -31,6 +31,7 @@ TARGETS = os.environ.get("TARGETS")
 KEEP = 1_000  # messages of a topic in the memory of each worker
 
 # [the worker]
+LONGEST_MS = 60_000  # however long a client asks to wait
 feed = RedisFeed(os.environ.get("REDIS_URL", "redis://127.0.0.1:6379"), stream="messages")
 purgatory: AsyncPurgatory[DelayedOperation] = AsyncPurgatory("polls", max_parked=10_000)
 polls = LongPolls(purgatory)
@@ -66,6 +67,7 @@ async def publish(topic: str, body: str, id: str | None = None) -> str:  # noqa:
 @app.get("/topics/{topic}")
 async def poll(topic: str, request: Request, after: str = "", timeout_ms: int = 30_000) -> list[dict[str, str]]:
     """Answer with the messages after a position, as soon as there is one."""
+    timeout_ms = min(timeout_ms, LONGEST_MS)
     try:
         start = recent.position(after)
         await polls.wait_for(request, lambda: recent.is_due(topic, start), keys=[topic], timeout_ms=timeout_ms)

@@ -19,7 +19,9 @@ LONG_MS = 300_000
 #: A layer in front of a page's service, so that a test can see the waiting requests.
 LOOKING = "from purgatory.metrics import serve as _serve\n_serve({port})\n"
 #: The page's margin before a client's deadline, and one that is enough for a busy machine.
-MARGIN, WIDE_MARGIN = "MARGIN_MS = 200 ", "MARGIN_MS = 20_000 "
+WIDE_MARGIN = ("MARGIN_MS = 200 ", "MARGIN_MS = 20_000 ")
+#: The pages' longest wait, and one that a test can wait for.
+SHORT = ("LONGEST_MS = 60_000", "LONGEST_MS = 300")
 
 RECIPES = {
     "aiohttp": ("service", "{port}"),
@@ -29,20 +31,23 @@ RECIPES = {
 }
 
 
-def write_out(page, folder):
-    """Write the files of a page into a folder. The port on which the service's metrics are."""
+def write_out(page, folder, *changes):
+    """Write the files of a page into a folder, with changes. The port on which the service's metrics are."""
     port = free_port()
     files = python_files(ROOT / "docs/recipes" / f"{page}.md")
     assert "service.py" in dict(files), page
+    for before, after in changes:
+        assert any(before in text for _, text in files), before
+        files = [(name, text.replace(before, after)) for name, text in files]
     for name, text in files:
         looking = LOOKING.format(port=port) if name == "service.py" else ""
-        (folder / name).write_text(looking + text.replace(MARGIN, WIDE_MARGIN), encoding="utf-8")
+        (folder / name).write_text(looking + text, encoding="utf-8")
     return port
 
 
 @contextlib.contextmanager
-def running(name, folder, ready="/"):
-    metrics = write_out(name.split()[0], folder)
+def running(name, folder, *changes, ready="/"):
+    metrics = write_out(name.split()[0], folder, *changes)
     command = RECIPES.get(name, ("service", "{port}"))
     with served(*command, cwd=folder, ready=ready, PYTHONPATH=f"{folder}:{ROOT}") as server:
         server.metrics = f"http://127.0.0.1:{metrics}/metrics"
@@ -115,6 +120,49 @@ def test_event_answers_its_poll(server):
     bounded(main)
 
 
+def test_message_goes_to_one_of_the_polls_of_its_user(server):
+    """A message answers one of four polls for the same user. No other poll is answered before its time is up."""
+
+    async def main():
+        async with clients(server) as client:
+            polls = [poll(client, "ann") for _ in range(4)]
+            await wait_until_parked(server, 4)
+            for number in range(3):
+                await client.post("/inbox/ann", content=str(number))
+                await wait_until_parked(server, 3 - number)
+                done = [answer.result().json() for answer in polls if answer.done()]
+                assert sorted([str(each)] for each in range(number + 1)) == sorted(done)
+            await client.post("/inbox/ann", content="3")
+            assert sorted([str(each)] for each in range(4)) == sorted([(await each).json() for each in polls])
+
+    bounded(main)
+
+
+@pytest.mark.parametrize("timeout_ms", ["abc", "", "1e3"])
+def test_timeout_that_is_no_number_is_the_clients_fault(server, timeout_ms):
+    """A timeout that is not a whole number is answered 400."""
+
+    async def main():
+        async with clients(server) as client:
+            answer = await client.get("/inbox/ann", params={"timeout_ms": timeout_ms})
+            assert (400, True) == (answer.status_code, "timeout_ms" in answer.text)
+
+    bounded(main)
+    assert "Traceback" not in server.output, server.output
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_timeout_of_a_client_is_capped(name, tmp_path):
+    """A client that asks to wait for ever waits as long as the service allows, and no longer."""
+
+    async def main(server):
+        async with clients(server) as client:
+            assert [] == (await poll(client, "ann", timeout_ms="9" * 20)).json()
+
+    with running(name, tmp_path, SHORT) as server:
+        bounded(main, server)
+
+
 def test_poll_whose_time_is_up_is_no_failure(server):
     """A poll that ends by its deadline is counted as expired, and not as failed."""
 
@@ -179,8 +227,8 @@ def test_news_find_a_thread_where_every_poll_has_one(tmp_path):
 
 
 @contextlib.contextmanager
-def grpc_server(folder):
-    with running("grpc", folder, ready=None) as server:
+def grpc_server(folder, *changes):
+    with running("grpc", folder, WIDE_MARGIN, *changes, ready=None) as server:
         assert eventually(lambda: can_connect(server.port)), server.output
         yield server
 
@@ -219,7 +267,32 @@ def test_grpc_call_waits_for_its_event(tmp_path):
             assert [] == await call(channel, "Take", timeout=21, user="ann")
 
     with grpc_server(tmp_path) as server:
-        assert WIDE_MARGIN in (tmp_path / "service.py").read_text(encoding="utf-8")
+        bounded(main, server)
+
+
+def test_grpc_message_goes_to_one_of_the_calls_of_its_user(tmp_path):
+    """A message answers one of four calls for the same user, and the others wait on."""
+
+    async def main(server):
+        async with waiting_calls(server, 4) as calls, grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            for number in range(4):
+                await call(channel, "Leave", user="ann", text=str(number))
+                await wait_until_parked(server, 3 - number)
+            assert [["0"], ["1"], ["2"], ["3"]] == sorted(await asyncio.gather(*calls))
+
+    with grpc_server(tmp_path) as server:
+        bounded(main, server)
+
+
+def test_grpc_client_without_a_deadline_waits_no_longer_than_the_service_allows(tmp_path):
+    """A call whose client sets no deadline, or one far away, is answered at the service's own."""
+
+    async def main(server):
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+            assert [] == await call(channel, "Take", user="ann")
+            assert [] == await call(channel, "Take", timeout=1e6, user="ann")
+
+    with grpc_server(tmp_path, SHORT) as server:
         bounded(main, server)
 
 
