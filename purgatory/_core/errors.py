@@ -25,8 +25,8 @@ class PurgatoryError(Exception):
 class PurgatoryClosed(PurgatoryError, RuntimeError):
     """The purgatory ``name`` is shut down and accepts no operations."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(f"purgatory {name!r} is shut down and accepts no operations; answer the client yourself")
+    def __init__(self, name: str, hint: str = "accepts no operations; answer the client yourself") -> None:
+        super().__init__(f"purgatory {name!r} is shut down and {hint}")
         self.name = name
 
 

@@ -306,7 +306,17 @@ class LongPolls(Generic[OperationT]):
 
     @contextlib.asynccontextmanager
     async def lifespan(self, app: Any = None) -> AsyncIterator[None]:  # noqa: ARG002  # Starlette gives it
-        """The application's lifespan, or a part of it. The purgatory is shut down at its end."""
+        """The application's lifespan, or a part of it. The purgatory is shut down at its end.
+
+        Raises:
+            PurgatoryClosed: an earlier lifespan shut it down. Make purgatory and application in a function.
+        """
+        if self.purgatory.is_closed:
+            hint = (
+                "cannot serve a second time, because an earlier lifespan of this application has ended; make purgatory "
+                "and application in a function, and call it for each server and each TestClient"
+            )
+            raise PurgatoryClosed(self.purgatory.name, hint)
         try:
             async with self.purgatory:
                 yield

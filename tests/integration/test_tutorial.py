@@ -10,17 +10,20 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import httpx
 import pytest
 
+from tests.chaos import tutorial
 from tests.support.redis_server import RedisServer
-from tests.support.served import free_port, served
+from tests.support.served import free_port, saved_files, served
 from tests.support.threads import PATIENCE_S, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMED = re.compile(r"[Ss]ave this as `([a-z_.]+)`:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+#: An installation brings the fixture. Where the tests run from the tree alone, pytest is told.
+FIXTURE_NOT_INSTALLED = "pytest_purgatory" not in {each.name for each in entry_points(group="pytest11")}
 METRICS = re.compile(r"^## 3\. Metrics.*?```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -28,10 +31,10 @@ METRICS = re.compile(r"^## 3\. Metrics.*?```python\n(.*?)^```$", re.MULTILINE | 
 def folder(tmp_path_factory):
     """A new folder with the files that the tutorial saves, its third section included."""
     folder = tmp_path_factory.mktemp("tutorial")
-    page = (ROOT / "docs/tutorial.md").read_text(encoding="utf-8")
-    for name, text in NAMED.findall(page):
+    page = ROOT / "docs/tutorial.md"
+    for name, text in saved_files(page).items():
         (folder / name).write_text(text, encoding="utf-8")
-    added, blank, route = METRICS.search(page)[1].splitlines()
+    added, blank, route = METRICS.search(page.read_text(encoding="utf-8"))[1].splitlines()
     assert not blank
     service = (folder / "inbox.py").read_text(encoding="utf-8")
     (folder / "inbox.py").write_text(
@@ -50,8 +53,9 @@ def test_tests_of_the_tutorial_pass(folder):
             "-q",
             "-p",
             "no:cacheprovider",
-            "-p",
-            "pytest_purgatory",
+            "-W",
+            "error",
+            *(("-p", "pytest_purgatory") if FIXTURE_NOT_INSTALLED else ()),
             "-c",
             "/dev/null",
             "test_inbox.py",
@@ -138,19 +142,68 @@ def test_client_that_waits_at_the_shutdown_is_told_to_come_again(service):
     server.wait(PATIENCE_S)
 
 
-def test_second_worker_answers_the_poll(folder, tmp_path):
-    """A message that is left at one worker of the fifth section answers the client that waits at the other."""
+@pytest.fixture
+def redis(tmp_path):
+    """A Redis that keeps what it has accepted."""
     if not shutil.which("redis-server") and os.environ.get("CI") != "true":
         pytest.skip("redis-server is not installed: run `make programs`")
+    with RedisServer(tmp_path) as redis:
+        yield redis
+
+
+@pytest.fixture
+def worker(folder, redis):
+    """Starts a worker of the fifth section."""
     command = ("uvicorn", "workers:app", "--port", "{port}")
-    with (
-        RedisServer(tmp_path) as redis,
-        served(*command, cwd=folder, ready="/openapi.json", REDIS_URL=redis.url) as one,
-        served(*command, cwd=folder, ready="/openapi.json", REDIS_URL=redis.url) as other,
-        ThreadPoolExecutor() as pool,
-    ):
+    return lambda: served(*command, cwd=folder, ready="/openapi.json", REDIS_URL=redis.url)
+
+
+def leave(server, text):
+    """Leave a message for Ann at a worker. Its position."""
+    return httpx.post(f"{server.url}/inbox/ann", params={"text": text}, timeout=PATIENCE_S).json()
+
+
+def take(server, **asked):
+    """What a worker answers Ann."""
+    return httpx.get(f"{server.url}/inbox/ann", params={"timeout_ms": 1, **asked}, timeout=PATIENCE_S)
+
+
+def test_second_worker_answers_the_poll(worker):
+    """A message that is left at one worker of the fifth section answers the client that waits at the other."""
+    with worker() as one, worker() as other, ThreadPoolExecutor() as pool:
         poll = pool.submit(one.get, "/inbox/ann")
-        left = httpx.post(f"{other.url}/inbox/ann", params={"text": "hello"}, timeout=PATIENCE_S).json()
+        left = leave(other, "hello")
         assert {left: "hello"} == json.loads(poll.result(2 * PATIENCE_S))
-        later = httpx.get(f"{other.url}/inbox/ann", params={"after": left, "timeout_ms": 1}, timeout=PATIENCE_S)
-        assert {} == later.json()
+        assert {} == take(other, after=left).json()
+
+
+def test_worker_that_was_killed_misses_nothing(worker):
+    """A worker that starts again answers a position from before with all that followed, and none is left out."""
+    with worker() as one:
+        positions = [leave(one, text) for text in ("one", "two", "three")]
+        one.process.kill()
+    with worker() as again:
+        assert {positions[1]: "two", positions[2]: "three"} == take(again, after=positions[0]).json()
+        fourth = leave(again, "four")
+        assert [positions[1], positions[2], fourth] == list(take(again, after=positions[0]).json())
+
+
+def test_position_that_cannot_be_answered_is_said_to_be_so(worker):
+    """A text that is no position gets 400. A position gets 410 if more messages followed than a worker keeps."""
+    with worker() as one:
+        first = leave(one, "first")
+        for number in range(101):
+            last = leave(one, str(number))
+        assert [400, 410, 200] == [take(one, after=after).status_code for after in ("zzz", first, last)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", tutorial.PARTS)
+def test_service_under_load(part, folder, tmp_path):
+    """With hang-ups, kills and restarts no poll is answered early, and no message is lost or doubled."""
+    if part == "workers" and not shutil.which("redis-server") and os.environ.get("CI") != "true":
+        pytest.skip("redis-server is not installed: run `make programs`")
+    figures = tutorial.run(part, folder, tmp_path, seconds=8, seed=1)
+
+    assert [] == figures.complaints
+    assert figures.messages > 50 < figures.hang_ups

@@ -1210,6 +1210,13 @@ MUTANTS = (
         T_GATES + "test_flooding_tenant_leaves_places_to_others",
     ),
     Mutant(
+        "a second lifespan of an application raises",
+        "purgatory/web/_polls.py",
+        "        if self.purgatory.is_closed:\n            hint = (",
+        "        if False:\n            hint = (",
+        "tests/unit/web/test_polls.py::test_second_lifespan_of_one_application_is_told_to_make_another",
+    ),
+    Mutant(
         "a request that is cancelled at its grant gives the permit back",
         POLLS,
         "                await entry.__aexit__(None, None, None)  # admitted",

@@ -121,6 +121,12 @@ def python_files(page: Path) -> list[tuple[str, str]]:
     )
 
 
+def saved_files(page: Path) -> dict[str, str]:
+    """The files that a page tells its reader to save: name and text."""
+    saved = re.compile(r"[Ss]ave this as `([a-z_.]+)`:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+    return dict(saved.findall(page.read_text(encoding="utf-8")))
+
+
 async def answers_at_the_stop(server: Served, polls: list[Any]) -> list[Any]:
     """Tell a server to stop. Each of its polls must be answered 503 with Retry-After."""
     server.tell()

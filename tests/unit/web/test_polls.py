@@ -1,6 +1,7 @@
 """Waiting for an HTTP client, on requests whose every message is the test's."""
 
 import asyncio
+import pickle
 
 import pytest
 from starlette.applications import Starlette
@@ -11,7 +12,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 from starlette.websockets import WebSocket
 
-from purgatory import InvalidSetting, NoKeys, Outcome, WaitCancelled
+from purgatory import InvalidSetting, NoKeys, Outcome, PurgatoryClosed, WaitCancelled
 from purgatory.aio import AsyncPurgatory
 from purgatory.web import HungUp, LongPolls, Unavailable, unless_hung_up
 from tests.support import Waiting
@@ -385,6 +386,17 @@ async def test_lifespan_shuts_down(purgatory, polls):
     async with polls.lifespan(Starlette()):
         assert not purgatory.is_closed
     assert purgatory.is_closed
+
+
+async def test_second_lifespan_of_one_application_is_told_to_make_another():
+    """A second lifespan, as of a second test client, raises at its start and says what to do. No request gets a 503."""
+    polls = LongPolls(AsyncPurgatory("inbox"))
+    async with polls.lifespan(Starlette()):
+        pass
+
+    with pytest.raises(PurgatoryClosed, match="'inbox' is shut down .* earlier lifespan .* in a function") as raised:
+        await polls.lifespan(Starlette()).__aenter__()
+    assert "inbox" == raised.value.name == pickle.loads(pickle.dumps(raised.value)).name
 
 
 async def test_poll_that_expires_ends_normally(purgatory, polls, mock_timer):
