@@ -20,6 +20,7 @@ A name with an asterisk has a C file beside it, which tells the same steps.
     actions          actions that wait until no lock is held
     user_lock*       the user's lock of an operation
     subclasses       the rules for operation types
+    stack*           whether the stack has room for hooks
     operation*       the operation: its turn, its check, its end
     arguments*       the arguments of ``try_complete_else_watch``
     snapshot         a purgatory's figures as frozen values

@@ -5,20 +5,17 @@
  *
  *     core.h             the structs, the objects that all parts share, their locks
  *     stack.c            how much of the C stack is left
- *     hooks.c            calls of the user's hooks
- *     observers.c        ObserverMethods: the callables that are notified of an operation's events
+ *     observers.c        calls of hooks. ObserverMethods: the callables that are notified of an operation's events
  *     watchers.c         Watchers: the operations under one key, a linked list of links
  *     shard.c            Shard: keys and counters
  *     idle_keys.c        IdleKeys: the queue of keys without operations, linked through their watchers
  *     take_snapshot.c    visit: what a snapshot reads of each key
  *     user_lock.c        the user's lock of an operation
- *     operation.c        the steps of an operation
- *     operation_object.c Operation: its methods and attributes
+ *     operation.c        Operation: its steps, methods and attributes
  *     shards.c           which shard a key belongs to
  *     arguments.c        the arguments of try_complete_else_watch
- *     many_keys.c        the operations that a check takes, and check_and_complete_all
- *     parking.c          try_complete_else_watch, check_and_complete
- *     parking_object.c   Parking: the type with both flows
+ *     many_keys.c        checks of many keys, and checks with a limit
+ *     parking.c          Parking: try_complete_else_watch and check_and_complete
  *
  * References:
  *
@@ -46,7 +43,6 @@
 #include "purgatory/_core/core.h"
 
 #include "purgatory/_core/stack.c"
-#include "purgatory/_core/hooks.c"
 #include "purgatory/_core/observers.c"
 #include "purgatory/_core/watchers.c"
 #include "purgatory/_core/shard.c"
@@ -54,12 +50,10 @@
 #include "purgatory/_core/take_snapshot.c"
 #include "purgatory/_core/user_lock.c"
 #include "purgatory/_core/operation.c"
-#include "purgatory/_core/operation_object.c"
 #include "purgatory/_core/shards.c"
 #include "purgatory/_core/arguments.c"
 #include "purgatory/_core/many_keys.c"
 #include "purgatory/_core/parking.c"
-#include "purgatory/_core/parking_object.c"
 
 /* ---------------------------------------------------------------- for other C */
 
@@ -131,7 +125,6 @@ static int make_all_names(void)
                           {&core.str_cancel, "cancel"}, {&core.str_contain, "contain"},
                           {&core.str_contain_observer, "_contain_observer"}, {&core.str_finished, "finished"},
                           {&core.str_leaving, "leaving"}, {&core.str_parked, "parked"},
-                          {&core.str_force_complete, "force_complete"},
                           {&core.str_normal_ends, "normal_ends"}, {&core.str_notify, "notify"},
                           {&core.str_on_complete, "on_complete"}, {&core.str_on_expiration, "on_expiration"},
                           {&core.str_pop, "pop"}, {&core.str_reschedule, "reschedule"}, {&core.str_release, "release"},

@@ -94,7 +94,7 @@ static struct {
         *no_place, *reject_coroutine, *reject_own_hook, *retry_rest, *retry_sleep_s, *sleep,
         *timer_closed, *unhashable, *warn;
     PyObject *str_acquire, *str_add, *str_added_ns, *str_cancel, *str_contain, *str_contain_observer, *str_finished,
-        *str_force_complete, *str_leaving, *str_normal_ends, *str_notify, *str_on_complete, *str_on_expiration,
+        *str_leaving, *str_normal_ends, *str_notify, *str_on_complete, *str_on_expiration,
         *str_parked, *str_pop, *str_reschedule, *str_release, *str_retry, *str_shard_for, *str_take, *str_taken,
         *str_try_complete;
 } core;

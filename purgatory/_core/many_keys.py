@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from purgatory._core.shard import Shard
     from purgatory._core.watchers import Watchers
 
-#: How many operations a check with a limit copies from a key at first.
-FIRST_CHUNK: Final = 16
+#: How many operations a check with a limit reads from a key at first.
+FIRST_PART: Final = 16
 
 
 @attrs.frozen(eq=False)
@@ -64,32 +64,33 @@ def check_keys(parking: Parking, keys: Iterable[Hashable], limit: int | None) ->
     if limit is not None:
         checked_int("limit", limit, 1)
     given = checked_keys(keys)
-    known = {id(watchers): watchers for key in given if (watchers := parking._shards.find(key)) is not None}
+    # 1. find all keys first: if one has no hash, nothing is checked
+    found = [watchers for key in given if (watchers := parking._shards.find(key)) is not None]
     completed = 0
     begun: Operation | None = None
     try:
-        for operation in _in_order(known.values(), limit):
-            if operation._op_state > PARKED:
-                continue
-            begun = operation
-            completed += bool(operation.maybe_try_complete())
-            begun = None
-            if completed == limit:
-                break
+        # 2. check each operation once, up to the limit
+        for operation in _in_order(found, limit):
+            if operation._op_state <= PARKED:
+                begun = operation
+                completed += operation.maybe_try_complete()
+                begun = None
+                if completed == limit:
+                    break
     except BaseException:
+        # 3. after an interrupt the retrier makes the rest of the check
         completed += begun is not None and begun._op_state == SATISFIED
         retry_rest(parking, given, None if limit is None else limit - completed)
         raise
     return completed
 
 
-def _in_order(known: Iterable[Watchers], limit: int | None) -> Iterator[Operation]:
-    """The operations under the keys, each once. A key is read when it is reached, in chunks if there is a limit."""
+def _in_order(found: Iterable[Watchers], limit: int | None) -> Iterator[Operation]:
+    """The operations under the keys, each once. A key is read when it is reached, with a limit its first part first."""
     seen: set[Operation] = set()
-    for watchers in known:
-        found = watchers.operations() if limit is None else watchers.head(2 * len(seen) + FIRST_CHUNK)
-        while chunk := [each for each in found if each not in seen]:
-            seen.update(chunk)
-            yield from chunk
-            # Operations that were checked and still wait come first, so each round reads twice as many.
-            found = [] if limit is None else watchers.head(2 * len(seen) + FIRST_CHUNK)
+    for watchers in found:
+        for most in (None,) if limit is None else (FIRST_PART, None):
+            for operation in watchers.operations(most):
+                if operation not in seen:
+                    seen.add(operation)
+                    yield operation

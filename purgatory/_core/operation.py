@@ -72,6 +72,7 @@ from purgatory._core.outcome import (
 )
 from purgatory._core.retrier import Retrier
 from purgatory._core.shard import Shard
+from purgatory._core.stack import has_room_for_outcome
 from purgatory._core.subclasses import (
     check_names,
     check_normal_ends,
@@ -100,9 +101,6 @@ call_after_fork(NOWHERE)
 TIME_IS_UP: Final = 1
 DRAINED: Final = 2
 
-#: How many calls may still nest when an outcome is decided. So what is owed for it does not fail for want of stack.
-FRAMES: Final = 8
-
 
 class Owed:
     """What the thread that decided an outcome has still to do."""
@@ -121,11 +119,6 @@ _HOOKS: Final[dict[int, tuple[str, ...]]] = {
     EXPIRED: ("on_complete", "on_expiration", "finished"),
     CANCELLED: ("finished",),
 }
-
-
-def has_room_for_outcome(frames: int = FRAMES) -> bool:
-    """True. Raises ``RecursionError`` if fewer calls may nest."""
-    return frames == 0 or has_room_for_outcome(frames - 1)
 
 
 class DelayedOperation(TimerTask, abc.ABC):
@@ -426,8 +419,10 @@ class DelayedOperation(TimerTask, abc.ABC):
         ``reached`` has one item: the state that the parking thread has brought the operation to.
         """
         with self._op_mutex:
+            # 1. take no step if it has a home, an outcome, or another thread checks it
             if self._op_state != NEW or self._op_turn:
                 return False
+            # 2. set the state, the turn and the home shard
             self._op_state = reached[0] = ARRIVING
             self._op_turn = True
             self._op_recheck = False
@@ -441,9 +436,12 @@ class DelayedOperation(TimerTask, abc.ABC):
         """
         home_shard = self._op_home_shard
         with self._op_mutex, home_shard.lock:
+            # 1. take no step if it has an outcome, or was extended
             if self._op_state != ARRIVING or self._op_extended:
                 return False
+            # 2. count it
             home_shard.parked += 1
+            # 3. set the state, and give up the turn
             self._op_state = reached[0] = PARKED
             self._op_turn = False
             return True
@@ -451,8 +449,10 @@ class DelayedOperation(TimerTask, abc.ABC):
     def _op_reset(self, reached: list[int]) -> bool:
         """The step from arriving back to new, if the purgatory is full. False if the operation has an outcome."""
         with self._op_mutex:
+            # 1. take no step if it has an outcome
             if self._op_state != ARRIVING:
                 return False
+            # 2. set everything as it was
             self._op_checks = 0
             self._op_turn = False
             self._op_home_shard = NOWHERE
@@ -490,7 +490,7 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     def _op_decide(self, outcome: int, owed: Owed) -> bool:
         """The step to an outcome. False if it is not taken."""
-        is_normal = outcome in (EXPIRED, CANCELLED) and OUTCOMES[outcome] in type(self).normal_ends
+        is_normal = outcome != FORCED and OUTCOMES[outcome] in type(self).normal_ends
         hooks = _HOOKS[outcome]
         # 1. lock the operation, then its shard
         with self._op_mutex:
@@ -508,7 +508,8 @@ class DelayedOperation(TimerTask, abc.ABC):
                     home_shard.parked += 1
                 # 4. count it
                 home_shard.outcomes[outcome] += 1
-                home_shard.normal_ends[outcome] += is_normal
+                if is_normal:
+                    home_shard.normal_ends[outcome] += 1
                 home_shard.checks += self._op_checks
                 owed.before, owed.hooks = before, hooks
                 # 5. set the state
@@ -529,11 +530,34 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     def _op_run_hooks(self, owed: Owed) -> None:
         """Call the hooks, then report the end to the observers."""
-        home_shard = self._op_home_shard
+        home_shard, context, calls = self._op_home_shard, self._op_context, here.calls
         try:
             # 1. call the hooks
             while len(owed.hooks) > 1:
-                self._op_run_hook(owed)
+                name, hook = owed.hooks[0], None
+                record = (self, name, next(numbers))
+                calls += (record,)
+                try:
+                    if wakes:
+                        wake()
+                    hook = getattr(self, name)
+                    owed.hooks = owed.hooks[1:]  # no call before the hook's: an interrupt would lose the hook
+                    answer = hook() if context is None else context.run(hook)
+                    if answer is not None:
+                        reject_coroutine(self, answer)
+                except Exception as error:  # noqa: BLE001  # contained: the operation has completed
+                    if hook is None:
+                        owed.hooks = owed.hooks[1:]  # there is nothing to call
+                    owed.error = error
+                    home_shard.observers.contain(self, name, error)
+                except BaseException as stop:
+                    owed.error = stop
+                    raise
+                finally:
+                    if calls[-1] is record:
+                        del calls[-1]
+                    else:
+                        remove(calls, record)
             # 2. report the end to the observers
             if owed.hooks:
                 owed.hooks = ()
@@ -543,35 +567,6 @@ class DelayedOperation(TimerTask, abc.ABC):
             # 3. it is not completing any more
             if not owed.hooks:
                 home_shard.ending.pop(self, None)
-
-    def _op_run_hook(self, owed: Owed) -> None:
-        """Call the first hook that is owed."""
-        name, rest = owed.hooks[0], owed.hooks[1:]
-        hook = None
-        calls = here.calls
-        record = (self, name, next(numbers))
-        calls += (record,)
-        try:
-            if wakes:
-                wake()
-            hook = getattr(self, name)
-            owed.hooks = rest  # no call before the hook's: an interrupt would lose the hook
-            answer = hook() if self._op_context is None else self._op_context.run(hook)
-            if answer is not None:
-                reject_coroutine(self, answer)
-        except Exception as error:  # noqa: BLE001  # contained: the operation has completed
-            if hook is None:
-                owed.hooks = rest  # there is nothing to call
-            owed.error = error
-            self._op_home_shard.observers.contain(self, name, error)
-        except BaseException as stop:
-            owed.error = stop
-            raise
-        finally:
-            if calls[-1] is record:
-                del calls[-1]
-            else:
-                remove(calls, record)
 
     def _op_remove(self) -> None:
         """Remove the operation from the timer, its keys and its place. A second call has no effect."""

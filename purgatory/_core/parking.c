@@ -1,8 +1,6 @@
 /* The flows try_complete_else_watch and check_and_complete (parking.py). On purpose, these differ:
  *
- *  - The first half of try_complete_else_watch, which examines the arguments, is parking_park() (parking_object.c).
- *  - check_and_complete() handles a limit itself, in place of calling check_and_complete_all(): both use
- *    check_watchers() (many_keys.c). */
+ *  - The first half of try_complete_else_watch, which examines the arguments, is parking_park(). */
 
 static int park(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys, int *reached);
 static int find_place(Parking *self, Operation *op, int *reached);
@@ -81,10 +79,10 @@ static void cancel_after_error(Operation *op)
 }
 
 /* Park the operation, and repeat a check that came meanwhile: 1 if a check while parking completed it, 0 if it waits or
- * has ended otherwise, or -1 with an error. The first half of the Python method is parking_park (parking_object.c). */
+ * has ended otherwise, or -1 with an error. The first half of the Python method is parking_park(). */
 static int try_complete_else_watch(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys)
 {
-    /* 1. park, with the user's lock held */
+    /* 5. park, with the user's lock held */
     if (op->lock != NULL && take_lock(op, 1) < 0)
         return -1;
     int reached = NEW; /* the state that this thread has brought the operation to */
@@ -93,14 +91,14 @@ static int try_complete_else_watch(Parking *self, Operation *op, Shard *home_sha
         completed = release_lock(op, completed);
     if (completed >= 0 && reached == NEW)
         return 0; /* it had completed before, or is new again */
-    /* 2. notify the observers */
+    /* 6. notify the observers */
     if (completed >= 0 && state_of(op) != IMMEDIATE && any(&((ObserverMethods *)self->observers)->any_parked)
         && notify(op, core.str_parked))
         completed = -1;
-    /* 3. repeat a check that came while this thread had the turn */
+    /* 7. repeat a check that came while this thread had the turn */
     if (completed >= 0 && flag_of(&op->recheck) && state_of(op) == PARKED && maybe_try_complete(op) < 0)
         completed = -1;
-    /* 4. after an exception the operation must not stay parked */
+    /* 8. after an exception the operation must not stay parked */
     if (completed < 0 && reached != NEW)
         cancel_after_error(op);
     return completed;
@@ -197,29 +195,68 @@ static PyObject *watching(Parking *self, PyObject *const *args, Py_ssize_t given
     return PyLong_FromSsize_t(number);
 }
 
+/* The result of a check. If it found nothing in a closed purgatory, that is logged. -1 stands for an error. */
+static PyObject *number_completed(Parking *self, Py_ssize_t completed)
+{
+    if (completed < 0
+        || (completed == 0 && is_closed(self) && done_call(PyObject_CallOneArg(core.checked_when_closed, self->name))))
+        return NULL;
+    return PyLong_FromSsize_t(completed);
+}
+
+/* Check the operations of a key. 0, or -1 with an error. */
+static int check_all(Watchers *watchers, Py_ssize_t *completed)
+{
+    PyObject *operations = list_of(watchers, PY_SSIZE_T_MAX);
+    int failed = operations == NULL;
+    for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(operations); i++)
+        failed = check_one((Operation *)PyList_GET_ITEM(operations, i), completed);
+    Py_XDECREF(operations);
+    return failed;
+}
+
+/* After an interrupt: pass the rest of the check of one key to the retrier. The error that is set stays set. */
+static void retry_rest_of_key(Parking *self, PyObject *key)
+{
+    Kept kept = keep_error();
+    PyObject *keys = PyTuple_Pack(1, key);
+    set_again(kept);
+    if (keys != NULL)
+        retry_rest(self, keys, PY_SSIZE_T_MAX, 0);
+    Py_XDECREF(keys);
+}
+
+/* Check the operations under the keys. Takes over the reference to this tuple, which is NULL after an error. */
+static PyObject *check_many(Parking *self, PyObject *keys, Py_ssize_t limit)
+{
+    Py_ssize_t completed = 0;
+    int failed = keys == NULL || check_keys(self, keys, limit, &completed);
+    Py_XDECREF(keys);
+    return number_completed(self, failed ? -1 : completed);
+}
+
 static PyObject *check_and_complete(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
 {
     static const char *const wanted[] = {"key", "limit", NULL};
     PyObject *given[2];
     if (IS_WRONG_CALL(self, args, number, names, "check_and_complete(key, limit=None)", wanted, 1, given))
         return NULL;
-    PyObject *key = given[0];
     Py_ssize_t limit = number_of_limit(given[1]), completed = 0;
     if (limit < 0)
         return NULL;
-    Watchers *watchers = shards_find(self, key);
+    if (limit != PY_SSIZE_T_MAX)
+        return check_many(self, PyTuple_Pack(1, given[0]), limit);
+    /* 1. find the key */
+    Watchers *watchers = shards_find(self, given[0]);
     if (watchers == NULL && PyErr_Occurred())
         return NULL;
-    int failed = watchers != NULL && check_watchers(watchers, limit, NULL, &completed);
-    if (failed) {
-        Kept kept = keep_error();
-        PyObject *keys = PyTuple_Pack(1, key);
-        set_again(kept);
-        if (keys != NULL)
-            retry_rest(self, keys, limit, completed);
-        Py_XDECREF(keys);
-    }
+    /* 2. check each operation under it */
+    int failed = watchers != NULL && check_all(watchers, &completed);
+    /* 3. after an interrupt the retrier makes the rest of the check */
+    if (failed)
+        retry_rest_of_key(self, given[0]);
     Py_XDECREF(watchers);
+    /* 4. log a check of a closed purgatory */
     return number_completed(self, failed ? -1 : completed);
 }
 
@@ -229,34 +266,140 @@ static PyObject *check_and_complete_all(Parking *self, PyObject *const *args, Py
     PyObject *given[2];
     if (IS_WRONG_CALL(self, args, number, names, "check_and_complete_all(keys, limit=None)", wanted, 1, given))
         return NULL;
-    Py_ssize_t limit = number_of_limit(given[1]), completed = 0, count = -1;
+    Py_ssize_t limit = number_of_limit(given[1]);
     if (limit < 0)
         return NULL;
     PyObject *keys = given[0];
-    if (PyTuple_CheckExact(keys) || PyList_CheckExact(keys))
-        keys = PySequence_Tuple(keys);
-    else
-        keys = PyObject_CallOneArg(core.checked_keys, keys);
-    Met met = {.slots = met.few, .size = 4 * FEW};
-    Watchers *few[FEW], **found = few;
-    if (keys != NULL && PyTuple_GET_SIZE(keys) > FEW)
-        found = PyMem_New(Watchers *, PyTuple_GET_SIZE(keys));
-    if (found == NULL)
-        PyErr_NoMemory();
-    else if (keys != NULL)
-        count = watchers_of_all(self, keys, found, &met);
-    int failed = count < 0;
-    for (Py_ssize_t i = 0; i < count && !failed && completed < limit; i++) {
-        failed = check_watchers(found[i], limit, &met, &completed);
-        if (failed)
-            retry_rest(self, keys, limit, completed);
-    }
-    for (Py_ssize_t i = 0; i < count; i++)
-        Py_DECREF(found[i]);
-    if (found != few)
-        PyMem_Free(found);
-    if (met.slots != met.few)
-        PyMem_Free(met.slots);
-    Py_XDECREF(keys);
-    return number_completed(self, failed ? -1 : completed);
+    int is_plain_row = PyTuple_CheckExact(keys) || PyList_CheckExact(keys);
+    return check_many(self, is_plain_row ? PySequence_Tuple(keys) : PyObject_CallOneArg(core.checked_keys, keys), limit);
 }
+
+/* ---------------------------------------------------------------- what Python sees */
+
+static int parking_init(Parking *self, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"name", "shards", "timer", "observers", "capacity", "keep_context", NULL};
+    PyObject *name, *shards, *timer, *observers, *capacity;
+    int keep_context = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOO!O|p", names, &name, &shards, &timer, core.observer_methods,
+                                     &observers, &capacity, &keep_context))
+        return -1;
+    PyObject *admitted = PySet_New(NULL);
+    Py_ssize_t count = admitted == NULL ? -1 : PyObject_Size(shards);
+    if (count <= 0 || self->count > 0) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "shards must be Shards, given once");
+        Py_XDECREF(admitted);
+        return -1;
+    }
+    Py_XSETREF(self->name, Py_NewRef(name));
+    Py_XSETREF(self->shards, Py_NewRef(shards));
+    Py_XSETREF(self->timer, Py_NewRef(timer));
+    Py_XSETREF(self->observers, Py_NewRef(observers));
+    Py_XSETREF(self->capacity, Py_NewRef(capacity));
+    Py_XSETREF(self->admitted, admitted);
+    self->count = count;
+    self->keep_context = (char)keep_context;
+    self->native_timer = timer != Py_None && core.timer->is_native(timer);
+    return 0;
+}
+
+static int parking_traverse(Parking *self, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(self->name);
+    Py_VISIT(self->shards);
+    for (Py_ssize_t i = 0; self->by_number != NULL && i < self->count; i++)
+        Py_VISIT((PyObject *)self->by_number[i]);
+    Py_VISIT(self->timer);
+    Py_VISIT(self->observers);
+    Py_VISIT(self->capacity);
+    Py_VISIT(self->admitted);
+    return 0;
+}
+
+static int parking_clear(Parking *self)
+{
+    Py_CLEAR(self->shards);
+    Py_CLEAR(self->timer);
+    Py_CLEAR(self->observers);
+    Py_CLEAR(self->capacity);
+    memset(self->seen, 0, sizeof self->seen);
+    Py_CLEAR(self->admitted);
+    Shard **by_number = self->by_number;
+    Py_ssize_t count = self->count;
+    self->by_number = NULL;
+    self->count = 0;
+    for (Py_ssize_t i = 0; by_number != NULL && i < count; i++)
+        Py_XDECREF(by_number[i]);
+    PyMem_Free(by_number);
+    return 0;
+}
+
+DEALLOC(Parking, parking, Py_CLEAR(self->name))
+
+/* try_complete_else_watch(operation, watch_keys) */
+static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
+{
+    static const char *const wanted[] = {"operation", "watch_keys", NULL};
+    PyObject *found[2];
+    if (IS_WRONG_CALL(self, args, number, names, "try_complete_else_watch(operation, watch_keys)", wanted, 2, found))
+        return NULL;
+    PyObject *given = found[0], *keys = found[1];
+    /* 1. check the type of the operation, once */
+    int known = is_admitted(self, Py_TYPE(given));
+    if (known < 0 || (!known && admit(self, given)))
+        return NULL;
+    /* 2. name each key once */
+    PyObject *key = only_key(keys);
+    int is_only_key = key != NULL;
+    keys = is_only_key ? Py_NewRef(keys) : each_once(keys);
+    if (keys == NULL)
+        return NULL;
+    if (!is_only_key) {
+        key = Py_NewRef(PyTuple_GET_ITEM(keys, 0));
+        is_only_key = PyTuple_GET_SIZE(keys) == 1;
+    }
+    int completed = -1;
+    /* 3. find the home shard */
+    Shard *home_shard = shard_for(self, key);
+    /* 4. reject what cannot be parked */
+    if (home_shard == NULL)
+        reject_unhashable(keys);
+    else if (is_closed(self))
+        raise_made(PyObject_CallOneArg(core.closed_error, self->name));
+    else if (!check_ready(given))
+        completed
+            = try_complete_else_watch(self, (Operation *)given, home_shard, key, is_only_key ? NULL : keys);
+    Py_DECREF(key);
+    Py_DECREF(keys);
+    return completed < 0 ? NULL : PyBool_FromLong(completed);
+}
+
+static PyMemberDef parking_members[] = {
+    {"_name", Py_T_OBJECT_EX, offsetof(Parking, name), READONLY, NULL},
+    {"_shards", Py_T_OBJECT_EX, offsetof(Parking, shards), READONLY, NULL},
+    {"_timer", Py_T_OBJECT_EX, offsetof(Parking, timer), READONLY, NULL},
+    {"_observers", Py_T_OBJECT_EX, offsetof(Parking, observers), READONLY, NULL},
+    {"_capacity", Py_T_OBJECT_EX, offsetof(Parking, capacity), READONLY, NULL},
+    {"_admitted", Py_T_OBJECT_EX, offsetof(Parking, admitted), READONLY, NULL},
+    {"_closed", Py_T_BOOL, offsetof(Parking, closed), 0, NULL},
+    {NULL}};
+
+static PyMethodDef parking_methods[] = {
+    {"try_complete_else_watch", (PyCFunction)(void (*)(void))parking_park, METH_FASTCALL | METH_KEYWORDS,
+     "try_complete_else_watch($self, /, operation, watch_keys)\n--\n\n"},
+    {"watching", (PyCFunction)(void (*)(void))watching, METH_FASTCALL | METH_KEYWORDS,
+     "watching($self, /, key)\n--\n\n"},
+    {"check_and_complete", (PyCFunction)(void (*)(void))check_and_complete, METH_FASTCALL | METH_KEYWORDS,
+     "check_and_complete($self, /, key, limit=None)\n--\n\n"},
+    {"check_and_complete_all", (PyCFunction)(void (*)(void))check_and_complete_all, METH_FASTCALL | METH_KEYWORDS,
+     "check_and_complete_all($self, /, keys, limit=None)\n--\n\n"},
+    {NULL}};
+
+static PyType_Slot parking_slots[] = {
+    {Py_tp_new, PyType_GenericNew}, {Py_tp_init, parking_init}, COLLECTED(parking),
+    {Py_tp_members, parking_members}, {Py_tp_methods, parking_methods}, {0, NULL}};
+
+static PyType_Spec parking_spec = {"purgatory._native.Parking", sizeof(Parking), 0,
+                                   Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, parking_slots};

@@ -98,17 +98,21 @@ class Parking:
             PurgatoryClosed: the purgatory is shut down.
             timer.TimerClosed: the given timer is shut down. The operation is cancelled.
         """
+        # 1. check the type of the operation, once
         if type(operation) not in self._admitted:
             admit(self._admitted, operation)
+        # 2. name each key once
         keys = each_once(watch_keys)
+        # 3. find the home shard
         home_shard = self._shards.shard_for(keys[0])
+        # 4. reject what cannot be parked
         if self._closed:
             raise PurgatoryClosed(self._name)
         check_ready(operation)
         lock = operation._op_lock
         reached = [NEW]  # the state that this thread has brought the operation to
         try:
-            # 1. park, with the user's lock held
+            # 5. park, with the user's lock held
             if lock is None:
                 completed = self._park(operation, home_shard, keys, reached)
             else:
@@ -116,14 +120,14 @@ class Parking:
                 completed = bool(answer)
             if reached[0] == NEW:
                 return False  # it had completed before, or is new again
-            # 2. notify the observers
+            # 6. notify the observers
             if self._observers.parked and operation._op_state != IMMEDIATE:
                 self._observers.notify("parked", operation)
-            # 3. repeat a check that came while this thread had the turn
+            # 7. repeat a check that came while this thread had the turn
             if operation._op_recheck and operation._op_state == PARKED:
                 operation.maybe_try_complete()
         except BaseException:
-            # 4. after an exception the operation must not stay parked
+            # 8. after an exception the operation must not stay parked
             if reached[0] != NEW:
                 operation.cancel()
                 operation._op_remove()
@@ -231,16 +235,20 @@ class Parking:
         """
         if limit is not None:
             return self.check_and_complete_all([key], limit)
+        # 1. find the key
         watchers = self._shards.find(key)
         completed = 0
         if watchers is not None:
             try:
+                # 2. check each operation under it
                 for operation in watchers.operations():
                     if operation._op_state <= PARKED and operation.maybe_try_complete():
                         completed += 1
             except BaseException:
+                # 3. after an interrupt the retrier makes the rest of the check
                 retry_rest(self, (key,), None)
                 raise
+        # 4. log a check of a closed purgatory
         if self._closed and not completed:
             checked_when_closed(self._name)
         return completed

@@ -2,19 +2,15 @@
 
 A shard is made when the first operation is parked under one of its keys. So an empty purgatory is small, and a check of
 an unknown key makes nothing.
-
-Operations are listed in chunks, so that other threads run in between. The next chunk begins behind the last listed
-operation that still waits under the key. Operations are in order of arrival, so all behind that one are new. So an
-operation that waits all the time is listed, and none is listed twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from purgatory._core.errors import unhashable
-from purgatory._core.outcome import CANCELLED, EXPIRED, FORCED, IMMEDIATE, OUTCOMES, SATISFIED
+from purgatory._core.outcome import CANCELLED, EXPIRED, FORCED, IMMEDIATE, OUTCOMES, PARKED, SATISFIED
 from purgatory._core.snapshot import Totals
 
 if TYPE_CHECKING:
@@ -22,7 +18,7 @@ if TYPE_CHECKING:
     from purgatory._core.shard import Shard
     from purgatory._core.watchers import Watchers
 
-#: How many keys, or operations of one key, are read before another thread may run.
+#: How many keys are read before another thread may run.
 CHUNK: Final = 2048
 #: More shards do not help: each has a place in a table from the start.
 MOST_SHARDS: Final = 1_048_576
@@ -38,15 +34,12 @@ class Shards:
         self._make = make
         self._made: dict[int, Shard] = {}
 
-    def _number_of_shard(self, key: Hashable) -> int:
-        try:
-            return hash(key) % self._count
-        except TypeError as error:
-            raise unhashable([key], error) from None
-
     def shard_for(self, key: Hashable) -> Shard:
         """The shard that a key belongs to. It is made if it does not exist."""
-        number = self._number_of_shard(key)
+        try:
+            number = hash(key) % self._count
+        except TypeError as error:
+            raise unhashable([key], error) from None
         shard = self._made.get(number)
         if shard is None:
             shard = self._made.setdefault(number, self._make())  # another thread may have made it first
@@ -54,7 +47,10 @@ class Shards:
 
     def find(self, key: Hashable) -> Watchers | None:
         """The watchers of a key, or None if the key is not known."""
-        shard = self._made.get(self._number_of_shard(key))
+        try:
+            shard = self._made.get(hash(key) % self._count)
+        except TypeError as error:
+            raise unhashable([key], error) from None
         return None if shard is None else shard.find(key)
 
     def __iter__(self) -> Iterator[Shard]:
@@ -78,8 +74,9 @@ class Shards:
     def iter_operations(self) -> Iterator[DelayedOperation]:
         """The operations that wait or are arriving, one key after the other. Each is yielded under its first key."""
         for watchers in self.walk():
-            for chunk in operations_in_chunks(watchers, CHUNK):
-                yield from watchers.with_first_key_here(chunk)
+            for operation in watchers.operations():
+                if operation._op_state <= PARKED and operation._op_watches[0] is watchers:
+                    yield operation
 
     def completing(self) -> int:
         """The number of operations whose hooks have not ended, although they have an outcome."""
@@ -102,19 +99,3 @@ class Shards:
             expired_normally=expired_normally,
             cancelled_normally=cancelled_normally,
         )
-
-
-def operations_in_chunks(watchers: Watchers, most: int) -> Iterator[list[Any]]:
-    """The operations under a key in order of arrival, ``most`` at a time: about as many as there are at the start."""
-    taken: list[list[Any]] = [[]]
-    left = len(watchers)
-    while left > 0:
-        chunk = watchers.after(taken[-1], most)
-        if chunk is None:  # none of the last chunk still waits here, so follow the chunk before it
-            taken.pop()
-        else:
-            yield chunk
-            taken.append(chunk)
-            left = left - len(chunk) if len(chunk) >= most else 0
-    while taken:  # freed one chunk at a time, so that other threads run in between
-        taken.pop()

@@ -1,4 +1,4 @@
-/* How much of the C stack is left.
+/* Whether the stack has room for the hooks of an operation (stack.py). On purpose, the C stack is examined, too.
  *
  * A chain of hooks that complete further operations nests calls of the interpreter on the C stack. CPython 3.11 does
  * not bound that. CPython 3.12 and 3.13 count calls, but not bytes. CPython 3.14 and newer compare addresses, and keep

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from purgatory._core.implementation import CORE
 from purgatory._core.outcome import PARKED
-from purgatory._core.shards import operations_in_chunks
 from purgatory._core.snapshot import PurgatorySnapshot
 from timer import NS_PER_MS
 
@@ -101,8 +100,8 @@ def driver_of(purgatory: DelayedOperationPurgatory[Any]) -> Driver | None:
 
 def _since(watchers: Watchers) -> int | None:
     """When the operation that has waited longest under a key was parked. None if all of them have an outcome."""
-    for chunk in operations_in_chunks(watchers, 1):  # usually the first one is parked
-        for operation in chunk:
+    for most in (1, None):  # usually the first one is parked
+        for operation in watchers.operations(most):
             if operation._op_state == PARKED and operation._task_deadline_ns:
                 return int(operation.created_ns)
     return None

@@ -1,6 +1,6 @@
 /* Watchers (watchers.py): the operations parked under one key, in order of arrival. On purpose, these differ:
  *
- *  - It is a linked list, not a dict. So after() goes on behind a given operation, and heeds `most`.
+ *  - It is a linked list, not a dict.
  *  - In the dict of a shard, watchers have the hash of their key, and compare like it: see core.c. */
 
 static Watchers *new_watchers(PyObject *key, Shard *shard)
@@ -57,98 +57,61 @@ static inline void remove_link(Watchers *self, Link *link)
 
 static inline Link *link_at(Operation *op, int index) { return index == 0 ? &op->first : &op->further[index - 1]; }
 
-/* The operation's link in the list of these watchers, whose shard is locked. NULL if it was removed. */
-static Link *link_in(Watchers *watchers, Operation *op)
+/* The watchers that an operation is or was under, or their keys, as a tuple. NULL with an error. */
+static PyObject *links_of(Operation *self, int keys)
 {
-    for (int i = 0; i <= __atomic_load_n(&op->further_count, __ATOMIC_ACQUIRE); i++) {
-        Link *link = link_at(op, i);
-        if (__atomic_load_n(&link->under, __ATOMIC_RELAXED) == watchers)
-            return link->operation == NULL ? NULL : link;
+    int room = 1 + __atomic_load_n(&self->further_count, __ATOMIC_ACQUIRE);
+    PyObject *found = PyList_New(room);
+    if (found == NULL)
+        return NULL;
+    Py_ssize_t number = 0;
+    lock_operation(self); /* another thread may be parking it */
+    for (int i = 0; i < room; i++) {
+        Watchers *under = link_at(self, i)->under;
+        if (under != NULL)
+            PyList_SET_ITEM(found, number++, Py_NewRef(keys ? under->key : (PyObject *)under));
     }
-    return NULL;
+    unlock_operation(self);
+    PyObject *tuple = PyTuple_New(number);
+    for (Py_ssize_t i = 0; tuple != NULL && i < number; i++)
+        PyTuple_SET_ITEM(tuple, i, Py_NewRef(PyList_GET_ITEM(found, i)));
+    Py_DECREF(found);
+    return tuple;
 }
-
 static Py_ssize_t watchers_length(Watchers *self) { return __atomic_load_n(&self->count, __ATOMIC_ACQUIRE); }
 
-/* Find the first link of a copy, with the shard's mutex held: the head, or the one after the last operation of the list
- * `known` that is still here. 0 if none of `known` is here. */
-static int find_start(Watchers *self, PyObject *known, Link **start)
-{
-    Link *last = NULL;
-    for (Py_ssize_t i = known == NULL ? 0 : PyList_GET_SIZE(known); i > 0 && last == NULL; i--)
-        last = link_in(self, (Operation *)PyList_GET_ITEM(known, i - 1));
-    *start = last == NULL ? self->head : last->after;
-    return last != NULL || known == NULL || PyList_GET_SIZE(known) == 0;
-}
-
-#define FEW 16
-
-/* A list of up to `most` operations in order of arrival, those after `known` if that is neither NULL nor empty. NULL
- * with an error, or without one if none of `known` is here. */
-static PyObject *list_of(Watchers *self, PyObject *known, Py_ssize_t most)
+/* A list of the first `most` operations in order of arrival. NULL with an error. */
+static PyObject *list_of(Watchers *self, Py_ssize_t most)
 {
     for (;;) {
         Py_ssize_t number = 0, count = watchers_length(self), room = count < most ? count : most;
         PyObject *list = PyList_New(room);
         if (list == NULL)
             return NULL;
-        Link *link;
         lock_shard(self->shard);
-        int is_found = find_start(self, known, &link);
-        for (; is_found && link != NULL && number < room; link = link->after)
+        Link *link = self->head;
+        for (; link != NULL && number < room; link = link->after)
             PyList_SET_ITEM(list, number++, Py_NewRef((PyObject *)link->operation));
         int is_complete = link == NULL || number == most;
         unlock_shard(self->shard);
         Py_SET_SIZE(list, number);
-        if (is_found && is_complete)
+        if (is_complete)
             return list;
-        Py_DECREF(list);
-        if (!is_found)
-            return NULL;
+        Py_DECREF(list); /* others were inserted meanwhile */
     }
 }
 
-static PyObject *watchers_operations(Watchers *self, PyObject *Py_UNUSED(none))
+static PyObject *watchers_operations(Watchers *self, PyObject *const *args, Py_ssize_t number)
 {
-    return list_of(self, NULL, PY_SSIZE_T_MAX);
-}
-
-static PyObject *watchers_with_first_key_here(Watchers *self, PyObject *operations)
-{
-    PyObject *list = PyList_New(0);
-    for (Py_ssize_t i = 0; list != NULL && PyList_CheckExact(operations) && i < PyList_GET_SIZE(operations); i++) {
-        Operation *op = (Operation *)PyList_GET_ITEM(operations, i);
-        if (IS_OPERATION((PyObject *)op) && state_of(op) <= PARKED &&
-            __atomic_load_n(&op->first.under, __ATOMIC_RELAXED) == self && PyList_Append(list, (PyObject *)op))
-            Py_CLEAR(list);
-    }
-    return list;
-}
-
-static PyObject *watchers_head(Watchers *self, PyObject *most)
-{
-    Py_ssize_t number = PyNumber_AsSsize_t(most, PyExc_OverflowError);
-    if (number == -1 && PyErr_Occurred())
+    Py_ssize_t most = number == 0 || args[0] == Py_None ? PY_SSIZE_T_MAX : PyNumber_AsSsize_t(args[0], NULL);
+    if (most == -1 && PyErr_Occurred())
         return NULL;
-    return list_of(self, NULL, number < 0 ? 0 : number);
-}
-
-static PyObject *watchers_after(Watchers *self, PyObject *const *args, Py_ssize_t number)
-{
-    Py_ssize_t most = number == 2 && PyList_CheckExact(args[0]) ? PyLong_AsSsize_t(args[1]) : -1;
-    for (Py_ssize_t i = 0; most >= 0 && i < PyList_GET_SIZE(args[0]); i++)
-        most = IS_OPERATION(PyList_GET_ITEM(args[0], i)) ? most : -1;
-    if (most < 0) {
-        PyErr_SetString(PyExc_TypeError, "after(known, most) takes a list of operations and an int");
-        return NULL;
-    }
-    PyObject *list = list_of(self, args[0], most);
-    return list == NULL && !PyErr_Occurred() ? Py_NewRef(Py_None) : list;
+    return list_of(self, most < 0 ? 0 : most);
 }
 
 static PyObject *watchers_iter(Watchers *self)
 {
-    PyObject *list = list_of(self, NULL, PY_SSIZE_T_MAX);
+    PyObject *list = list_of(self, PY_SSIZE_T_MAX);
     if (list == NULL)
         return NULL;
     PyObject *iterator = PyObject_GetIter(list);
@@ -209,10 +172,7 @@ static PyMemberDef watchers_members[] = {
     READABLE(Watchers, closed, Py_T_BOOL), READABLE(Watchers, is_noted, Py_T_BOOL), {NULL}};
 
 static PyMethodDef watchers_methods[] = {
-    {"operations", (PyCFunction)watchers_operations, METH_NOARGS, NULL},
-    {"with_first_key_here", (PyCFunction)watchers_with_first_key_here, METH_O, NULL},
-    {"after", (PyCFunction)(void (*)(void))watchers_after, METH_FASTCALL, NULL},
-    {"head", (PyCFunction)watchers_head, METH_O, NULL},
+    {"operations", (PyCFunction)(void (*)(void))watchers_operations, METH_FASTCALL, NULL},
     {NULL}};
 
 static PyType_Slot watchers_slots[] = {COLLECTED(watchers),

@@ -25,13 +25,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable, Iterable, Iterator
-from itertools import chain, islice
+from itertools import islice
 from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from purgatory._core.errors import checked_int, unhashable
 from purgatory._core.many_keys import checked_keys
-from purgatory._core.shards import operations_in_chunks
 
 if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory
@@ -116,7 +115,7 @@ class Checks:
     def operations(self, key: Hashable) -> Iterator[Operation]:
         """The operations that wait under a key now. Parking checks those that arrive meanwhile."""
         watchers = self._purgatory._shards.find(key)
-        return iter(()) if watchers is None else chain.from_iterable(operations_in_chunks(watchers, self._size))
+        return iter(()) if watchers is None else iter(watchers.operations())
 
     def end_sweep(self, sweep: _Sweep) -> None:
         """A sweep has ended."""

@@ -162,4 +162,4 @@ class Peek:
 
 def first_open(watchers: Watchers, most: int) -> list[DelayedOperation]:
     """The operations that have waited longest under a key, up to ``most``."""
-    return [operation for operation in watchers.head(most) if operation.outcome is None]
+    return [operation for operation in watchers.operations(most) if operation.outcome is None]

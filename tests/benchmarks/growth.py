@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator
 from prometheus_client import CollectorRegistry, generate_latest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory
-from purgatory._core.shards import CHUNK, operations_in_chunks
 from purgatory._core.take_snapshot import visit
 from purgatory.metrics import register, unregister
 from tests.benchmarks.bench_purgatory import DELAY_MS, Ready
@@ -160,9 +159,7 @@ def _limited(
         limited_ms = _best_ms(lambda: purgatory.check_and_complete("one", limit=1))
         cells.setdefault("a check of one key of all, ms", []).append(all_ms)
         cells.setdefault("the same with limit=1, ms", []).append(limited_ms)
-        step_ms = _longest_step_ms(operations_in_chunks(purgatory._shards.find("one"), CHUNK))  # type: ignore[arg-type]  # noqa: SLF001
         cells.setdefault("operations() of one key of all, ms", []).append(_best_ms(purgatory.operations))
-        cells.setdefault("the same: the longest step, ms", []).append(step_ms)
 
 
 def _park(

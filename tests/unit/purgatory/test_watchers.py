@@ -7,7 +7,6 @@ from itertools import islice
 
 import pytest
 
-from purgatory._core import shards
 from purgatory._core.shard import _Keys
 from purgatory._core.shards import Shards
 from purgatory._core.watchers import FREE_THREADED
@@ -175,7 +174,7 @@ def test_who_stays_is_at_the_head_whoever_comes_and_goes(purgatory):
     stable = park_many(purgatory, 20)
     watchers = purgatory._shards.find("k")
     with coming_and_going(purgatory, 1), coming_and_going(purgatory, 1):
-        assert all(watchers.head(1_000)[:20] == stable for _ in range(5_000))
+        assert all(watchers.operations(1_000)[:20] == stable for _ in range(5_000))
 
 
 @pytest.mark.interpreted
@@ -190,7 +189,7 @@ def test_a_key_that_changes_while_its_head_is_read_is_read_again(purgatory, monk
         return head
 
     monkeypatch.setattr("purgatory._core.watchers.islice", late)
-    assert [second] == purgatory._shards.find("k").head(5)
+    assert [second] == purgatory._shards.find("k").operations(5)
 
 
 def test_shards_are_made_by_parking(purgatory):
@@ -237,9 +236,8 @@ def test_watching_is_the_number_of_operations_under_a_key(purgatory):
 
 @pytest.mark.parametrize("leaving", [slice(3, 4), slice(4, 8), slice(0, 8), slice(0, 30), slice(5, 20)])
 @pytest.mark.parametrize("read", [4, 8])
-def test_a_listing_finds_once_what_waits_all_the_time(purgatory, monkeypatch, leaving, read):
-    """Operations that leave while their key is listed do not hide others, even if all of a part leave."""
-    monkeypatch.setattr(shards, "CHUNK", 4)
+def test_a_listing_finds_once_what_waits_all_the_time(purgatory, leaving, read):
+    """Operations that leave while their key is listed do not hide others, even if many leave."""
     operations = [park(purgatory, *["k", "another"][: 1 + number % 2]) for number in range(30)]
     staying = [operation for operation in operations if operation not in operations[leaving]]
     listing = purgatory.iter_operations()
@@ -253,9 +251,8 @@ def test_a_listing_finds_once_what_waits_all_the_time(purgatory, monkeypatch, le
     assert staying == purgatory.operations_for_key("k")
 
 
-def test_a_listing_ends_though_operations_keep_coming(purgatory, monkeypatch):
+def test_a_listing_ends_though_operations_keep_coming(purgatory):
     """A slow reader of a key, under which one operation comes for each that is read, is not kept forever."""
-    monkeypatch.setattr(shards, "CHUNK", 4)
     park_many(purgatory, 10)
     read = 0
     for _ in purgatory.iter_operations():
@@ -265,31 +262,8 @@ def test_a_listing_ends_though_operations_keep_coming(purgatory, monkeypatch):
     assert read >= 10
 
 
-@pytest.mark.native
-def test_a_listing_copies_few_operations_in_one_step(purgatory):
-    """However many operations wait under a key, other threads may run after each part of its list."""
-    operations = park_many(purgatory, 5_000)
-    listed = list(shards.operations_in_chunks(purgatory._shards.find("k"), 2_048))
-
-    assert [2_048, 2_048, 904] == [len(part) for part in listed]
-    assert operations == [operation for part in listed for operation in part]
-
-
-@pytest.mark.native
-def test_what_a_listing_cannot_follow_is_rejected(purgatory):
-    """The next part of a listing follows a list of operations, and nothing else."""
-    park(purgatory, "k")
-    watchers = purgatory._shards.find("k")
-
-    assert watchers.after([Waiting()], 1) is None
-    for known, most in ((["k"], 1), ((), 1), ([], -1), ([], "1")):
-        with pytest.raises(TypeError):
-            watchers.after(known, most)
-
-
-def test_a_listing_misses_none_that_stays_whoever_comes_and_goes(purgatory, monkeypatch):
-    """A listing in chunks, while others under the key come and go, gives each operation that stays once, in order."""
-    monkeypatch.setattr(shards, "CHUNK", 4)
+def test_a_listing_misses_none_that_stays_whoever_comes_and_goes(purgatory):
+    """A listing, while others under the key come and go, gives each operation that stays once, in order."""
     stable = []
     for _ in range(50):
         stable.append(park(purgatory, "k"))
