@@ -142,6 +142,28 @@ def test_leases_end_with_the_shutdown(load):
     asyncio.run(main())
 
 
+def test_leases_over_http(load):
+    """Clients that take the lock, renew it, lose it and hang up in the line: one holder at a time, in order."""
+    app = load("leases", "service").app
+
+    async def main():
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client, lifespan_of(app):
+            first = (await client.post("/locks/door", params={"ttl_ms": 60_000})).json()
+            assert 423 == (await client.post("/locks/door", params={"timeout_ms": 1})).status_code
+            waiting = [asyncio.ensure_future(client.post("/locks/door", params={"ttl_ms": 5})) for _ in range(2)]
+            await until(lambda: 2 == sys.modules["service"].locks.waits.parked)
+            assert 200 == (await client.put(f"/locks/door/{first}")).status_code
+            assert 409 == (await client.put(f"/locks/window/{first}")).status_code
+            assert 200 == (await client.delete(f"/locks/door/{first}")).status_code
+            second, third = [answer.json() for answer in await asyncio.gather(*waiting)]  # the second is not renewed
+            assert first < second < third
+            for late in (first, second):
+                assert 409 == (await client.delete(f"/locks/door/{late}")).status_code
+
+    asyncio.run(main())
+
+
 def test_barrier_lets_whole_groups_go(load):
     """Members that come, give up and are cancelled at random: each group has its size, and no member is in two."""
     page, seeded = load("barrier", "barrier"), random.Random(7)
