@@ -99,6 +99,9 @@ FAMILIES: Final = (
         by_outcome=True,
     ),
     _of_purgatory("operations_rejected", Kind.COUNTER, "Operations rejected because the purgatory was full."),
+    _of_purgatory(
+        "missed_checks", Kind.COUNTER, "Waits of wait_for that expired although their predicate was true, unchecked."
+    ),
     _of_purgatory("checks", Kind.COUNTER, "Calls of try_complete, counted when the operation leaves."),
     _of_purgatory("callback_errors", Kind.COUNTER, "Exceptions raised by hooks and observers. The log has each kind."),
     _of_purgatory("keys_forgotten", Kind.COUNTER, "Idle keys that were forgotten."),
@@ -194,6 +197,7 @@ def read_purgatory(
         ("overdue_seconds", None): purgatory.overdue_ms / 1000,
         ("operations_started", None): totals.started,
         ("operations_rejected", None): purgatory.rejected,
+        ("missed_checks", None): purgatory.missed_checks,
         ("checks", None): totals.checks,
         ("callback_errors", None): sum(purgatory.callback_errors.values()),
         ("keys_forgotten", None): purgatory.forgotten_keys,

@@ -28,6 +28,7 @@ A name with an asterisk has a C file beside it, which tells the same steps.
     many_keys*       checks of many keys, and checks with a limit
     parking*         the flows ``try_complete_else_watch`` and ``check_and_complete``
     take_snapshot*   how the figures are taken
+    missed*          events whose check was forgotten
     live             the purgatories of this process
     shutdown         how a purgatory is shut down
     waits            the operations of ``wait_for`` and ``wait_for_result``

@@ -16,6 +16,7 @@
  *     arguments.c        the arguments of try_complete_else_watch
  *     many_keys.c        checks of many keys, and checks with a limit
  *     parking.c          Parking: try_complete_else_watch and check_and_complete
+ *     missed.c           what the witnesses of missed checks need
  *
  * References:
  *
@@ -54,6 +55,7 @@
 #include "purgatory/_core/arguments.c"
 #include "purgatory/_core/many_keys.c"
 #include "purgatory/_core/parking.c"
+#include "purgatory/_core/missed.c"
 
 /* ---------------------------------------------------------------- for other C */
 
@@ -168,6 +170,8 @@ static int fill(PyObject *module)
 static PyMethodDef functions[] = {
     {"bind", bind, METH_O, NULL},
     {"visit", (PyCFunction)(void (*)(void))visit, METH_FASTCALL, NULL},
+    {"watch_only", (PyCFunction)(void (*)(void))watch_only, METH_FASTCALL, NULL},
+    {"unwatch", unwatch, METH_O, NULL},
     {NULL}};
 
 static PyModuleDef_Slot module_slots[] = MODULE_SLOTS(fill);

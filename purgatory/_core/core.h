@@ -79,6 +79,7 @@ typedef struct {
     PyTypeObject *seen[TYPES]; /* borrowed from `admitted`, which only grows: the first types */
     Shard **by_number; /* owned: the shards, each NULL until it is made. NULL before the first one */
     Py_ssize_t count;  /* the greatest number of shards */
+    PyObject *note_unwatched; /* owned. None: checks that find no operation are not noted */
     char closed, native_timer, keep_context;
 } Parking;
 

@@ -61,13 +61,23 @@ static int check_in_order(Watchers *watchers, Py_ssize_t limit, PyObject *seen, 
     return *completed < limit ? check_part(watchers, PY_SSIZE_T_MAX, limit, seen, completed) : 0;
 }
 
+/* Note a check that found no operation under the key, once the purgatory asks for it. 0, or -1 with an error. */
+static int note_unwatched(Parking *self, PyObject *key)
+{
+    PyObject *note = __atomic_load_n(&self->note_unwatched, __ATOMIC_ACQUIRE);
+    return note == Py_None ? 0 : done_call(PyObject_CallOneArg(note, key));
+}
+
 /* The watchers of those keys that have any, as a list. NULL with an error, also if a key has no hash. */
 static PyObject *find_all(Parking *self, PyObject *keys)
 {
     PyObject *found = PyList_New(0);
     for (Py_ssize_t i = 0; found != NULL && i < PyTuple_GET_SIZE(keys); i++) {
-        PyObject *watchers = (PyObject *)shards_find(self, PyTuple_GET_ITEM(keys, i));
-        if (watchers == NULL ? PyErr_Occurred() != NULL : PyList_Append(found, watchers))
+        PyObject *key = PyTuple_GET_ITEM(keys, i);
+        Watchers *watchers = shards_find(self, key);
+        if (watchers == NULL ? PyErr_Occurred() != NULL : PyList_Append(found, (PyObject *)watchers))
+            Py_CLEAR(found);
+        else if ((watchers == NULL || watchers_length(watchers) == 0) && note_unwatched(self, key))
             Py_CLEAR(found);
         Py_XDECREF(watchers);
     }

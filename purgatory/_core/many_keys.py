@@ -59,13 +59,26 @@ def checked_keys(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:
     return tuple(keys)
 
 
+def note_unwatched(parking: Parking, key: Hashable) -> None:
+    """Note a check that found no operation under the key, once the purgatory asks for it."""
+    note = parking._note_unwatched
+    if note is not None:
+        note(key)
+
+
 def check_keys(parking: Parking, keys: Iterable[Hashable], limit: int | None) -> int:
     """Check the operations under the keys until ``limit`` were completed. Returns how many this thread completed."""
     if limit is not None:
         checked_int("limit", limit, 1)
     given = checked_keys(keys)
     # 1. find all keys first: if one has no hash, nothing is checked
-    found = [watchers for key in given if (watchers := parking._shards.find(key)) is not None]
+    found = []
+    for key in given:
+        watchers = parking._shards.find(key)
+        if watchers is not None:
+            found.append(watchers)
+        if not watchers:
+            note_unwatched(parking, key)
     completed = 0
     begun: Operation | None = None
     try:

@@ -56,7 +56,9 @@ if CORE is not None:
 class Observers(ObserverMethods):
     """The observers of one purgatory, and the number of exceptions that its callbacks raised."""
 
-    __slots__ = ("_errors", "_lock", "_observers", "name")
+    __slots__ = ("_errors", "_lock", "_observers", "missed", "name")
+
+    missed: Any  # the MissedChecks of the purgatory, whose waits report to it
 
     def __init__(self, name: str, observers: Iterable[Observer] = ()) -> None:
         super().__init__()

@@ -251,9 +251,10 @@ static PyObject *check_and_complete(Parking *self, PyObject *const *args, Py_ssi
     if (watchers == NULL && PyErr_Occurred())
         return NULL;
     /* 2. check each operation under it */
-    int failed = watchers != NULL && check_all(watchers, &completed);
+    int is_watched = watchers != NULL && watchers_length(watchers) > 0;
+    int failed = is_watched ? check_all(watchers, &completed) : note_unwatched(self, given[0]);
     /* 3. after an interrupt the retrier makes the rest of the check */
-    if (failed)
+    if (failed && is_watched)
         retry_rest_of_key(self, given[0]);
     Py_XDECREF(watchers);
     /* 4. log a check of a closed purgatory */
@@ -298,6 +299,7 @@ static int parking_init(Parking *self, PyObject *args, PyObject *kwargs)
     Py_XSETREF(self->observers, Py_NewRef(observers));
     Py_XSETREF(self->capacity, Py_NewRef(capacity));
     Py_XSETREF(self->admitted, admitted);
+    Py_XSETREF(self->note_unwatched, Py_NewRef(Py_None));
     self->count = count;
     self->keep_context = (char)keep_context;
     self->native_timer = timer != Py_None && core.timer->is_native(timer);
@@ -315,6 +317,7 @@ static int parking_traverse(Parking *self, visitproc visit, void *arg)
     Py_VISIT(self->observers);
     Py_VISIT(self->capacity);
     Py_VISIT(self->admitted);
+    Py_VISIT(self->note_unwatched);
     return 0;
 }
 
@@ -326,6 +329,7 @@ static int parking_clear(Parking *self)
     Py_CLEAR(self->capacity);
     memset(self->seen, 0, sizeof self->seen);
     Py_CLEAR(self->admitted);
+    Py_CLEAR(self->note_unwatched);
     Shard **by_number = self->by_number;
     Py_ssize_t count = self->count;
     self->by_number = NULL;
@@ -384,6 +388,7 @@ static PyMemberDef parking_members[] = {
     {"_capacity", Py_T_OBJECT_EX, offsetof(Parking, capacity), READONLY, NULL},
     {"_admitted", Py_T_OBJECT_EX, offsetof(Parking, admitted), READONLY, NULL},
     {"_closed", Py_T_BOOL, offsetof(Parking, closed), 0, NULL},
+    {"_note_unwatched", Py_T_OBJECT_EX, offsetof(Parking, note_unwatched), 0, NULL},
     {NULL}};
 
 static PyMethodDef parking_methods[] = {

@@ -22,7 +22,7 @@ watches first and reads ``_closed`` last. So either the shutdown finds the opera
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from contextvars import copy_context
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +35,7 @@ from purgatory._core.errors import (
 )
 from purgatory._core.implementation import CORE, native_class
 from purgatory._core.log import log, throttle
-from purgatory._core.many_keys import check_keys, retry_rest
+from purgatory._core.many_keys import check_keys, note_unwatched, retry_rest
 from purgatory._core.operation import NOWHERE, DelayedOperation
 from purgatory._core.outcome import ARRIVING, IMMEDIATE, NEW, PARKED
 from purgatory._core.user_lock import call_with
@@ -57,7 +57,10 @@ RETRY_SLEEP_S: Final = 0.0001
 class Parking:
     """Implements both flows. A separate class so that C can replace it."""
 
-    __slots__ = ("_admitted", "_capacity", "_closed", "_keep_context", "_name", "_observers", "_shards", "_timer")
+    __slots__ = (
+        *("_admitted", "_capacity", "_closed", "_keep_context", "_name", "_note_unwatched", "_observers", "_shards"),
+        "_timer",
+    )
 
     def __init__(  # noqa: PLR0917  # one caller, the purgatory
         self,
@@ -76,6 +79,7 @@ class Parking:
         self._keep_context = keep_context
         self._closed = False
         self._admitted: set[type] = set()  # types of operations that were checked
+        self._note_unwatched: Callable[[Hashable], object] | None = None  # is called with a key without operations
 
     def try_complete_else_watch(self, operation: DelayedOperation, watch_keys: Sequence[Hashable]) -> bool:
         """Complete the operation at once, or park it under every key.
@@ -238,7 +242,9 @@ class Parking:
         # 1. find the key
         watchers = self._shards.find(key)
         completed = 0
-        if watchers is not None:
+        if not watchers:
+            note_unwatched(self, key)
+        else:
             try:
                 # 2. check each operation under it
                 for operation in watchers.operations():

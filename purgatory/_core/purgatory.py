@@ -23,9 +23,10 @@ from purgatory._core.errors import InvalidSetting, checked_int
 from purgatory._core.idle_keys import IdleKeys
 from purgatory._core.live import register
 from purgatory._core.log import log
+from purgatory._core.missed import MissedChecks
 from purgatory._core.observers import Observer, Observers
 from purgatory._core.operation_type import OperationT
-from purgatory._core.outcome import PARKED, Outcome
+from purgatory._core.outcome import NEW, PARKED, Outcome
 from purgatory._core.parking import Parking
 from purgatory._core.retrier import Retrier
 from purgatory._core.shard import Shard
@@ -101,6 +102,7 @@ class DelayedOperationPurgatory(Parking, ShutdownOnExit, Generic[OperationT]):
         "_closing",
         "_driver",
         "_idle_keys",
+        "_missed",
         "_own_timer",
         "_report",
         "_retrier",
@@ -132,6 +134,7 @@ class DelayedOperationPurgatory(Parking, ShutdownOnExit, Generic[OperationT]):
         limit = None if max_parked is None else checked_int("max_parked", max_parked, 1)
         capacity = capacity_of(name, limit, tenant, tenant_share)
         all_observers = Observers(name, observers)
+        self._missed = all_observers.missed = MissedChecks()
         self._own_timer: SystemTimer | None = None
         if not timer_enabled:
             timer = None
@@ -204,6 +207,7 @@ class DelayedOperationPurgatory(Parking, ShutdownOnExit, Generic[OperationT]):
             PurgatoryError: as :meth:`try_complete_else_watch`.
         """
         wait = predicate_wait(Until, predicate, timeout_ms, name, normal_ends, lock=lock)
+        wait.mark = self._missed.mark(self)
         return outcome_of(self, wait, keys, lock)
 
     def wait_for_result(
@@ -324,6 +328,11 @@ class DelayedOperationPurgatory(Parking, ShutdownOnExit, Generic[OperationT]):
         """
         return overdue_ms(self)
 
+    @property
+    def missed_checks(self) -> int:
+        """How many waits of :meth:`wait_for` expired although their predicate was true, and no check came."""
+        return self._missed.count
+
     def totals(self) -> Totals:
         """Operations since the start, by outcome. The cost does not depend on what is parked."""
         return self._shards.totals()
@@ -366,7 +375,7 @@ class DelayedOperationPurgatory(Parking, ShutdownOnExit, Generic[OperationT]):
             UnhashableKey: the key has no hash.
         """
         watchers = self._shards.find(key)
-        return [] if watchers is None else [each for each in watchers.operations() if each._op_state <= PARKED]
+        return [] if watchers is None else [each for each in watchers.operations() if NEW < each._op_state <= PARKED]
 
     def snapshot(self, *, largest: int = 10) -> PurgatorySnapshot:
         """The purgatory as it is now, with its ``largest`` keys and tenants, as a frozen value. Visits every key."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from purgatory._core.errors import unhashable
-from purgatory._core.outcome import CANCELLED, EXPIRED, FORCED, IMMEDIATE, OUTCOMES, PARKED, SATISFIED
+from purgatory._core.outcome import CANCELLED, EXPIRED, FORCED, IMMEDIATE, NEW, OUTCOMES, PARKED, SATISFIED
 from purgatory._core.snapshot import Totals
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Shards:
         """The operations that wait or are arriving, one key after the other. Each is yielded under its first key."""
         for watchers in self.walk():
             for operation in watchers.operations():
-                if operation._op_state <= PARKED and operation._op_watches[0] is watchers:
+                if NEW < operation._op_state <= PARKED and operation._op_watches[0] is watchers:
                     yield operation
 
     def completing(self) -> int:

@@ -72,6 +72,8 @@ class Shutdown:
 
     def run(self) -> Iterator[float]:
         """Settle, and set the report. Yields how many seconds the caller should sleep."""
+        if self._operations is None:
+            self._purgatory._missed.close()
         started = time.monotonic()
         timeout_s = self._timeout_ms / 1000
         before = self._purgatory.totals()

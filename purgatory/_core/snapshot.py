@@ -69,6 +69,7 @@ class PurgatorySnapshot:
         totals: operations by outcome.
         callback_errors: the number of exceptions that callbacks raised, by the name of the hook.
         rejected: operations that got no place.
+        missed_checks: waits of ``wait_for`` that expired although their predicate was true, and no check came.
         closed: whether the purgatory was shut down.
         tenants: the tenants with the most parked operations: tenant, number parked, number rejected.
     """
@@ -90,6 +91,7 @@ class PurgatorySnapshot:
     rejected: int
     closed: bool
     tenants: tuple[tuple[Hashable, int, int], ...] = ()
+    missed_checks: int = 0
 
 
 @attrs.frozen

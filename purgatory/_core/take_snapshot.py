@@ -57,6 +57,7 @@ def take_snapshot(purgatory: DelayedOperationPurgatory[Any], largest: int) -> Pu
         rejected=purgatory.rejected,
         closed=purgatory.is_closed,
         tenants=tuple((tenant.name, tenant.parked, tenant.rejected) for tenant in tenants),
+        missed_checks=purgatory.missed_checks,
     )
 
 

@@ -12,7 +12,7 @@ from types import CoroutineType
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from purgatory._core.errors import InvalidSetting, PurgatoryClosed, WaitCancelled
-from purgatory._core.operation import DelayedOperation
+from purgatory._core.operation import TIME_IS_UP, DelayedOperation
 from purgatory._core.outcome import Outcome
 from purgatory._core.subclasses import frozen_ends, variant
 
@@ -42,11 +42,13 @@ class PredicateWait(Wait):
 
     Attributes:
         predicate: a function of no arguments.
+        mark: see ``MissedChecks.mark``. Not set on a loop that makes all checks itself.
     """
 
-    __slots__ = ("predicate",)
+    __slots__ = ("mark", "predicate")
 
     predicate: Callable[[], object]
+    mark: int
 
     def try_complete(self) -> bool:
         """Ask the predicate."""
@@ -61,6 +63,15 @@ class PredicateWait(Wait):
             holds.close()
             self.error = InvalidSetting("predicate", self.predicate, "a plain function, not a coroutine")
         return self.force_complete()
+
+    def on_expiration(self) -> None:
+        """Ask the predicate once more, unless the purgatory is shut down. If it is true, a check may be missing."""
+        try:
+            is_true = self._op_overdue == TIME_IS_UP and self.predicate()
+        except Exception:  # noqa: BLE001  # the wait has expired, whatever the predicate does now
+            return
+        if is_true:
+            self._op_home_shard.observers.missed.suspect(self)
 
 
 class ResultWait(Wait, Generic[ResultT]):

@@ -219,7 +219,9 @@ class AsyncPurgatory(Generic[OperationT]):
             PurgatoryError: as :meth:`park`.
         """
         wait = until(predicate, timeout_ms, name, normal_ends)
-        waiters = self._waiters
+        purgatory, waiters = self._purgatory, self._waiters
+        if purgatory._note_unwatched is None or waiters.thread is None:
+            wait.mark = purgatory._missed.mark(purgatory)
         if waiters.begin_wait(wait, keys):
             del keys  # as in park
             try:
@@ -368,6 +370,11 @@ class AsyncPurgatory(Generic[OperationT]):
     def rejected(self) -> int:
         """How many operations were rejected because a limit was reached."""
         return self._purgatory.rejected
+
+    @property
+    def missed_checks(self) -> int:
+        """How many waits of :meth:`wait_for` expired although their predicate was true, and no check came."""
+        return self._purgatory.missed_checks
 
     def totals(self) -> Totals:
         """Operations since the start, by outcome."""

@@ -132,6 +132,7 @@ class Peek:
             return {}
         return {
             "rejected": purgatory.rejected,
+            "missed": purgatory.missed_checks,
             "errors": sum(purgatory._observers.errors().values()),
             "idle_keys": purgatory._idle_keys.count,
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import Counter
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from purgatory import (
@@ -68,6 +69,25 @@ class HookRaised(AssertionError):
         self.errors = errors
 
 
+class CheckMissed(AssertionError):
+    """A wait of ``wait_for`` expired although its predicate was true, and none of its keys was checked.
+
+    Attributes:
+        keys: the keys of the wait.
+    """
+
+    __reduce__ = reduced
+
+    def __init__(self, name: str, count: int, kind: str, keys: Sequence[Hashable], similar: Sequence[Hashable]) -> None:
+        named = ", ".join(map(repr, keys))
+        told = f"; {', '.join(map(repr, similar))} was checked, which is another key" if similar else ""
+        super().__init__(
+            f"{count} missed in {name!r}: {kind} under {named} expired although its predicate is true; check one of "
+            f"its keys after each change{told}. To expect this, call purgatories.take_missed_checks()"
+        )
+        self.keys = tuple(keys)
+
+
 class _EndObserver(Observer):
     """Notes the errors of hooks, and the operations that were cancelled because a loop was closed.
 
@@ -115,6 +135,7 @@ class Purgatories:
         self._async: list[AsyncPurgatory[Any]] = []
         self._ends: list[tuple[DelayedOperationPurgatory[Any], _EndObserver]] = []
         self._taken: Counter[tuple[str, str]] = Counter()
+        self._taken_checks: Counter[str] = Counter()
 
     def make(self, name: str = "test", **settings: Any) -> DelayedOperationPurgatory[Any]:
         """A purgatory for operations. ``settings`` as :class:`~purgatory.DelayedOperationPurgatory` takes them."""
@@ -202,12 +223,19 @@ class Purgatories:
             ends.first = None
         return dict(errors)
 
+    def take_missed_checks(self) -> int:
+        """The number of missed checks since the last call, for a test that expects them. They do not fail it."""
+        missed = self._missed_checks()
+        self._taken_checks += missed
+        return missed.total()
+
     def check(self) -> None:
         """Check that no operation is parked, that none was when a loop was closed, and that no hook raised.
 
         Raises:
             LeftParked: an operation is, or was.
             HookRaised: a hook did.
+            CheckMissed: a wait of ``wait_for`` expired although its predicate was true.
         """
         now_ns = self.timer.clock()
         left = [
@@ -226,6 +254,11 @@ class Purgatories:
             raise LeftParked(left)
         if errors:
             raise HookRaised(errors, first) from first
+        for name in self._missed_checks():
+            for purgatory, _ in self._ends:
+                last = purgatory._missed.last  # noqa: SLF001
+                if purgatory.name == name and last is not None:
+                    raise CheckMissed(name, self._missed_checks()[name], last.kind, last.keys, last.similar_keys)
 
     def close(self) -> None:
         """Shut everything down. Operations that still wait are removed, without an answer."""
@@ -264,6 +297,7 @@ class Purgatories:
         ends = _EndObserver(purgatory.name)
         purgatory.attach(ends)
         self._ends.append((purgatory, ends))
+        purgatory._missed.decides_at_end = True  # noqa: SLF001  # the test's clock does not go on
 
     def _errors(self) -> Counter[tuple[str, str]]:
         """The errors of hooks that the test has not taken."""
@@ -272,6 +306,14 @@ class Purgatories:
             for hook, count in purgatory.snapshot().callback_errors.items():
                 failures[purgatory.name, hook] += count
         return failures - self._taken
+
+    def _missed_checks(self) -> Counter[str]:
+        """The missed checks that the test has not taken, by purgatory. A check that is to come would come too late."""
+        found: Counter[str] = Counter()
+        for purgatory, _ in self._ends:
+            purgatory._missed.decide()  # noqa: SLF001
+            found[purgatory.name] += purgatory.missed_checks
+        return found - self._taken_checks
 
     def _core_purgatories(self) -> list[DelayedOperationPurgatory[Any]]:
         return [*self._purgatories, *(purgatory.purgatory for purgatory in self._async)]

@@ -36,6 +36,8 @@ SHARD = "purgatory/_core/shard.py"
 WATCHERS = "purgatory/_core/watchers.py"
 SHUTDOWN = "purgatory/_core/shutdown.py"
 OBSERVERS = "purgatory/_core/observers.py"
+MISSED = "purgatory/_core/missed.py"
+WAITS = "purgatory/_core/waits.py"
 CAPACITY = "purgatory/_core/capacity.py"
 THRESHOLD = "purgatory/_core/number.py"
 TIMER = "timer/_timer.py"
@@ -62,6 +64,7 @@ SEGMENTS = "purgatory/journal/_segments/__init__.py"
 
 T_POLLS = "tests/unit/web/test_polls.py::"
 T_POWER = "tests/unit/journal/test_power_cuts.py::"
+T_MISSED = "tests/unit/purgatory/test_missed.py::"
 T_GATES = "tests/unit/gates/test_gates.py::"
 T_FEEDS = "tests/unit/feeds/test_feeds.py::"
 T_FAILOVER = "tests/integration/feeds/test_redis_failover.py::"
@@ -1294,5 +1297,76 @@ MUTANTS = (
         "        if (first, last) == newest or not (aged or large):",
         "        if not (aged or large):",
         "tests/unit/journal/test_retention.py::test_the_newest_sealed_segment_stays_and_carries_the_sequence",
+    ),
+    # -- missed checks
+    Mutant(
+        "a wait that expires asks its predicate once more",
+        WAITS,
+        "        if is_true:\n",
+        "        if False:\n",
+        T_MISSED + "test_wait_that_expires_although_its_predicate_is_true_is_reported",
+    ),
+    Mutant(
+        "the predicate is not asked at a shutdown",
+        WAITS,
+        "self._op_overdue == TIME_IS_UP and self.predicate()",
+        "self.predicate()",
+        T_MISSED + "test_predicate_is_not_asked_at_a_shutdown",
+    ),
+    Mutant(
+        "a check within a second is no missed check",
+        MISSED,
+        "any(witness.checks for witness in self._witnesses) or any(",
+        "any(",
+        T_MISSED + "test_check_just_after_the_deadline_is_no_mistake",
+    ),
+    Mutant(
+        "a late check with a limit is no missed check",
+        MISSED,
+        "operation.checks > checks or operation.outcome is Outcome.SATISFIED for",
+        "False for",
+        T_MISSED + "test_late_check_that_other_operations_take_is_no_mistake",
+    ),
+    Mutant(
+        "a check between the wait's end and its witness is no missed check",
+        MISSED,
+        ' and not self._was_checked_since(getattr(wait, "mark", None), wait.keys)',
+        "",
+        T_MISSED + "test_check_by_another_thread_as_the_wait_leaves_is_no_mistake",
+    ),
+    Mutant(
+        "a check that finds no operation is noted",
+        PARKING,
+        "            note_unwatched(self, key)",
+        "            pass",
+        T_MISSED + "test_key_that_looks_alike_is_named",
+    ),
+    Mutant(
+        "a check of many keys notes those without an operation",
+        MANY_KEYS,
+        "        if not watchers:\n            note_unwatched(parking, key)\n",
+        "",
+        T_MISSED + "test_check_of_many_keys_notes_each_key",
+    ),
+    Mutant(
+        "witnesses are removed",
+        MISSED,
+        "            unwatch(witness)\n",
+        "            pass\n",
+        T_MISSED + "test_witness_is_not_counted_as_an_operation",
+    ),
+    Mutant(
+        "witnesses are not listed",
+        SHARDS,
+        "if NEW < operation._op_state",
+        "if operation._op_state",
+        T_MISSED + "test_witness_is_not_counted_as_an_operation",
+    ),
+    Mutant(
+        "a suspicion ends with the purgatory",
+        SHUTDOWN,
+        "            self._purgatory._missed.close()\n",
+        "            pass\n",
+        T_MISSED + "test_suspicion_ends_with_the_purgatory",
     ),
 )

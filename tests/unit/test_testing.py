@@ -11,7 +11,7 @@ import pytest
 
 from purgatory import InvalidSetting, Outcome
 from purgatory.gates import GateTimeout
-from purgatory.testing import HookRaised, LeftParked, Purgatories
+from purgatory.testing import CheckMissed, HookRaised, LeftParked, Purgatories
 from tests.support import park
 from tests.support.loops import Async
 from timer import MockTimer
@@ -311,3 +311,47 @@ async def test_who_awaits_at_the_end_is_named():
             poll = asyncio.ensure_future(polls.wait_for(lambda: False, keys=["k"], timeout_ms=30_000))
             await purgatories.settled()
     assert Outcome.CANCELLED is await poll
+
+
+async def wait_in_vain(purgatories, keys, checked=()):
+    """Let a wait expire although its predicate is true, with checks of these keys before its deadline."""
+    polls = purgatories.make_async("polls")
+    happened = []
+    first = asyncio.ensure_future(polls.wait_for(lambda: happened, keys=keys, timeout_ms=5_000))
+    await purgatories.settled()
+    happened.append("event")
+    for key in checked:
+        polls.check_and_complete(key)
+    await purgatories.advance_async(5_000)
+    assert Outcome.EXPIRED is await first
+    return polls
+
+
+@pytest.mark.guarantee("a missed check is reported")
+async def test_missed_check_fails_a_test():
+    """The error names the keys, and the key that was checked instead. No time has to pass."""
+    with pytest.raises(CheckMissed, match=r"1 missed in 'polls': Until under 7 expired .*; '7' was checked") as caught:
+        async with Purgatories() as purgatories:
+            await wait_in_vain(purgatories, [7], ["7"])
+    assert (7,) == caught.value.keys
+
+
+async def test_missed_check_fails_a_test_that_shuts_down():
+    """The suspicion is decided by the shutdown of a test, which no second follows."""
+    with pytest.raises(CheckMissed):
+        async with Purgatories() as purgatories:
+            polls = await wait_in_vain(purgatories, ["k"])
+            await polls.shutdown()
+
+
+async def test_check_after_the_deadline_passes_a_test(purgatories):
+    """The check was late, as it may be in production."""
+    polls = await wait_in_vain(purgatories, ["k"])
+    polls.check_and_complete("k")
+
+
+async def test_missed_checks_can_be_expected(purgatories):
+    """Those that the test has taken do not fail it."""
+    await wait_in_vain(purgatories, ["k"])
+    assert 1 == purgatories.take_missed_checks()
+    assert 0 == purgatories.take_missed_checks()

@@ -43,7 +43,8 @@ SHARED = {
     ("purgatory/_core/idle_keys.py", "purgatory/_core/idle_keys.c"): ["note", "purge", "after_fork", "_forget_oldest"],
     ("purgatory/_core/watchers.py", "purgatory/_core/watchers.c"): ["operations"],
     ("purgatory/_core/observers.py", "purgatory/_core/observers.c"): ["notify"],
-    ("purgatory/_core/many_keys.py", "purgatory/_core/many_keys.c"): ["retry_rest", "check_keys"],
+    ("purgatory/_core/many_keys.py", "purgatory/_core/many_keys.c"): ["retry_rest", "note_unwatched", "check_keys"],
+    ("purgatory/_core/missed.py", "purgatory/_core/missed.c"): ["watch_only", "unwatch"],
     ("purgatory/_core/take_snapshot.py", "purgatory/_core/take_snapshot.c"): ["visit"],
 }
 
@@ -105,6 +106,7 @@ ONLY_IN_PYTHON = {
         "checked_keys": RARE,
         "_in_order": "C has no generator: see check_in_order()",
     },
+    "purgatory/_core/missed.py": {"*": "called once per wait that expires although its predicate is true"},
     "purgatory/_core/take_snapshot.py": {"_since": "C finds it in one step", "*": "called once per snapshot"},
 }
 

@@ -199,7 +199,7 @@ function lists(current) {
 function totals(current) {
   const facts = [["started", current.totals.started], ...OUTCOMES.map((outcome) => [outcome, current.totals[outcome]]),
     ["expired, normal", current.totals.expired_normally], ["cancelled, normal", current.totals.cancelled_normally], ["checks", current.totals.checks],
-    ["rejected", current.rejected, "bad"], ["callback errors", current.errors, "bad"], ["idle keys", current.idle_keys]];
+    ["rejected", current.rejected, "bad"], ["missed checks", current.missed, "bad"], ["callback errors", current.errors, "bad"], ["idle keys", current.idle_keys]];
   fill($("totals"), facts, () => make("div", {}, make("dt"), make("dd")), (fact, [name, value, mood]) => {
     say(fact.children[0], name);
     say(fact.children[1], number(value));
