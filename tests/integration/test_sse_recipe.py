@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import re
 import signal
+import textwrap
 
 import httpx
 import pytest
@@ -10,13 +12,14 @@ import pytest
 from tests.support.served import ROOT, python_files, served
 from tests.support.threads import PATIENCE_S
 
+PAGE = ROOT / "docs/recipes/sse.md"
 STREAMS = 30
 CLIENTS = {"timeout": 2 * PATIENCE_S, "limits": httpx.Limits(max_connections=None)}
 
 
 @pytest.fixture
 def server(tmp_path):
-    ((name, text),) = python_files(ROOT / "docs/recipes/sse.md")
+    ((name, text),) = python_files(PAGE)
     (tmp_path / name).write_text(text, encoding="utf-8")
     with served("uvicorn", "service:app", "--port", "{port}", cwd=tmp_path, ready="/docs", PYTHONPATH=ROOT) as server:
         yield server
@@ -25,11 +28,11 @@ def server(tmp_path):
 class Stream:
     """A client of one topic: the events it has got, and how its response ended."""
 
-    def __init__(self, client, topic, after=None):
+    def __init__(self, client, topic, after=None, *, path=None):
         self.ids, self.data, self.names = [], [], []
         self.is_open, self.is_whole = asyncio.Event(), False
         headers = {"Last-Event-ID": after} if after else {}
-        self.task = asyncio.ensure_future(self.read(client, f"/topics/{topic}/events", headers))
+        self.task = asyncio.ensure_future(self.read(client, path or f"/topics/{topic}/events", headers))
 
     async def read(self, client, path, headers):
         async with client.stream("GET", path, headers=headers) as answer:
@@ -118,3 +121,56 @@ def test_stop_signal_ends_every_stream_cleanly(server):
     bounded(main)
     assert server.end() in (0, -signal.SIGTERM), server.output
     assert "Traceback" not in server.output, server.output
+
+
+OWN = re.search(r"^  ```python\n(  # own_events.*?)^  ```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)[1]
+#: What a user of sse-starlette writes in the place of FastAPI's own events.
+OTHER = (
+    ("from fastapi.sse import EventSourceResponse, ServerSentEvent", "from sse_starlette import EventSourceResponse"),
+    ('@app.get("/news", response_class=EventSourceResponse)', "# the endpoint is below"),
+    ("-> AsyncIterable[ServerSentEvent]:", "-> AsyncIterable[dict[str, str]]:"),
+    ("ServerSentEvent(raw_data=text)", '{"data": text}'),
+)
+ENDPOINT = """
+
+@app.get("/news")
+async def endpoint(request: Request):
+    return EventSourceResponse(events(request))
+"""
+
+
+@pytest.mark.parametrize("library", ["FastAPI", "sse-starlette"])
+def test_responses_of_other_libraries_end_at_the_stop(library, tmp_path):
+    """An event comes, a client that goes leaves, and at SIGTERM the response is whole and nothing is logged."""
+    source = textwrap.dedent(OWN)
+    if library == "sse-starlette":
+        pytest.importorskip("sse_starlette")
+        for own, other in OTHER:
+            assert own in source
+            source = source.replace(own, other)
+        source += ENDPOINT
+    state = '\n\n@app.get("/parked")\nasync def parked() -> int:\n    return polls.purgatory.parked\n'
+    (tmp_path / "own_events.py").write_text(source + state, encoding="utf-8")
+
+    async def main(server):
+        async with httpx.AsyncClient(base_url=server.url, **CLIENTS) as client:
+            going, staying = Stream(client, "", path="/news"), Stream(client, "", path="/news")
+            await until_parked(client, 2)
+            (await client.post("/news", params={"text": "hello"})).raise_for_status()
+            await staying.has(1)
+            going.task.cancel()
+            await until_parked(client, 1)
+            server.tell(signal.SIGTERM)
+            await staying.task
+            assert (["hello"], True) == (staying.data, staying.is_whole)
+
+    command = ("uvicorn", "own_events:app", "--port", "{port}")
+    with served(*command, cwd=tmp_path, ready="/parked", PYTHONPATH=f"{tmp_path}:{ROOT}") as server:
+        bounded(lambda: main(server))
+        assert server.end() in (0, -signal.SIGTERM), server.output
+        assert "Traceback" not in server.output, server.output
+
+
+async def until_parked(client, number):
+    while number != (await client.get("/parked")).json():  # noqa: ASYNC110  # the server has no event for it
+        await asyncio.sleep(0.02)

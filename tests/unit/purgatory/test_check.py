@@ -230,6 +230,7 @@ def test_check_with_a_limit_passes_each_once_while_others_leave(purgatory, seed)
 # -- a check of many keys
 
 
+@pytest.mark.guarantee("in order of arrival")
 @pytest.mark.parametrize("limit", [None, 100])
 def test_check_of_many_keys_checks_each_operation_once_and_in_order(purgatory, limit):
     """The keys are taken in their order, the operations of a key in order of arrival, and none of them twice."""
