@@ -78,7 +78,9 @@ FAMILIES: Final = (
     _of_purgatory("delayed_operations", Kind.SUM, "Parked operations that have a deadline."),
     _of_purgatory("watch_entries", Kind.SUM, "Entries in the watch lists: one per operation and key."),
     _of_purgatory("watch_keys", Kind.SUM, "Keys that the purgatory remembers, idle keys included."),
-    _of_purgatory("idle_keys", Kind.SUM, "Keys noted as idle, which are kept for reuse. Some may be in use again."),
+    _of_purgatory(
+        "idle_keys", Kind.SUM, "Keys in the queue of idle keys, which are kept for reuse. Some may be in use again."
+    ),
     _of_purgatory("capacity_operations", Kind.SUM, "Most operations that may be parked. Absent without a limit."),
     _of_purgatory(
         "overdue_seconds",
@@ -193,7 +195,7 @@ def read_purgatory(
         ("delayed_operations", None): 0 if purgatory.timer is None else totals.waiting,
         ("watch_entries", None): purgatory.watched,
         ("watch_keys", None): purgatory.known_keys,
-        ("idle_keys", None): purgatory.idle_keys,
+        ("idle_keys", None): purgatory.queued_keys,
         ("overdue_seconds", None): purgatory.overdue_ms / 1000,
         ("operations_started", None): totals.started,
         ("operations_rejected", None): purgatory.rejected,

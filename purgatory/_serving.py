@@ -20,7 +20,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from purgatory._core.closing import Closing
+from purgatory._closing import Closing
 from purgatory._core.errors import InvalidSetting, PurgatoryError, checked_int
 
 if TYPE_CHECKING:

@@ -5,18 +5,15 @@ A name with an asterisk has a C file beside it, which tells the same steps.
     implementation   which implementation runs
     errors           one exception class per mistake
     label            keys as text
-    closing          the base class of what closes at the end of a block
     outcome          the states of an operation
     log              the events of the log
     observers*       the objects that are notified of operations
     retrier          the thread that repeats checks
     watchdog         the thread that reports slow callbacks
-    capacity         the limit of parked operations
-    tenants          the limits of tenants
+    capacity         the limit of parked operations, and of tenants
     watchers*        the operations under one key
     idle_keys*       the keys under which no operation waits
     shard*           a part of the keys, and counters
-    operation_type   the type variable of a purgatory's operations
     actions          actions that wait until no lock is held
     user_lock*       the user's lock of an operation
     subclasses       the rules for operation types

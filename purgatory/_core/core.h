@@ -40,15 +40,15 @@ struct Watchers {
     Py_hash_t hash; /* the key's, as it was when the watchers were made */
     Link *head, *tail;
     Py_ssize_t count;
-    Watchers *noted_after; /* owned: the next one in the queue of idle keys */
-    char closed, is_noted;
+    Watchers *queued_after; /* owned: the next one in the queue of idle keys */
+    char closed, is_queued;
 };
 
 typedef struct {
     PyObject_HEAD
-    PyObject *known;            /* counts the keys that the purgatory knows */
+    PyObject *count_keys;       /* counts the keys that the purgatory knows */
     Watchers *oldest, *newest;  /* the queue. It owns a reference to the first, and each to the next */
-    Py_ssize_t interval, limit, noted, forgotten, until_recount;
+    Py_ssize_t interval, limit, queued, forgotten, until_recount;
     Mutex mutex;
 } IdleKeys;
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from purgatory._core.snapshot import PurgatorySnapshot, ShutdownReport
     from timer import Executor, Timer
 
-    FutureT = TypeVar("FutureT", bound=Future[Any], default=Future[Any])  # as in purgatory._core.operation_type
+    FutureT = TypeVar("FutureT", bound=Future[Any], default=Future[Any])  # as in purgatory._core.subclasses
 else:
     from typing import TypeVar
 

@@ -6,25 +6,25 @@
 
 enum { RECOUNT = 512 }; /* as in idle_keys.py */
 
-/* Append watchers to the queue, which gets a reference. The caller has set the mark. Whether more keys are noted now
+/* Append watchers to the queue, which gets a reference. The caller has set the mark. Whether more are in it now
  * than the limit. */
 static int put_behind(IdleKeys *self, Watchers *watchers)
 {
     Py_INCREF(watchers);
     lock_idle(self);
-    APPEND(self->oldest, self->newest, noted_after, watchers);
-    self->noted++;
-    int over = self->noted > self->limit;
+    APPEND(self->oldest, self->newest, queued_after, watchers);
+    self->queued++;
+    int over = self->queued > self->limit;
     unlock_idle(self);
     return over;
 }
 
-/* Set the mark that a key is noted. Whether it was not set before. */
-static int mark_noted(Watchers *watchers)
+/* Set the mark that a key is in the queue. Whether it was not set before. */
+static int mark_queued(Watchers *watchers)
 {
     lock_shard(watchers->shard);
-    int is_new = !watchers->is_noted;
-    watchers->is_noted = 1;
+    int is_new = !watchers->is_queued;
+    watchers->is_queued = 1;
     unlock_shard(watchers->shard);
     return is_new;
 }
@@ -35,11 +35,11 @@ static Watchers *first_of_queue(IdleKeys *self)
 {
     Watchers *oldest = self->oldest;
     if (oldest != NULL) {
-        self->oldest = oldest->noted_after;
+        self->oldest = oldest->queued_after;
         if (self->oldest == NULL)
             self->newest = NULL;
-        oldest->noted_after = NULL;
-        self->noted--;
+        oldest->queued_after = NULL;
+        self->queued--;
     }
     return oldest;
 }
@@ -49,27 +49,27 @@ static int forget_oldest(IdleKeys *self);
 static int is_over(IdleKeys *self)
 {
     lock_idle(self);
-    int over = self->noted > self->limit;
+    int over = self->queued > self->limit;
     unlock_idle(self);
     return over;
 }
 
 /* Note a key that has no operation any more. The caller has set the mark. 0, or -1 with an error. */
-static int note(IdleKeys *self, Watchers *watchers)
+static int append(IdleKeys *self, Watchers *watchers)
 {
     if (!put_behind(self, watchers))
         return 0;
     return forget_oldest(self) < 0 || (is_over(self) && forget_oldest(self) < 0) ? -1 : 0;
 }
 
-static PyObject *idle_note(IdleKeys *self, PyObject *given)
+static PyObject *idle_append(IdleKeys *self, PyObject *given)
 {
     if (!Py_IS_TYPE(given, core.watchers)) {
         PyErr_SetString(PyExc_TypeError, "watchers must be a Watchers");
         return NULL;
     }
     Watchers *watchers = (Watchers *)given;
-    if (mark_noted(watchers) && note(self, watchers))
+    if (mark_queued(watchers) && append(self, watchers))
         return NULL;
     Py_RETURN_NONE;
 }
@@ -78,9 +78,9 @@ static PyObject *purge(IdleKeys *self, PyObject *Py_UNUSED(none))
 {
     Py_ssize_t forgotten = 0;
     lock_idle(self);
-    Py_ssize_t noted = self->noted;
+    Py_ssize_t queued = self->queued;
     unlock_idle(self);
-    for (; noted > 0; noted--) {
+    for (; queued > 0; queued--) {
         int was = forget_oldest(self);
         if (was < 0)
             return NULL;
@@ -109,19 +109,19 @@ static int recount(IdleKeys *self)
     unlock_idle(self);
     if (!recounts)
         return 0;
-    PyObject *known = PyObject_CallNoArgs(self->known);
+    PyObject *known = PyObject_CallNoArgs(self->count_keys);
     Py_ssize_t number = known == NULL ? -1 : PyLong_AsSsize_t(known);
     Py_XDECREF(known);
     if (number == -1 && PyErr_Occurred())
         return -1;
     lock_idle(self);
-    Py_ssize_t in_use = number - self->noted;
+    Py_ssize_t in_use = number - self->queued;
     self->limit = self->interval == 0 ? 0 : in_use > self->interval ? in_use : self->interval;
     unlock_idle(self);
     return 0;
 }
 
-/* Forget the key that was noted first, unless it is in use: 1 if it was forgotten, 0, or -1 with an error. */
+/* Forget the key that was queued first, unless it is in use: 1 if it was forgotten, 0, or -1 with an error. */
 static int forget_oldest(IdleKeys *self)
 {
     /* 1. count the keys in use again, if it is time */
@@ -143,8 +143,8 @@ static int forget_oldest(IdleKeys *self)
     else if (forgotten == 0) {
         /* 4. it is in use, or fell idle again meanwhile */
         lock_shard(oldest->shard);
-        oldest->is_noted = oldest->count == 0; /* its last operation has left meanwhile */
-        int is_empty = oldest->is_noted && !oldest->closed;
+        oldest->is_queued = oldest->count == 0; /* its last operation has left meanwhile */
+        int is_empty = oldest->is_queued && !oldest->closed;
         unlock_shard(oldest->shard);
         if (is_empty)
             put_behind(self, oldest);
@@ -159,16 +159,16 @@ static int forget_oldest(IdleKeys *self)
 static PyObject *idle_get(IdleKeys *self, void *which)
 {
     lock_idle(self);
-    Py_ssize_t number = which == NULL ? self->noted : self->forgotten;
+    Py_ssize_t number = which == NULL ? self->queued : self->forgotten;
     unlock_idle(self);
     return PyLong_FromSsize_t(number);
 }
 
 static PyObject *idle_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"interval", "known", NULL};
-    PyObject *most, *known;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:IdleKeys", names, &most, &known))
+    static char *names[] = {"interval", "count_keys", NULL};
+    PyObject *most, *count_keys;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO:IdleKeys", names, &most, &count_keys))
         return NULL;
     Py_ssize_t interval = PyNumber_AsSsize_t(most, NULL); /* a larger number becomes the largest that fits */
     if (interval == -1 && PyErr_Occurred())
@@ -176,7 +176,7 @@ static PyObject *idle_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     IdleKeys *self = (IdleKeys *)type->tp_alloc(type, 0);
     if (self != NULL) {
         self->interval = self->limit = interval;
-        self->known = Py_NewRef(known);
+        self->count_keys = Py_NewRef(count_keys);
     }
     return (PyObject *)self;
 }
@@ -184,8 +184,8 @@ static PyObject *idle_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 static int idle_traverse(IdleKeys *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->known);
-    for (Watchers *watchers = self->oldest; watchers != NULL; watchers = watchers->noted_after)
+    Py_VISIT(self->count_keys);
+    for (Watchers *watchers = self->oldest; watchers != NULL; watchers = watchers->queued_after)
         Py_VISIT((PyObject *)watchers);
     return 0;
 }
@@ -197,15 +197,15 @@ static int idle_clear(IdleKeys *self)
         Watchers *oldest = first_of_queue(self);
         unlock_idle(self);
         if (oldest == NULL)
-            return 0; /* `known` stays until the end */
+            return 0; /* `count_keys` stays until the end */
         Py_DECREF(oldest);
     }
 }
 
-DEALLOC(IdleKeys, idle, Py_CLEAR(self->known))
+DEALLOC(IdleKeys, idle, Py_CLEAR(self->count_keys))
 
 static PyMethodDef idle_methods[] = {
-    {"note", (PyCFunction)idle_note, METH_O, "note($self, watchers, /)\n--\n\n"},
+    {"append", (PyCFunction)idle_append, METH_O, "append($self, watchers, /)\n--\n\n"},
     {"after_fork", (PyCFunction)after_fork, METH_NOARGS, NULL},
     {"purge", (PyCFunction)purge, METH_NOARGS, "purge($self, /)\n--\n\n"},
     {NULL}};

@@ -28,14 +28,14 @@ RECOUNT: Final = 512
 
 
 class IdleKeys:
-    """The idle keys of one purgatory. ``known`` returns the number of keys that the purgatory knows."""
+    """The idle keys of one purgatory. ``count_keys`` counts those that the purgatory knows."""
 
-    __slots__ = ("_interval", "_known", "_limit", "_lock", "_noted", "_until_recount", "forgotten")
+    __slots__ = ("_count_keys", "_interval", "_limit", "_lock", "_queue", "_until_recount", "forgotten")
 
-    def __init__(self, interval: int, known: Callable[[], int]) -> None:
+    def __init__(self, interval: int, count_keys: Callable[[], int]) -> None:
         self._interval = self._limit = interval
-        self._known = known
-        self._noted: deque[Watchers] = deque()
+        self._count_keys = count_keys
+        self._queue: deque[Watchers] = deque()
         self._lock = threading.Lock()  # guards the queue, and the count
         self.forgotten: int = 0  # the number of keys that were forgotten since the start
         self._until_recount = 0  # the number of entries until the keys in use are counted again
@@ -43,23 +43,23 @@ class IdleKeys:
     @property
     def count(self) -> int:
         """The number of entries in the queue. Some keys may be in use again."""
-        return len(self._noted)
+        return len(self._queue)
 
-    def note(self, watchers: Watchers) -> None:
+    def append(self, watchers: Watchers) -> None:
         """Append a key that has become idle to the queue, and shorten the queue if it is too long."""
         with self._lock:
-            if watchers.is_noted:
+            if watchers.is_queued:
                 return
-            watchers.is_noted = True
-            self._noted.append(watchers)
-        if len(self._noted) > self._limit:
+            watchers.is_queued = True
+            self._queue.append(watchers)
+        if len(self._queue) > self._limit:
             self._forget_oldest()
-            if len(self._noted) > self._limit:
+            if len(self._queue) > self._limit:
                 self._forget_oldest()
 
     def purge(self) -> int:
         """Forget every idle key. Returns the number of keys that were forgotten."""
-        return sum(self._forget_oldest() for _ in range(len(self._noted)))
+        return sum(self._forget_oldest() for _ in range(len(self._queue)))
 
     def after_fork(self) -> None:
         self._lock = threading.Lock()
@@ -70,29 +70,29 @@ class IdleKeys:
         self._until_recount -= 1  # not exact if two threads do this at once, and need not be
         if self._until_recount < 0:
             self._until_recount = RECOUNT
-            self._limit = max(self._interval, self._known() - len(self._noted)) if self._interval else 0
+            self._limit = max(self._interval, self._count_keys() - len(self._queue)) if self._interval else 0
         watchers: Watchers | None = None
         try:
             # 2. take the oldest entry
             with self._lock:
-                if not self._noted:
+                if not self._queue:
                     return False
-                watchers = self._noted[0]
-                del self._noted[0]  # no call: an interrupt would lose the key
+                watchers = self._queue[0]
+                del self._queue[0]  # no call: an interrupt would lose the key
             # 3. forget its key
             if watchers.shard.remove_if_empty(watchers):
                 with self._lock:
                     self.forgotten += 1
                 return True
             # 4. it is in use, or fell idle again meanwhile
-            watchers.is_noted = False
+            watchers.is_queued = False
             if not watchers:  # its last operation has left meanwhile
-                self.note(watchers)
+                self.append(watchers)
         except BaseException as error:
             if watchers is None:
                 raise
             # 5. it could not be forgotten, and is examined again later
-            self._noted += (watchers,)  # no call, as the stack may be exhausted
+            self._queue += (watchers,)  # no call, as the stack may be exhausted
             if not isinstance(error, Exception):
                 raise
             key_failed(watchers.key, error)

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from purgatory._core.log import log
-from timer._base import OnError
 from timer._fork import new_lock, report_failures_to
 
 if TYPE_CHECKING:
@@ -47,9 +46,12 @@ def on_start(callback: OnStart, /) -> Callable[[], None]:
     with _lock:
         _callbacks[token] = callback
         present = [p for p in _purgatories if not p.is_closed]
-    with OnError(stop):
+    try:
         for purgatory in present:
             callback(purgatory)
+    except BaseException:
+        stop()
+        raise
     return stop
 
 

@@ -394,14 +394,14 @@ static void op_remove(Operation *op, PyObject **deferred)
         int was_in = link->operation != NULL;
         if (was_in)
             remove_link(under, link);
-        int falls_idle = under->count == 0 && !under->is_noted;
+        int falls_idle = under->count == 0 && !under->is_queued;
         if (falls_idle)
-            under->is_noted = 1;
+            under->is_queued = 1;
         unlock_shard(under->shard);
         if (was_in)
             Py_DECREF(op); /* not the last: the caller has one */
-        /* 3. note a key that falls idle */
-        if (falls_idle && home_shard->idle_keys != NULL && note(home_shard->idle_keys, under))
+        /* 3. queue a key that falls idle */
+        if (falls_idle && home_shard->idle_keys != NULL && append(home_shard->idle_keys, under))
             defer_error(deferred);
     }
     /* 4. give back its place */

@@ -576,9 +576,9 @@ class DelayedOperation(TimerTask, abc.ABC):
         # 2. from its keys
         for watchers in self._op_watches:
             watchers.pop(self, None)
-            # 3. note a key that falls idle
-            if not watchers and not watchers.is_noted:
-                home_shard.idle_keys.note(watchers)
+            # 3. queue a key that falls idle
+            if not watchers and not watchers.is_queued:
+                home_shard.idle_keys.append(watchers)
         # 4. give back its place
         if home_shard.capacity is not None:
             home_shard.capacity.taken.pop(self, None)

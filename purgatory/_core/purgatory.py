@@ -19,21 +19,21 @@ from functools import partial
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from purgatory._core.blocking import Taking, Until, outcome_of, result_for
+from purgatory._core.capacity import capacity_of
 from purgatory._core.errors import InvalidSetting, checked_int
 from purgatory._core.idle_keys import IdleKeys
 from purgatory._core.live import register
 from purgatory._core.log import log
 from purgatory._core.missed import MissedChecks
 from purgatory._core.observers import Observer, Observers
-from purgatory._core.operation_type import OperationT
 from purgatory._core.outcome import NEW, PARKED, Outcome
 from purgatory._core.parking import Parking
 from purgatory._core.retrier import Retrier
 from purgatory._core.shard import Shard
 from purgatory._core.shards import MOST_SHARDS, Shards
 from purgatory._core.shutdown import STOP_S, Drain, Shutdown, own_hooks
+from purgatory._core.subclasses import OperationT
 from purgatory._core.take_snapshot import overdue_ms, take_snapshot
-from purgatory._core.tenants import capacity_of
 from purgatory._core.waits import NO_ENDS, predicate_wait, result_wait
 from purgatory._core.watchdog import unwatch, watch
 from timer import Driver, SystemTimer, Timer
@@ -354,8 +354,8 @@ class DelayedOperationPurgatory(Parking, ShutdownOnExit, Generic[OperationT]):
         return sum(len(shard.by_key) for shard in self._shards)
 
     @property
-    def idle_keys(self) -> int:
-        """How many keys were noted as idle. Some may be in use again. The cost does not depend on what is parked."""
+    def queued_keys(self) -> int:
+        """How many keys are in the queue of idle keys. Some may be in use again. The cost is always the same."""
         return self._idle_keys.count
 
     @property

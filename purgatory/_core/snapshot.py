@@ -7,7 +7,7 @@ from typing import Generic
 
 import attrs
 
-from purgatory._core.operation_type import OperationT
+from purgatory._core.subclasses import OperationT
 
 
 @attrs.frozen

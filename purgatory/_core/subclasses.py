@@ -15,8 +15,16 @@ from purgatory._core.log import log
 from purgatory._core.outcome import PARKED, Outcome
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # need not be installed: type checkers know it
+
     from purgatory._core.operation import DelayedOperation
-    from purgatory._core.operation_type import OperationT
+
+    #: The type of a purgatory's operations. Without an annotation it holds any operation.
+    OperationT = TypeVar("OperationT", bound=DelayedOperation, default=DelayedOperation)
+else:
+    from typing import TypeVar
+
+    OperationT = TypeVar("OperationT", bound="DelayedOperation")
 
 #: What a subclass must not redefine, and an instance not assign: the public properties, and ``run``, which the timer
 #: calls.

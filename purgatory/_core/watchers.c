@@ -165,11 +165,11 @@ static int watchers_clear(Watchers *self)
     return 0; /* the key and the home shard stay until the end, for operations that were here */
 }
 
-DEALLOC(Watchers, watchers, Py_CLEAR(self->key); Py_CLEAR(self->noted_after); Py_CLEAR(self->shard))
+DEALLOC(Watchers, watchers, Py_CLEAR(self->key); Py_CLEAR(self->queued_after); Py_CLEAR(self->shard))
 
 static PyMemberDef watchers_members[] = {
     READABLE(Watchers, key, Py_T_OBJECT_EX), READABLE(Watchers, shard, Py_T_OBJECT_EX),
-    READABLE(Watchers, closed, Py_T_BOOL), READABLE(Watchers, is_noted, Py_T_BOOL), {NULL}};
+    READABLE(Watchers, closed, Py_T_BOOL), READABLE(Watchers, is_queued, Py_T_BOOL), {NULL}};
 
 static PyMethodDef watchers_methods[] = {
     {"operations", (PyCFunction)(void (*)(void))watchers_operations, METH_FASTCALL, NULL},

@@ -22,15 +22,15 @@ class Watchers(dict[Any, None]):
     Each step is a single dict operation, which is atomic with and without the global lock.
 
     Attributes:
-        is_noted: whether the key is in the queue of idle keys (``purgatory._core.idle_keys``), or is forgotten.
+        is_queued: whether the key is in the queue of idle keys (``purgatory._core.idle_keys``), or is forgotten.
     """
 
-    __slots__ = ("is_noted", "key", "shard")
+    __slots__ = ("is_queued", "key", "shard")
 
     def __init__(self, key: Hashable, shard: Shard) -> None:
         self.key: Hashable = key
         self.shard: Shard = shard
-        self.is_noted: bool = False
+        self.is_queued: bool = False
 
     def operations(self, most: int | None = None) -> list[Any]:
         """The operations in order of arrival: a copy of all, made in one atomic step, or of the first ``most``."""

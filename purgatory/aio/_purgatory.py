@@ -30,7 +30,7 @@ from purgatory import (
     Totals,
 )
 from purgatory._core.errors import checked_int
-from purgatory._core.operation_type import OperationT
+from purgatory._core.subclasses import OperationT
 from purgatory._core.waits import NO_ENDS, raise_error_of, result_of
 from purgatory._core.watchdog import watch
 from purgatory.aio._checks import Checks

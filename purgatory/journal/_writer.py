@@ -31,7 +31,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from purgatory._core.closing import Closing
+from purgatory._closing import Closing
 from purgatory._core.log import Log
 from purgatory.journal._options import JournalStats, folder_of, options_of
 from purgatory.journal._segments import FolderLock, make_folder, recover

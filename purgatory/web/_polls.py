@@ -29,7 +29,7 @@ from starlette.exceptions import HTTPException
 
 from purgatory import DelayedOperation, InvalidSetting, Outcome, PurgatoryClosed, PurgatoryFull
 from purgatory._core.errors import checked_int
-from purgatory._core.operation_type import OperationT
+from purgatory._core.subclasses import OperationT
 from purgatory._core.waits import raise_error_of, result_of
 from purgatory.aio import AsyncPurgatory, drain_on_signals
 from purgatory.aio._waits import taking, until

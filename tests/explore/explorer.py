@@ -370,7 +370,7 @@ class World:
 
     @staticmethod
     def _idle_keys_are_noted(purgatory):
-        noted = set(map(id, purgatory._idle_keys._noted))
+        noted = set(map(id, purgatory._idle_keys._queue))
         for watchers in purgatory._shards.walk():
             assert watchers or id(watchers) in noted, f"nobody waits under {watchers.key!r}, and that is not noted"
 

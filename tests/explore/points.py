@@ -22,7 +22,7 @@ def _words(text: str) -> frozenset[str]:
 #: Fields that are written while another thread may look.
 FIELDS = _words(
     "_op_state _op_turn _op_recheck _op_overdue _op_home_shard _op_watches _op_extended _task_bucket _task_delay_ms "
-    "_task_deadline_ns _task_moved_by_ns _closed closed due is_noted _woken_by "
+    "_task_deadline_ns _task_moved_by_ns _closed closed due is_queued _woken_by "
     "hand _stopped thread _thread driver _driver _report _limit parked leaving finished"
 )
 #: Fields that change, and are touched with a lock held or by one thread, or whose value decides nothing (a count that
@@ -35,8 +35,8 @@ GUARDED = _words(
 #: Fields that are never set again. Their objects may change, by the calls below.
 FIXED = _words(
     "_admitted _broker_id _buckets _op_context _keep_context _capacity _changed _clock _closing _count "
-    "_dispatcher _errors _idle_keys _inside _interval _known _lock _made _make _missed "
-    "_name _noted _observers _occupied _on_error _on_restart _origin_ns _start_ns _own_executor _own_timer "
+    "_dispatcher _errors _idle_keys _inside _interval _count_keys _lock _made _make _missed "
+    "_name _queue _observers _occupied _on_error _on_restart _origin_ns _start_ns _own_executor _own_timer "
     "_retrier _shards _tick_ns _timer _waiting _wheel __weakref__ by_key "
     "_op_lock _op_mutex ending key_lock capacity clock end normal_ends "
     "find first idle_keys key outcomes level limit lock name observers reach retrier shard slots span taken timer "

@@ -368,7 +368,7 @@ MUTANTS = (
     Mutant(
         "a key whose own code raised is forgotten later",
         IDLE,
-        "            self._noted += (watchers,)",
+        "            self._queue += (watchers,)",
         "            pass",
         T_RARE + "test_key_that_could_not_be_compared_is_forgotten_later",
     ),
@@ -524,9 +524,9 @@ MUTANTS = (
         T_OPERATION + "test_true_without_completing_is_warned_of_once",
     ),
     Mutant(
-        "a key that falls idle again is noted again",
+        "a key that falls idle again is queued again",
         IDLE,
-        "            watchers.is_noted = False\n            if not watchers:",
+        "            watchers.is_queued = False\n            if not watchers:",
         "            if not watchers:",
         T_IDLE + "test_key_that_falls_idle_again_is_noted_again",
     ),
@@ -683,7 +683,7 @@ MUTANTS = (
     Mutant(
         "idle keys are forgotten by themselves",
         IDLE,
-        "        if len(self._noted) > self._limit:\n            self._forget_oldest()\n            if len",
+        "        if len(self._queue) > self._limit:\n            self._forget_oldest()\n            if len",
         "        if False:\n            self._forget_oldest()\n            if len",
         T_IDLE + "test_purge_interval_of_zero_keeps_nothing",
     ),

@@ -40,7 +40,12 @@ SHARED = {
     ("purgatory/_core/arguments.py", "purgatory/_core/arguments.c"): ["check_ready", "admit", "each_once"],
     ("purgatory/_core/shards.py", "purgatory/_core/shards.c"): ["shard_for", "find"],
     ("purgatory/_core/shard.py", "purgatory/_core/shard.c"): ["watch", "remove_if_empty", "counts", "entries"],
-    ("purgatory/_core/idle_keys.py", "purgatory/_core/idle_keys.c"): ["note", "purge", "after_fork", "_forget_oldest"],
+    ("purgatory/_core/idle_keys.py", "purgatory/_core/idle_keys.c"): [
+        "append",
+        "purge",
+        "after_fork",
+        "_forget_oldest",
+    ],
     ("purgatory/_core/watchers.py", "purgatory/_core/watchers.c"): ["operations"],
     ("purgatory/_core/observers.py", "purgatory/_core/observers.c"): ["notify"],
     ("purgatory/_core/many_keys.py", "purgatory/_core/many_keys.c"): ["retry_rest", "note_unwatched", "check_keys"],

@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from purgatory._core.closing import Closing
+from purgatory._closing import Closing
 from purgatory.journal.records.errors import JournalFormat, JournalLocked
 from purgatory.journal.records.folder import END, end, list_segments, sealed_name
 from purgatory.journal.records.frames import decode, scan

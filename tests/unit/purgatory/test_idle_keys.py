@@ -107,7 +107,7 @@ def test_late_note_of_a_forgotten_key_takes_nobody_with_it(purgatory):
     before.cancel()
     purgatory.purge()
     newcomer = park(purgatory, "k")
-    purgatory._idle_keys.note(forgotten)
+    purgatory._idle_keys.append(forgotten)
     purgatory.purge()
 
     assert [newcomer] == purgatory.operations_for_key("k")
@@ -159,4 +159,4 @@ def test_a_forgotten_key_is_not_noted_again(make):
     purgatory = make(reaper_enabled=False, purge_interval=1)
     with pytest.raises(PurgatoryClosed):
         park(purgatory, "first", "second", look=lambda _: purgatory.shutdown())
-    assert (1, 1) == (purgatory.known_keys, purgatory.idle_keys)
+    assert (1, 1) == (purgatory.known_keys, purgatory.queued_keys)

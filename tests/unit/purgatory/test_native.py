@@ -259,7 +259,7 @@ def test_half_made_object_of_a_private_type_raises(call):
 def test_idle_keys_take_watchers_only():
     """The queue of idle keys rejects an object that is not a key's watchers."""
     with pytest.raises(TypeError):
-        CORE.IdleKeys(5, int).note("key")
+        CORE.IdleKeys(5, int).append("key")
 
 
 def test_nothing_leaks_of_what_is_ready_made(mock_timer, logs):

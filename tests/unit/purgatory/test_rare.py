@@ -90,7 +90,7 @@ def test_key_that_could_not_be_compared_is_forgotten_later(make, error):
     purge_refused(purgatory, error)
     purgatory.purge()
 
-    assert (0, 0, 2) == (purgatory.known_keys, purgatory.idle_keys, purgatory.snapshot().forgotten_keys)
+    assert (0, 0, 2) == (purgatory.known_keys, purgatory.queued_keys, purgatory.snapshot().forgotten_keys)
 
 
 def test_cancelled_in_its_first_check_is_told_of(make):

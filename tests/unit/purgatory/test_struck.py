@@ -79,7 +79,7 @@ def test_interrupted_end_of_an_arriving_operation_leaves_its_removal_to_the_park
         park(purgatory, look=ready_at(2), complete=lambda _: park(purgatory))
     purgatory.detach(observer)
 
-    assert (1, 0) == (purgatory.watched, purgatory.idle_keys)
+    assert (1, 0) == (purgatory.watched, purgatory.queued_keys)
 
 
 def test_stopped_answer_leaves_nothing(small):
@@ -203,7 +203,7 @@ def test_check_whose_retry_is_interrupted_is_repeated(purgatory, monkeypatch, fi
 def test_interrupt_while_an_operation_is_removed_leaves_nothing(mock_timer, monkeypatch, small):
     """An operation whose removal from its keys is interrupted is under no key, has no place, and is answered."""
     operation = park(small, "k", "l")
-    interrupted_once(monkeypatch, IdleKeys, "note", first=True)
+    interrupted_once(monkeypatch, IdleKeys, "append", first=True)
     with pytest.raises(Interrupted):
         operation.force_complete()
 

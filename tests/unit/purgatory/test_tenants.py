@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting, InvalidTenant, Outcome, PurgatoryFull
-from purgatory._core.tenants import REMEMBERED, TenantCapacity
+from purgatory._core.capacity import REMEMBERED, TenantCapacity
 from tests.support import Waiting, park_one, run_threads
 from tests.support.operations import WAYS_OUT
 
