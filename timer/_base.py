@@ -104,23 +104,6 @@ def report_error(error: BaseException) -> None:
     threading.excepthook(threading.ExceptHookArgs(args))
 
 
-class OnError:
-    """As a context manager, calls ``undo(*args)`` if an exception leaves the block, an interrupt included."""
-
-    __slots__ = ("_args", "_undo")
-
-    def __init__(self, undo: Callable[..., object], *args: object) -> None:
-        self._undo = undo
-        self._args = args
-
-    def __enter__(self) -> None:
-        """Begin the block. An exception before its first statement calls nothing, because there is nothing to undo."""
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is not None:
-            self._undo(*self._args)
-
-
 class ShutdownOnExit:
     """As a context manager, an object of a subclass is shut down at the end of the block."""
 

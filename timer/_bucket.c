@@ -1,16 +1,8 @@
-/* TimerTaskList (timer/_task.py): a bucket. On purpose, these differ:
+/* TimerTaskList (timer/_bucket.py): a bucket. On purpose, these differ:
  *
  *  - It is a linked list, not a dict. Without a global lock, it has one list per lane (core.c).
  *  - put(), remove() and take() do not rely on the timer's lock, because C moves tasks without it.
  *  - slices() copies one slice at a time. The caller removes each, so the next one is at the head. */
-
-static TimerEntry *as_entry(PyObject *object)
-{
-    if (PyObject_TypeCheck(object, core.entry) && peek(&((TimerEntry *)object)->delay_ms) != TIMER_UNSET)
-        return (TimerEntry *)object;
-    raise_made(python("timer._task", "not_a_task", object));
-    return NULL;
-}
 
 static TimerBucket *as_bucket(PyObject *object)
 {
@@ -22,13 +14,13 @@ static TimerBucket *as_bucket(PyObject *object)
 
 static PyObject *bucket_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"first", "end", "level", "lock", "closed", NULL};
+    static char *names[] = {"first", "end", "level", "lock", "after_ns", "until_ns", "closed", NULL};
     PyObject *lock;
     Py_ssize_t level;
     int closed = 0;
-    long long first, end;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "LLnO|$p:TimerTaskList", names, &first, &end, &level, &lock,
-                                     &closed))
+    long long first, end, after_ns = 0, until_ns = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "LLnO|$LLp:TimerTaskList", names, &first, &end, &level, &lock,
+                                     &after_ns, &until_ns, &closed))
         return NULL;
     TimerBucket *self = (TimerBucket *)type->tp_alloc(type, 0);
     if (self == NULL)
@@ -37,6 +29,8 @@ static PyObject *bucket_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     self->end = end;
     self->lock = Py_NewRef(lock);
     self->level = level;
+    self->after_ns = after_ns;
+    self->until_ns = until_ns;
     self->closed = (char)closed;
     return (PyObject *)self;
 }
@@ -289,12 +283,13 @@ static PyMethodDef bucket_methods[] = {
 
 static PyMemberDef bucket_members[] = {
     READABLE(TimerBucket, first, T_LONGLONG), READABLE(TimerBucket, end, T_LONGLONG),
+    READABLE(TimerBucket, after_ns, T_LONGLONG), READABLE(TimerBucket, until_ns, T_LONGLONG),
     READABLE(TimerBucket, lock, Py_T_OBJECT_EX), READABLE(TimerBucket, level, T_PYSSIZET), {NULL}};
 
 static PyGetSetDef bucket_getset[] = {{"closed", (getter)bucket_get_closed, NULL, NULL, NULL}, {NULL}};
 
 static PyType_Slot bucket_slots[] = {
-    {Py_tp_doc, "TimerTaskList(first, end, level, lock, *, closed=False)\n--\n\n"},
+    {Py_tp_doc, "TimerTaskList(first, end, level, lock, *, after_ns=0, until_ns=0, closed=False)\n--\n\n"},
     {Py_tp_new, bucket_new}, {Py_tp_traverse, bucket_traverse}, {Py_tp_clear, bucket_empty},
     {Py_tp_dealloc, bucket_dealloc}, {Py_tp_iter, bucket_iter}, {Py_sq_length, bucket_count},
     {Py_sq_contains, bucket_contains}, {Py_tp_methods, bucket_methods}, {Py_tp_members, bucket_members},

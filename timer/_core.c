@@ -4,9 +4,9 @@
  * includes them:
  *
  *     _core.h          the structs, the objects that all parts share, their locks
- *     _entry.c         TimerTaskEntry: a task's delay, deadline and place in a list
+ *     _task.c          TimerTaskEntry: a task's delay, deadline and place in a list
  *     _bucket.c        TimerTaskList: a bucket, a linked list of entries through the entries themselves
- *     _wheel.c         TimingWheel.move_slice: a slice of a coarse bucket moves to finer ones
+ *     _wheel.c         TimingWheel: the bucket of a deadline, and the cascade
  *     _timer.c         SystemTimer.add and reschedule for a task whose bucket is there already
  *     _running.c       which calls of tasks and hooks run now
  *     _dispatch.c      Tally, Batch: due tasks are claimed and run
@@ -26,7 +26,7 @@
  * clock uses one lane. */
 #include "timer/_core.h"
 
-#include "timer/_entry.c"
+#include "timer/_task.c"
 #include "timer/_bucket.c"
 #include "timer/_wheel.c"
 #include "timer/_timer.c"
@@ -84,6 +84,8 @@ static int make_core(void)
         return 0;
     const Name names[] = {{&core.str_add, "add"}, {&core.str_add_slowly, "_add_slowly"}, {&core.str_begin, "begin"},
                           {&core.str_clock, "clock"}, {&core.str_contain, "contain"}, {&core.str_end, "end"},
+                          {&core.str_hand, "hand"}, {&core.str_levels, "levels"}, {&core.str_place, "place"},
+                          {&core.str_start_ns, "_start_ns"}, {&core.str_tick_ns, "_tick_ns"},
                           {&core.str_next_slice, "_next_slice"}, {&core.str_reschedule, "reschedule"},
                           {&core.str_reschedule_slowly, "_reschedule_slowly"}, {&core.str_requeue, "requeue"},
                           {&core.str_run, "run"}, {&core.str_slot, "timer._native.slot"}, {&core.str_slots, "slots"},
@@ -127,10 +129,31 @@ static int fill(PyObject *module)
     return 0;
 }
 
+/* set_doc(attribute, doc): give a method or an attribute of a native type a docstring, which is kept for good. */
+static PyObject *set_doc(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    PyObject *attribute;
+    const char *doc;
+    if (!PyArg_ParseTuple(args, "Os:set_doc", &attribute, &doc))
+        return NULL;
+    size_t size = strlen(doc) + 1;
+    char *kept = PyMem_Malloc(size);
+    if (kept == NULL)
+        return PyErr_NoMemory();
+    memcpy(kept, doc, size);
+    if (Py_IS_TYPE(attribute, &PyMethodDescr_Type))
+        ((PyMethodDescrObject *)attribute)->d_method->ml_doc = kept;
+    else if (Py_IS_TYPE(attribute, &PyGetSetDescr_Type))
+        ((PyGetSetDescrObject *)attribute)->d_getset->doc = kept;
+    else
+        PyMem_Free(kept);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef functions[] = {
-    {"move_slice", move_slice, METH_VARARGS,
-     "move_slice($module, tasks, start, source, due, slots, span, origin_ns, tick_ns, hand, /)\n--\n\n"},
-    {"take_docs", take_docs, METH_VARARGS, NULL},
+    {"move_tasks", (PyCFunction)(void (*)(void))move_tasks, METH_FASTCALL,
+     "move_tasks($module, wheel, tasks, source, due, /)\n--\n\n"},
+    {"set_doc", set_doc, METH_VARARGS, NULL},
     {"call", (PyCFunction)(void (*)(void))call, METH_FASTCALL, NULL},
     {"calls", calls, METH_NOARGS, NULL},
     {"wake_at_next_call", wake_at_next_call, METH_O, NULL},

@@ -60,15 +60,21 @@ typedef struct {
 #endif
 } LaneCache;
 
+/* What C knows of a wheel. */
 typedef struct {
-    PyObject_HEAD
-    PyObject *clock, *levels; /* NULL before _connect() */
-    int64_t origin_ns, tick_ns;
-    LaneCache caches[LANES];
+    PyObject *levels; /* owned: the wheel's list. NULL before connect() */
+    int64_t start_ns, tick_ns;
     Level level[MOST_LEVELS];
     int level_count;
-    char is_system_clock;
     Mutex mutex;
+} Wheel;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *clock; /* NULL before _connect() */
+    Wheel wheel;
+    LaneCache caches[LANES];
+    char is_system_clock;
 } QuickTimer;
 
 typedef struct {
@@ -100,8 +106,8 @@ static struct {
     PyCFunction run;        /* NULL: none */
     PyObject *system_clock; /* time.monotonic_ns */
     PyObject *partial;      /* functools.partial */
-    PyObject *str_add, *str_add_slowly, *str_begin, *str_clock, *str_contain, *str_end, *str_next_slice, *str_reschedule,
-        *str_reschedule_slowly, *str_requeue, *str_run, *str_slot, *str_slots, *str_span;
+    PyObject *str_add, *str_add_slowly, *str_begin, *str_clock, *str_contain, *str_end, *str_hand, *str_levels, *str_next_slice,
+        *str_place, *str_reschedule, *str_start_ns, *str_tick_ns, *str_reschedule_slowly, *str_requeue, *str_run, *str_slot, *str_slots, *str_span;
 } core;
 
 /* ---------------------------------------------------------------- locks, where there is no global one */
@@ -109,7 +115,7 @@ static struct {
 MUTEX_OF(entry, TimerEntry)
 MUTEX_OF(lane, Lane)
 MUTEX_OF(cache, LaneCache)
-MUTEX_OF(levels, QuickTimer)
+MUTEX_OF(levels, Wheel)
 
 #ifdef Py_GIL_DISABLED
 static inline int lane_number(TimerEntry *entry) { return entry->lane; }
@@ -149,13 +155,22 @@ static inline TimerBucket *peek_bucket(TimerEntry *entry) { return __atomic_load
 /* ---------------------------------------------------------------- numbers */
 
 /* The tick at which a deadline is due, rounded up. */
-static inline int64_t due_tick(int64_t deadline_ns, int64_t origin_ns, int64_t tick_ns)
+static inline int64_t due_tick(const Wheel *wheel, int64_t deadline_ns)
 {
-    int64_t before = deadline_ns - origin_ns - 1;
-    int64_t tick = before / tick_ns;
-    if (before < 0 && tick * tick_ns != before)
+    int64_t before = deadline_ns - wheel->start_ns - 1;
+    int64_t tick = before / wheel->tick_ns;
+    if (before < 0 && tick * wheel->tick_ns != before)
         tick--;
     return tick + 1;
+}
+
+/* An attribute that is an int. 0, or -1 with an error. */
+static int number_of(PyObject *object, PyObject *name, int64_t *into)
+{
+    PyObject *value = PyObject_GetAttr(object, name);
+    int failed = value == NULL ? -1 : saturated(value, into);
+    Py_XDECREF(value);
+    return failed;
 }
 
 /* An attribute of a module. NULL with an error. */

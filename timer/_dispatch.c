@@ -32,7 +32,7 @@ static PyObject *tally_add(Tally *self, PyObject *object)
 }
 
 /* Count a task that ran. */
-static void tally_note(Tally *self, int64_t late_ns)
+static void tally_count(Tally *self, int64_t late_ns)
 {
     self->fired++;
     self->late_ns[late_ns == 0 ? 0 : 64 - __builtin_clzll((unsigned long long)late_ns)]++;
@@ -106,6 +106,83 @@ static int by_deadline(const void *one, const void *other)
     return a->number < b->number ? -1 : 1;
 }
 
+/* Call run() of a task. NULL with an error. */
+static PyObject *run_of(TimerEntry *task)
+{
+    if (core.run != NULL && PyObject_TypeCheck(task, core.run_type))
+        return core.run((PyObject *)task, NULL);
+    return PyObject_CallMethodNoArgs((PyObject *)task, core.str_run);
+}
+
+static int gather_or_forget(Batch *self);
+static void drop_tasks(Batch *self);
+static int run_tasks(Batch *self, Tally *tally, Py_ssize_t most);
+static int claim(TimerBucket *bucket, TimerEntry *task, int64_t *deadline_ns);
+static int run_task(Batch *self, TimerEntry *task, Tally *tally, int64_t late_ns);
+
+/* After an error, which stays set: the other tasks run later. */
+static void requeue(Batch *self)
+{
+    Kept kept = keep_error();
+    if (done_call(PyObject_CallMethodOneArg(self->dispatcher, core.str_requeue, self->buckets)))
+        PyErr_Clear();
+    set_again(kept);
+}
+
+/* End a run of the batch. An error that is set stays set. 0, or -1 with an error. */
+static int end_run(Batch *self, Tally *tally, int more, PyObject *thread_id)
+{
+    int had_failed = PyErr_Occurred() != NULL;
+    Kept kept = keep_error();
+    Py_ssize_t done = more ? (Py_ssize_t)tally->reached : self->left;
+    self->left -= done;
+    if (!more)
+        drop_tasks(self);
+    PyObject *number = PyLong_FromSsize_t(done);
+    int failed = number == NULL ? -1
+                                : done_call(PyObject_CallMethodObjArgs(self->dispatcher, core.str_end, tally, number,
+                                                                       thread_id, NULL));
+    Py_XDECREF(number);
+    if (had_failed)
+        set_again(kept);
+    return had_failed ? -1 : failed;
+}
+
+/* How many tasks run() must reach: 0, or -1 with an error. */
+static int number_of_most(PyObject *given, Py_ssize_t *most)
+{
+    *most = given == Py_None ? PY_SSIZE_T_MAX : PyNumber_AsSsize_t(given, PyExc_ValueError);
+    if (*most < 0 && !PyErr_Occurred())
+        PyErr_Format(PyExc_ValueError, "most must be an int, 0 or more, or None, got %zd", *most);
+    return *most < 0 ? -1 : 0;
+}
+
+static PyObject *batch_run(Batch *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+{
+    Py_ssize_t most, named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
+    if (count + named > 1 || (named && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "most"))) {
+        PyErr_SetString(PyExc_TypeError, "run(most=None) takes at most one argument");
+        return NULL;
+    }
+    PyObject *given = count + named == 1 ? args[0] : Py_None;
+    Tally *tally = (Tally *)core.tally->tp_alloc(core.tally, 0);
+    /* 1. the dispatcher notes that this thread runs a batch */
+    PyObject *thread_id = tally == NULL ? NULL : PyObject_CallMethodNoArgs(self->dispatcher, core.str_begin);
+    /* 2. gather the tasks, and run them */
+    int failed = thread_id == NULL || number_of_most(given, &most)
+                 || (self->tasks == NULL && gather_or_forget(self)) || run_tasks(self, tally, most);
+    int more = !failed && tally->reached == most;
+    /* 3. after an error, the other tasks run later */
+    if (failed)
+        requeue(self);
+    /* 4. the dispatcher adds the counts */
+    if (tally != NULL)
+        failed |= end_run(self, tally, more, thread_id == NULL ? Py_None : thread_id);
+    Py_XDECREF(tally);
+    Py_XDECREF(thread_id);
+    return failed ? NULL : PyBool_FromLong(more);
+}
+
 /* Append the tasks of a bucket to the batch. 0, or -1 with an error. */
 static int gather_bucket(Batch *self, TimerBucket *bucket, Py_ssize_t *room, int *sorted)
 {
@@ -172,32 +249,8 @@ static int gather_or_forget(Batch *self)
     return -1;
 }
 
-/* Call run() of a task. NULL with an error. */
-static PyObject *run_of(TimerEntry *task)
-{
-    if (core.run != NULL && PyObject_TypeCheck(task, core.run_type))
-        return core.run((PyObject *)task, NULL);
-    return PyObject_CallMethodNoArgs((PyObject *)task, core.str_run);
-}
-
-/* Run a claimed task. 0, or -1 with an error that must reach the caller. */
-static int run_task(Batch *self, TimerEntry *task, Tally *tally, int64_t late_ns)
-{
-    Record record = begin(task, core.str_run);
-    PyObject *answer = run_of(task);
-    end_call(record);
-    if (answer == NULL) {
-        tally->failed++;
-        PyObject *error = take_error();
-        answer = PyObject_CallMethodObjArgs(self->dispatcher, core.str_contain, task, error, NULL);
-        Py_XDECREF(error);
-    }
-    tally_note(tally, late_ns);
-    return done_call(answer);
-}
-
 /* Claim and run up to `most` tasks. 0, or -1 with an error. */
-static int run(Batch *self, Tally *tally, Py_ssize_t most)
+static int run_tasks(Batch *self, Tally *tally, Py_ssize_t most)
 {
     int failed = 0;
     while (!failed && self->next < self->count && tally->reached < most) {
@@ -206,73 +259,38 @@ static int run(Batch *self, Tally *tally, Py_ssize_t most)
             return -1;
         Due due = self->tasks[self->next++];
         tally->reached++;
-        /* Unless it was cancelled or rescheduled meanwhile. */
-        if (remove_entry(due.task, due.bucket, &deadline_ns))
+        /* 1. record the call, before the claim: after an error here, the task is in its bucket */
+        Record record = begin(due.task, core.str_run);
+        /* 2. claim the task, unless it was cancelled or rescheduled meanwhile */
+        int is_claimed = claim(due.bucket, due.task, &deadline_ns);
+        /* 3. run it */
+        if (is_claimed)
             failed = run_task(self, due.task, tally, now_ns < deadline_ns ? 0 : now_ns - deadline_ns);
+        /* 4. remove the record */
+        end_call(record);
         Py_DECREF(due.task);
     }
     return failed;
 }
 
-/* After an error, which stays set: the other tasks run later. */
-static void requeue(Batch *self)
+/* Remove a task from the bucket: 1, with its deadline. 0 if the task is not there any more. */
+static int claim(TimerBucket *bucket, TimerEntry *task, int64_t *deadline_ns)
 {
-    Kept kept = keep_error();
-    if (done_call(PyObject_CallMethodOneArg(self->dispatcher, core.str_requeue, self->buckets)))
-        PyErr_Clear();
-    set_again(kept);
+    return remove_entry(task, bucket, deadline_ns);
 }
 
-/* End a run of the batch. An error that is set stays set. 0, or -1 with an error. */
-static int end_run(Batch *self, Tally *tally, int more, PyObject *thread_id)
+/* Run a claimed task. 0, or -1 with an error that must reach the caller. */
+static int run_task(Batch *self, TimerEntry *task, Tally *tally, int64_t late_ns)
 {
-    int had_failed = PyErr_Occurred() != NULL;
-    Kept kept = keep_error();
-    Py_ssize_t done = more ? (Py_ssize_t)tally->reached : self->left;
-    self->left -= done;
-    if (!more)
-        drop_tasks(self);
-    PyObject *number = PyLong_FromSsize_t(done);
-    int failed = number == NULL ? -1
-                                : done_call(PyObject_CallMethodObjArgs(self->dispatcher, core.str_end, tally, number,
-                                                                       thread_id, NULL));
-    Py_XDECREF(number);
-    if (had_failed)
-        set_again(kept);
-    return had_failed ? -1 : failed;
-}
-
-/* How many tasks run() must reach: 0, or -1 with an error. */
-static int number_of_most(PyObject *given, Py_ssize_t *most)
-{
-    *most = given == Py_None ? PY_SSIZE_T_MAX : PyNumber_AsSsize_t(given, PyExc_ValueError);
-    if (*most < 0 && !PyErr_Occurred())
-        PyErr_Format(PyExc_ValueError, "most must be an int, 0 or more, or None, got %zd", *most);
-    return *most < 0 ? -1 : 0;
-}
-
-static PyObject *batch_run(Batch *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
-{
-    Py_ssize_t most, named = names == NULL ? 0 : PyTuple_GET_SIZE(names);
-    if (count + named > 1 || (named && PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, 0), "most"))) {
-        PyErr_SetString(PyExc_TypeError, "run(most=None) takes at most one argument");
-        return NULL;
+    PyObject *answer = run_of(task);
+    if (answer == NULL) {
+        tally->failed++;
+        PyObject *error = take_error();
+        answer = PyObject_CallMethodObjArgs(self->dispatcher, core.str_contain, task, error, NULL);
+        Py_XDECREF(error);
     }
-    PyObject *given = count + named == 1 ? args[0] : Py_None;
-    Tally *tally = (Tally *)core.tally->tp_alloc(core.tally, 0);
-    PyObject *thread_id = tally == NULL ? NULL : PyObject_CallMethodNoArgs(self->dispatcher, core.str_begin);
-    int failed = thread_id == NULL || number_of_most(given, &most)
-                 || (self->tasks == NULL && gather_or_forget(self)) ? -1 : 0;
-    if (!failed)
-        failed = run(self, tally, most);
-    int more = !failed && tally->reached == most;
-    if (failed)
-        requeue(self);
-    if (tally != NULL)
-        failed |= end_run(self, tally, more, thread_id == NULL ? Py_None : thread_id);
-    Py_XDECREF(tally);
-    Py_XDECREF(thread_id);
-    return failed ? NULL : PyBool_FromLong(more);
+    tally_count(tally, late_ns);
+    return done_call(answer);
 }
 
 static Py_ssize_t batch_length(Batch *self) { return self->left; }

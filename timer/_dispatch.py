@@ -19,7 +19,7 @@ from itertools import islice
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
-from timer._base import JOIN_ERRORS, Executor, InlineExecutor, OnError, report_error
+from timer._base import JOIN_ERRORS, Executor, InlineExecutor, report_error
 from timer._fork import new_lock
 from timer._implementation import native_class
 from timer._running import here, numbers, remove, wake, wakes
@@ -27,7 +27,8 @@ from timer._running import here, numbers, remove, wake, wakes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from timer._task import TimerTask, TimerTaskList
+    from timer._bucket import TimerTaskList
+    from timer._task import TimerTask
     from timer._timer import SystemTimer
 
 by_deadline = attrgetter("_task_deadline_ns")
@@ -57,7 +58,8 @@ class Tally:
         self.late_max_ns = max(self.late_max_ns, other.late_max_ns)
         self.late_ns = [a + b for a, b in zip(self.late_ns, other.late_ns, strict=True)]
 
-    def note(self, late_ns: int) -> None:
+    def count(self, late_ns: int) -> None:
+        """Count a task that ran."""
         self.fired += 1
         self.late_ns[min(late_ns.bit_length(), POWERS - 1)] += 1
         self.late_sum_ns += late_ns
@@ -82,48 +84,61 @@ class Batch:
 
     def run(self, most: int | None = None) -> bool:
         """Run the tasks, or the next ``most`` of them. Returns whether there may be more."""
-        dispatcher = self._dispatcher
         tally = Tally()
         more, thread_id = False, None
         try:
-            with OnError(dispatcher.requeue, self._buckets):
-                thread_id = dispatcher.begin()
-                if self._tasks is None:
-                    due = [(bucket, task) for bucket in self._buckets for task in list(bucket)]  # a copy: others cancel
-                    due.sort(key=lambda pair: pair[1]._task_deadline_ns)  # tasks of one deadline stay in order
-                    self._tasks = iter(due)
-                self._run(islice(self._tasks, most), tally)
-                more = tally.reached == most
+            # 1. the dispatcher notes that this thread runs a batch
+            thread_id = self._dispatcher.begin()
+            # 2. gather the tasks, and run them
+            if self._tasks is None:
+                self._tasks = iter(self._gather())
+            self._run_tasks(islice(self._tasks, most), tally)
+            more = tally.reached == most
+        except BaseException:
+            # 3. after an error, the other tasks run later
+            self._dispatcher.requeue(self._buckets)
+            raise
         finally:
+            # 4. the dispatcher adds the counts
             done = tally.reached if more else self._left
             self._left -= done
-            dispatcher.end(tally, done, thread_id)
+            self._dispatcher.end(tally, done, thread_id)
         return more
 
-    def _run(self, tasks: Iterator[tuple[TimerTaskList, TimerTask]], tally: Tally) -> None:
+    def _gather(self) -> list[tuple[TimerTaskList, TimerTask]]:
+        """All tasks of the buckets in order of deadline. Tasks of one deadline stay in order of arrival."""
+        due = [(bucket, task) for bucket in self._buckets for task in list(bucket)]  # a copy: others cancel
+        due.sort(key=lambda pair: pair[1]._task_deadline_ns)
+        return due
+
+    def _run_tasks(self, tasks: Iterator[tuple[TimerTaskList, TimerTask]], tally: Tally) -> None:
         for bucket, task in tasks:
-            tally.reached += 1
             now_ns = self._dispatcher.clock()
+            tally.reached += 1
+            # 1. record the call, before the claim: after an error here, the task is in its bucket
             calls = here.calls
             record = (task, "run", next(numbers))
-            calls += (record,)  # before the claim: without memory, the task stays in its batch
+            calls += (record,)
             try:
                 if wakes:
                     wake()
-                self._claim(bucket, task)
-                if self._claimed is task:
-                    self._run_task(task, tally, now_ns)
+                # 2. claim the task, unless it was cancelled or rescheduled meanwhile
+                deadline_ns = self._claim(bucket, task)
+                # 3. run it
+                if deadline_ns is not None:
+                    self._run_task(task, tally, max(0, now_ns - deadline_ns))
             except BaseException:
                 self._put_back(bucket, task)
                 raise
             finally:
+                # 4. remove the record
                 if calls[-1] is record:
                     del calls[-1]
                 else:
                     remove(calls, record)
 
-    def _claim(self, bucket: TimerTaskList, task: TimerTask) -> None:
-        """Remove a task from its bucket, unless it was cancelled or rescheduled meanwhile.
+    def _claim(self, bucket: TimerTaskList, task: TimerTask) -> int | None:
+        """Remove a task from the bucket, and return its deadline. None if the task is not there any more.
 
         A signal handler runs only where a function is called or a loop jumps back. So none runs between the lines that
         remove the task and the line that notes it.
@@ -133,8 +148,10 @@ class Batch:
                 del bucket[task]
                 task._task_bucket = None
                 self._claimed = task
+                return task._task_deadline_ns
+        return None
 
-    def _run_task(self, task: TimerTask, tally: Tally, now_ns: int) -> None:
+    def _run_task(self, task: TimerTask, tally: Tally, late_ns: int) -> None:
         try:
             self._claimed = task if task._task_is_owned else None
             task.run()
@@ -142,7 +159,7 @@ class Batch:
             tally.failed += 1
             self._dispatcher.contain(task, error)
         finally:
-            tally.note(now_ns - task._task_deadline_ns)
+            tally.count(late_ns)
         self._claimed = None
 
     def _put_back(self, bucket: TimerTaskList, task: TimerTask) -> None:

@@ -54,5 +54,15 @@ def native_class(kind: type[KindT], name: str | None = None) -> type[KindT]:
     if CORE is None:
         return kind
     found: type[KindT] = getattr(CORE, name or kind.__name__)
-    CORE.take_docs(found, kind)
+    take_docs(found, kind)
     return found
+
+
+def take_docs(native_kind: type, kind: type) -> None:
+    """Give a native class the docstrings of the Python class that it replaces."""
+    native_kind.__doc__ = kind.__doc__
+    for name, attribute in vars(native_kind).items():
+        doc = getattr(getattr(kind, name, None), "__doc__", None)
+        if CORE is not None and doc is not None and not name.startswith("__"):
+            signature = getattr(attribute, "__text_signature__", None)
+            CORE.set_doc(attribute, doc if signature is None else f"{name}{signature}\n--\n\n{doc}")

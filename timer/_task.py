@@ -1,10 +1,6 @@
-"""A task, and the bucket that it waits in.
+"""A task: its delay, its deadline, and the bucket that it waits in.
 
-Kafka links one ``TimerTaskEntry`` per task into a list. Here a task *is* its entry, which saves 56 bytes and 150 ns. A
-bucket is a dict with the tasks as keys, in the order in which they were added. In Python, linked lists are 3 times
-slower.
-
-This is the pure implementation. What C does instead is in ``timer/_core.c``.
+Kafka links one ``TimerTaskEntry`` per task into a list. Here a task *is* its entry, which saves 56 bytes and 150 ns.
 
 ``task._task_bucket`` names the bucket that holds the task, or None. The timer's lock guards it and the buckets. A
 thread that cancels does not know the timer, so it reads ``_task_bucket`` first, takes the lock of that bucket and reads
@@ -23,7 +19,6 @@ Without the second read, ``cancel()`` would return False and the task would run.
 from __future__ import annotations
 
 import math
-from itertools import islice
 from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
@@ -32,8 +27,9 @@ from timer._errors import DelayTypeError, DelayValueError, InvalidTask
 from timer._implementation import native_class
 
 if TYPE_CHECKING:
-    import threading
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+
+    from timer._bucket import TimerTaskList
 
 #: The longest delay: 31 years. All times that follow from it fit into 64 bits.
 MOST_MS: Final = 10**12
@@ -65,6 +61,8 @@ def _float(number: Any) -> float:
 
 def whole_delay_ms(delay_ms: object) -> int:
     """The same, or :data:`NEVER_MS` for None: no deadline."""
+    if type(delay_ms) is int and 0 <= delay_ms <= MOST_MS:  # nearly always
+        return delay_ms
     return NEVER_MS if delay_ms is None else checked_delay_ms(delay_ms)
 
 
@@ -82,73 +80,6 @@ def not_a_task(task: object) -> InvalidTask:
 
 
 @native_class
-class TimerTaskList(dict["TimerTask", None]):
-    """One bucket of a wheel: the tasks whose due tick lies in ``[first, end)``, in order of arrival.
-
-    Methods that change a bucket are called with its lock held.
-
-    Attributes:
-        first: the first tick of the span.
-        end: the first tick after the span.
-        level: the bucket's level of the wheel.
-        lock: the timer's lock.
-        closed: whether the bucket was removed from the wheel.
-    """
-
-    __slots__ = ("closed", "end", "first", "level", "lock")
-
-    def __init__(self, first: int, end: int, level: int, lock: threading.Lock, *, closed: bool = False) -> None:
-        self.first: int = first
-        self.end: int = end
-        self.level: int = level
-        self.lock: threading.Lock = lock
-        self.closed: bool = closed
-
-    def put(self, task: TimerTask, /) -> None:
-        assert task._task_bucket is None, "two threads add the same task"
-        self[task] = None  # first: without memory, the task is in no bucket
-        task._task_bucket = self
-
-    def remove(self, task: TimerTask, /) -> bool:
-        """Remove a task. Returns False if the task is not here."""
-        if task._task_bucket is not self:
-            return False
-        del self[task]
-        task._task_bucket = None
-        return True
-
-    def take(self, task: TimerTask, source: TimerTaskList, deadline_ns: int | None = None, /) -> bool:
-        """Move a task from ``source``, with a new deadline if one is given. Returns False if it is not there."""
-        if task._task_bucket is not source:
-            return False
-        if source is self:
-            del self[task]  # it is inserted again, behind all others
-        self[task] = None  # first: without memory, the task stays where it is
-        if deadline_ns is not None:
-            task._task_moved_by_ns += deadline_ns - task._task_deadline_ns
-            task._task_deadline_ns = deadline_ns
-        task._task_bucket = self
-        if source is not self:
-            del source[task]
-        return True
-
-    def slices(self, size: int, /) -> Iterator[list[TimerTask]]:
-        """Iterate over the tasks, ``size`` at a time, while the caller removes those that it was given."""
-        tasks = iter(list(self))
-        return iter(lambda: list(islice(tasks, size)), [])
-
-    def close(self) -> None:
-        self.closed = True
-
-    def close_if_empty(self) -> bool:
-        """Close the bucket if it is empty. Returns whether it was."""
-        if self:
-            return False
-        self.closed = True
-        return True
-
-
-@native_class
 class TimerTaskEntry:
     """The timer's part of a task: its delay, its deadline, and the bucket that holds it."""
 
@@ -162,12 +93,10 @@ class TimerTaskEntry:
 
     def __init__(self, delay_ms: float | None = 0) -> None:
         whole_ms = whole_delay_ms(delay_ms)
-        if getattr(self, "_task_bucket", None) is not None:
-            return  # a second __init__ of a pending task changes nothing
-        self._task_bucket: TimerTaskList | None = None
-        self._task_deadline_ns = 0
-        self._task_delay_ms = whole_ms
-        self._task_moved_by_ns = 0
+        if getattr(self, "_task_bucket", None) is None:  # a second __init__ of a pending task changes nothing
+            self._task_bucket: TimerTaskList | None = None
+            self._task_deadline_ns = self._task_moved_by_ns = 0
+            self._task_delay_ms = whole_ms
 
     @property
     def deadline_ns(self) -> int | None:

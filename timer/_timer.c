@@ -2,105 +2,26 @@
  *
  *  - They do not take the timer's lock. An open bucket takes the task, under the mutexes of both. If there is none, the
  *    Python methods do it. So do they if the timer is closed, because its buckets are.
- *  - bucket_for() is the first half of TimingWheel.bucket_for (timer/_wheel.py). A cache remembers what it found last. */
+ *  - Without a global lock, there is a cache of buckets per lane. */
 
 /* Called at the end of __init__, with the objects that the Python class has made. */
 static PyObject *quick_connect(QuickTimer *self, PyObject *args)
 {
-    PyObject *clock, *origin, *tick, *levels;
-    if (!PyArg_ParseTuple(args, "OO!O!O!:_connect", &clock, &PyLong_Type, &origin, &PyLong_Type, &tick, &PyList_Type,
-                          &levels))
+    PyObject *clock, *wheel;
+    if (!PyArg_ParseTuple(args, "OO:_connect", &clock, &wheel))
         return NULL;
-    if (self->levels != NULL) {
+    if (self->clock != NULL) {
         PyErr_SetString(PyExc_TypeError, "a timer can be initialized once; make another timer");
         return NULL;
     }
-    self->clock = Py_NewRef(clock);
-    self->levels = Py_NewRef(levels);
-    self->is_system_clock = clock == core.system_clock;
-    self->origin_ns = PyLong_AsLongLong(origin);
-    self->tick_ns = PyLong_AsLongLong(tick);
-    if (PyErr_Occurred())
+    if (connect(&self->wheel, wheel))
         return NULL;
+    self->clock = Py_NewRef(clock);
+    self->is_system_clock = clock == core.system_clock;
     Py_RETURN_NONE;
 }
 
-/* Note the levels that the wheel has made since the last call. It makes few, and removes none. */
-static void learn_levels(QuickTimer *self)
-{
-    lock_levels(self);
-    for (;;) {
-        int index = self->level_count;
-        PyObject *level = index < MOST_LEVELS ? item_of(self->levels, index) : NULL;
-        if (level == NULL)
-            break;
-        PyObject *span = PyObject_GetAttr(level, core.str_span);
-        PyObject *slots = PyObject_GetAttr(level, core.str_slots);
-        int64_t ticks;
-        Py_DECREF(level);
-        if (span == NULL || slots == NULL || !PyList_Check(slots) || saturated(span, &ticks)) {
-            PyErr_Clear();
-            Py_XDECREF(span);
-            Py_XDECREF(slots);
-            break;
-        }
-        Py_DECREF(span);
-        self->level[index].span = ticks;
-        self->level[index].slots = slots;
-        __atomic_store_n(&self->level_count, index + 1, __ATOMIC_RELEASE);
-    }
-    unlock_levels(self);
-}
-
-static inline int belongs(TimerBucket *bucket, int64_t deadline_ns)
-{
-    return peek(&bucket->after_ns) < deadline_ns && deadline_ns <= peek(&bucket->until_ns);
-}
-
-/* The bucket for a deadline, as a new reference. NULL if there is none yet. */
-static TimerBucket *bucket_for(QuickTimer *self, int64_t deadline_ns)
-{
-    int64_t tick = due_tick(deadline_ns, self->origin_ns, self->tick_ns);
-    if (__atomic_load_n(&self->level_count, __ATOMIC_ACQUIRE) < PyList_GET_SIZE(self->levels))
-        learn_levels(self);
-    int count = __atomic_load_n(&self->level_count, __ATOMIC_ACQUIRE);
-    for (int index = 0; index < count; index++) {
-        PyObject *slots = self->level[index].slots;
-        Py_ssize_t ring = PyList_GET_SIZE(slots);
-        int64_t slot = tick / self->level[index].span;
-        PyObject *found = slot < 0 || ring == 0 ? NULL : item_of(slots, (Py_ssize_t)(slot % ring));
-        if (found == NULL)
-            return NULL;
-        TimerBucket *bucket = (TimerBucket *)found;
-        if (Py_IS_TYPE(found, core.bucket) && bucket->first <= tick && tick < bucket->end) {
-            poke(&bucket->after_ns, self->origin_ns + (bucket->first - 1) * self->tick_ns);
-            poke(&bucket->until_ns, self->origin_ns + (bucket->end - 1) * self->tick_ns);
-            return bucket;
-        }
-        Py_DECREF(found);
-    }
-    return NULL;
-}
-
-/* The same, from the cache if it has the bucket. The reference is the cache's, and valid as long as the mutex of the
- * cache is held. That mutex is held at the start and at the end, and released in between. The bucket that the cache
- * forgot is in `forgotten`. The caller releases it after the mutex. */
-static inline TimerBucket *find_bucket(QuickTimer *self, LaneCache *cache, int64_t deadline_ns, TimerBucket **forgotten)
-{
-    Py_ssize_t place = (Py_ssize_t)((uint64_t)deadline_ns >> STRETCH & (PLACES - 1));
-    TimerBucket *bucket = cache->known[place];
-    *forgotten = NULL;
-    if (bucket != NULL && belongs(bucket, deadline_ns) && !is_set(&bucket->closed))
-        return bucket;
-    unlock_cache(cache);
-    bucket = bucket_for(self, deadline_ns);
-    lock_cache(cache);
-    if (bucket != NULL) {
-        *forgotten = cache->known[place];
-        cache->known[place] = bucket;
-    }
-    return bucket;
-}
+static TimerBucket *find_bucket(QuickTimer *self, LaneCache *cache, int64_t deadline_ns, TimerBucket **forgotten);
 
 static inline int lane_for(QuickTimer *self) { return self->is_system_clock ? my_lane() : 0; }
 
@@ -114,7 +35,7 @@ static int add_slowly(QuickTimer *self, TimerEntry *task)
 static int deadline_of(QuickTimer *self, int64_t delay_ms, int64_t *deadline_ns)
 {
     int64_t now_ns;
-    if (delay_ms <= 0 || self->levels == NULL)
+    if (delay_ms <= 0 || self->clock == NULL)
         return 0;
     if (now_of(self->clock, self->is_system_clock, &now_ns))
         return -1;
@@ -136,22 +57,25 @@ static int set_deadline(TimerEntry *task)
 static int add(QuickTimer *self, TimerEntry *task)
 {
     int64_t deadline_ns;
-    if (self->levels == NULL) {
+    if (self->clock == NULL) {
         raise_uninitialized(Py_TYPE(self), "");
         return -1;
     }
     if (peek_bucket(task) != NULL) /* Python moves a pending task */
         return add_slowly(self, task);
+    /* 1. the deadline */
     int counts = deadline_of(self, peek(&task->delay_ms), &deadline_ns);
     if (counts < 0)
         return -1;
     if (!counts)
         return add_slowly(self, task);
+    /* 2. find the bucket */
     int lane_index = lane_for(self), added = 0;
     LaneCache *cache = &self->caches[lane_index];
     TimerBucket *forgotten;
     lock_cache(cache);
     TimerBucket *bucket = find_bucket(self, cache, deadline_ns, &forgotten);
+    /* 3. put the task in it */
     if (bucket != NULL) {
         Lane *lane = &bucket->lanes[lane_index];
         lock_entry(task);
@@ -190,29 +114,26 @@ static PyObject *quick_add(QuickTimer *self, PyObject *const *args, Py_ssize_t c
     Py_RETURN_NONE;
 }
 
-/* Move a pending task to an existing bucket. 1, or 0 if Python must do it. */
-static int move_quickly(QuickTimer *self, TimerEntry *task, int64_t deadline_ns)
-{
-    TimerBucket *forgotten;
-    LaneCache *cache = &self->caches[lane_for(self)];
-    lock_cache(cache);
-    TimerBucket *target = find_bucket(self, cache, deadline_ns, &forgotten);
-    int moves = target != NULL && move_entry(task, FROM_SAME_TIMER, NULL, target, 0, &deadline_ns) == 1;
-    if (moves)
-        poke_size(&cache->reschedules, cache->reschedules + 1);
-    unlock_cache(cache);
-    Py_XDECREF(forgotten);
-    return moves;
-}
-
 /* Reschedule a task: 1 or 0, or -1 with an error. */
 static int reschedule(QuickTimer *self, TimerEntry *task, PyObject *delay_ms)
 {
+    /* 1. the deadline */
     int64_t deadline_ns, delay = whole_delay_ms(delay_ms);
     int answer = delay < 0 ? -1 : deadline_of(self, delay, &deadline_ns);
-    if (answer > 0)
-        answer = peek_bucket(task) != NULL && move_quickly(self, task, deadline_ns);
-    if (answer == 0)
+    if (answer > 0) {
+        /* 2. find the bucket */
+        TimerBucket *forgotten;
+        LaneCache *cache = &self->caches[lane_for(self)];
+        lock_cache(cache);
+        TimerBucket *bucket = find_bucket(self, cache, deadline_ns, &forgotten);
+        /* 3. move the task to it */
+        answer = bucket != NULL && move_entry(task, FROM_SAME_TIMER, NULL, bucket, 0, &deadline_ns);
+        if (answer)
+            poke_size(&cache->reschedules, cache->reschedules + 1);
+        unlock_cache(cache);
+        Py_XDECREF(forgotten);
+    }
+    if (answer == 0) /* no bucket, or the task is not pending here */
         answer = truth_of_call(
             PyObject_CallMethodObjArgs((PyObject *)self, core.str_reschedule_slowly, (PyObject *)task, delay_ms, NULL));
     return answer;
@@ -229,6 +150,33 @@ static PyObject *quick_reschedule(QuickTimer *self, PyObject *const *args, Py_ss
     return answer < 0 ? NULL : PyBool_FromLong(answer);
 }
 
+static inline int belongs(TimerBucket *bucket, int64_t deadline_ns)
+{
+    return bucket->after_ns < deadline_ns && deadline_ns <= bucket->until_ns;
+}
+
+/* The bucket for a deadline ahead. NULL if it is not there. The reference is the cache's, and valid as long as the mutex
+ * of the cache is held. That mutex is held at the start and at the end, and released in between. The bucket that the
+ * cache forgot is in `forgotten`. The caller releases it after the mutex. */
+static TimerBucket *find_bucket(QuickTimer *self, LaneCache *cache, int64_t deadline_ns, TimerBucket **forgotten)
+{
+    /* 1. the one that was found last for such a deadline */
+    Py_ssize_t place = (Py_ssize_t)((uint64_t)deadline_ns >> STRETCH & (PLACES - 1));
+    TimerBucket *bucket = cache->known[place];
+    *forgotten = NULL;
+    if (bucket != NULL && belongs(bucket, deadline_ns) && !is_set(&bucket->closed))
+        return bucket;
+    /* 2. look in the wheel, and remember what is found */
+    unlock_cache(cache);
+    bucket = wheel_find_bucket(&self->wheel, deadline_ns);
+    lock_cache(cache);
+    if (bucket != NULL) {
+        *forgotten = cache->known[place];
+        cache->known[place] = bucket;
+    }
+    return bucket;
+}
+
 /* In a forked child: free all mutexes, because the threads that held them are not there. Nothing is half changed: a
  * thread has all mutexes of a change before it writes. */
 static PyObject *quick_free_mutexes(QuickTimer *self, PyObject *buckets)
@@ -238,7 +186,7 @@ static PyObject *quick_free_mutexes(QuickTimer *self, PyObject *buckets)
         return NULL;
     }
 #ifdef Py_GIL_DISABLED
-    self->mutex = (PyMutex){0};
+    self->wheel.mutex = (PyMutex){0};
     for (int index = 0; index < LANES; index++)
         self->caches[index].mutex = (PyMutex){0};
     for (Py_ssize_t place = 0; place < PyList_GET_SIZE(buckets); place++) {
@@ -271,12 +219,12 @@ static int quick_traverse(QuickTimer *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->clock);
-    Py_VISIT(self->levels);
+    Py_VISIT(self->wheel.levels);
     for (int index = 0; index < LANES; index++)
         for (int place = 0; place < PLACES; place++)
             Py_VISIT(self->caches[index].known[place]);
-    for (int index = 0; index < self->level_count; index++)
-        Py_VISIT(self->level[index].slots);
+    for (int index = 0; index < self->wheel.level_count; index++)
+        Py_VISIT(self->wheel.level[index].slots);
     return 0;
 }
 
@@ -302,9 +250,7 @@ static void quick_dealloc(QuickTimer *self)
     PyObject_GC_UnTrack(self);
     quick_clear(self);
     Py_XDECREF(self->clock);
-    Py_XDECREF(self->levels);
-    for (int index = 0; index < self->level_count; index++)
-        Py_DECREF(self->level[index].slots);
+    disconnect(&self->wheel);
     free_object(self);
 }
 

@@ -18,38 +18,30 @@ the tasks, because a slow task would delay all others. If your tasks are quick, 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from timer._base import Executor, OnError, Timer, TimerStatistics, report_error
+from timer._base import Executor, Timer, TimerStatistics, report_error
 from timer._clock import LEAST_NOW_NS, MOST_NOW_NS, NS_PER_MS, Clock, system_clock
 from timer._dispatch import Dispatcher, by_deadline
 from timer._errors import TaskHeld, TimerClosed, TimerConfigError
 from timer._fork import call_after_fork, new_condition, new_lock
 from timer._implementation import CORE, native_class
-from timer._task import (
-    MOST_MS,
-    TimerTask,
-    TimerTaskEntry,
-    TimerTaskList,
-    checked_delay_ms,
-    not_a_task,
-    whole_delay_ms,
-)
+from timer._task import MOST_MS, TimerTask, checked_delay_ms, not_a_task, whole_delay_ms
 from timer._wheel import TimingWheel
 
 if TYPE_CHECKING:
     from typing import Final
 
+    from timer._bucket import TimerTaskList
     from timer._reaper import Driver
 
 #: How long a driver waits between two slices of tasks, so that other threads get the interpreter.
 SLEEP_S: Final = 0.0001
 
-#: How often buckets are made due again if there is no memory, and how long the thread sleeps in between.
-MEMORY_TRIES: Final = 1_000
-MEMORY_SLEEP_S: Final = 0.001
+#: A timer remembers one bucket per 2**STRETCH ns of deadlines, and PLACES of them.
+STRETCH: Final = 30
+PLACES: Final = 64
 
 #: The longest sleep of a driver. After it, the driver of a timer whose tasks were all cancelled begins to rest.
 LONGEST_SLEEP_NS: Final = 30_000_000_000
@@ -128,9 +120,10 @@ class SystemTimer(Timer):
         self.wheel_size: int = self._wheel.wheel_size
         self._closed = False
         self._reschedules = 0  # how often a task was rescheduled
+        self._known: list[TimerTaskList | None] = [None] * PLACES  # the buckets that were found last, by deadline
         self._dispatcher = Dispatcher(self, executor, on_error or (lambda _, error: report_error(error)))
         if CORE is not None:
-            self._connect(self._clock, self._origin_ns, self._tick_ns, self._wheel.levels)  # type: ignore[attr-defined]
+            self._connect(self._clock, self._wheel)  # type: ignore[attr-defined]
         call_after_fork(self)
 
     def after_fork(self) -> None:
@@ -143,52 +136,106 @@ class SystemTimer(Timer):
         this one during the move, it is in neither.
         """
         try:
-            if task._task_bucket is not None and task._task_is_owned:
-                raise TaskHeld(task)
+            source, delay_ms = task._task_bucket, task._task_delay_ms
         except AttributeError:
             raise not_a_task(task) from None
-        while True:
-            now_ns = self._clock()
-            deadline_ns = now_ns + task._task_delay_ms * NS_PER_MS
+        if source is None and delay_ms:
+            # 1. the deadline
+            deadline_ns = self._clock() + delay_ms * NS_PER_MS
             with self._lock:
-                source = task._task_bucket
-                is_here = source is not None and source.lock is self._lock
-                if self._closed:
-                    raise TimerClosed(self.name)
-                if is_here or source is None:
-                    bucket = self._bucket_for(deadline_ns, now_ns)
-                    if source is not None:
-                        source.remove(task)
-                    task._task_moved_by_ns = 0
+                # 2. find the bucket
+                bucket = self._find_bucket(deadline_ns)
+                # 3. put the task in it
+                if bucket is not None and task._task_bucket is None:
                     task._task_deadline_ns = deadline_ns
-                    bucket.put(task)
+                    task._task_moved_by_ns = 0
+                    bucket[task] = None  # first: without memory, the task is in no bucket
+                    task._task_bucket = bucket
                     return
-            task._task_withdraw()  # from another timer, without this timer's lock
+        self._add_slowly(task)
+
+    def _add_slowly(self, task: TimerTask) -> None:
+        """Add a task that is pending, or due at once, or whose bucket is not there."""
+        source = task._task_bucket
+        if source is not None:
+            self._check_source(task, source)
+        now_ns = self._clock()
+        deadline_ns = now_ns + task._task_delay_ms * NS_PER_MS
+        with self._lock:
+            bucket = self._bucket_for(deadline_ns, now_ns)
+            if (source := task._task_bucket) is not None:
+                source.remove(task)
+            task._task_deadline_ns = deadline_ns
+            task._task_moved_by_ns = 0
+            bucket.put(task)
+
+    def _check_source(self, task: TimerTask, source: TimerTaskList) -> None:
+        """A task that is pending is moved: within this timer in one step, and out of another timer before."""
+        if task._task_is_owned:
+            raise TaskHeld(task)
+        if source.lock is not self._lock:
+            if self._closed:
+                raise TimerClosed(self.name)
+            task._task_withdraw()
 
     def reschedule(self, task: TimerTask, delay_ms: float | None) -> bool:
         """Move the deadline of a pending task to ``delay_ms`` from now, in O(1). See :meth:`Timer.reschedule`."""
-        if not (isinstance(task, TimerTaskEntry) and hasattr(task, "_task_bucket")):
+        if not hasattr(task, "_task_delay_ms"):
             raise not_a_task(task)
+        # 1. the deadline
         whole_ms = whole_delay_ms(delay_ms)
+        if whole_ms:
+            deadline_ns = self._clock() + whole_ms * NS_PER_MS
+            with self._lock:
+                # 2. find the bucket
+                bucket = self._find_bucket(deadline_ns)
+                # 3. move the task to it
+                source = task._task_bucket
+                if bucket is not None and source is not None and source.lock is self._lock:
+                    bucket.take(task, source, deadline_ns)
+                    self._reschedules += 1
+                    return True
+        return self._reschedule_slowly(task, whole_ms)
+
+    def _reschedule_slowly(self, task: TimerTask, delay_ms: float | None) -> bool:
+        """Reschedule a task that is due at once, or not pending here, or whose bucket is not there."""
         now_ns = self._clock()
+        deadline_ns = now_ns + whole_delay_ms(delay_ms) * NS_PER_MS
         with self._lock:
             source = task._task_bucket
             # After shutdown, a task of a batch must keep its deadline: nothing would run it later.
             if source is None or source.lock is not self._lock or self._closed:
                 return False
-            deadline_ns = now_ns + whole_ms * NS_PER_MS
-            target = self._bucket_for(deadline_ns, now_ns)
-            if not target.take(task, source, deadline_ns):
+            bucket = self._bucket_for(deadline_ns, now_ns)
+            if not bucket.take(task, source, deadline_ns):
                 return False
             self._reschedules += 1
             return True
 
+    def _find_bucket(self, deadline_ns: int) -> TimerTaskList | None:
+        """The bucket for a deadline ahead, if it is there."""
+        # 1. the one that was found last for such a deadline
+        place = deadline_ns >> STRETCH & PLACES - 1
+        bucket = self._known[place]
+        if bucket is not None and bucket.after_ns < deadline_ns <= bucket.until_ns and not bucket.closed:
+            return bucket
+        # 2. look in the wheel, and remember what is found
+        bucket = self._wheel.find_bucket(deadline_ns)
+        if bucket is not None:
+            self._known[place] = bucket
+        return bucket
+
     def _bucket_for(self, deadline_ns: int, now_ns: int) -> TimerTaskList:
-        """The bucket for a deadline. If it is the earliest one, or after an interrupt, the drivers are woken."""
-        with OnError(self._wake_all):
+        """A new bucket for a deadline. If it is the earliest one, or after an interrupt, the drivers are woken."""
+        if self._closed:
+            raise TimerClosed(self.name)
+        try:
             bucket, is_earliest = self._wheel.bucket_for(deadline_ns, now_ns)
             if is_earliest:
                 self._wake_all()  # the drivers sleep until a later bucket, and only they expire tasks
+        except BaseException:
+            self._wake_all()
+            raise
         return bucket
 
     def _wake_all(self) -> None:
@@ -241,25 +288,18 @@ class SystemTimer(Timer):
     def _expire_due(self) -> bool:
         """Hand due buckets to the executor, without the lock. If that fails they stay due. Returns whether any was."""
         due: list[TimerTaskList] = []
-        with OnError(self._requeue, due):
+        try:
             with self._lock:
                 due += self._wheel.due
                 self._wheel.due = []
             self._dispatcher.hand_over(due)
+        except BaseException:
+            self._requeue(due)
+            raise
         return bool(due)
 
     def _requeue(self, buckets: list[TimerTaskList]) -> None:
-        """Make the tasks that remain in some buckets due again. If there is no memory, wait up to a second for it."""
-        for _ in range(MEMORY_TRIES):
-            try:
-                self._make_due_again(buckets)
-            except MemoryError:
-                time.sleep(MEMORY_SLEEP_S)
-            else:
-                return
-        self._make_due_again(buckets)
-
-    def _make_due_again(self, buckets: list[TimerTaskList]) -> None:
+        """Make the tasks that remain in some buckets due again."""
         with self._lock:
             there = set(map(id, self._wheel.due))
             self._wheel.due += [bucket for bucket in buckets if id(bucket) not in there]
@@ -363,10 +403,6 @@ if not TYPE_CHECKING and CORE is not None:
 
     class SystemTimer(native_class(SystemTimer, "QuickTimer"), SystemTimer):
         __doc__ = SystemTimer.__doc__
-
-        # Called by C for tasks whose bucket does not exist.
-        _add_slowly = SystemTimer.add
-        _reschedule_slowly = SystemTimer.reschedule
 
         def after_fork(self) -> None:
             self._free_mutexes(list(self._wheel.buckets()))

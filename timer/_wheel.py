@@ -37,10 +37,11 @@ from __future__ import annotations
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
+from timer._bucket import TimerTaskList
 from timer._clock import NS_PER_MS
 from timer._errors import TimerConfigError
 from timer._implementation import CORE
-from timer._task import MOST_MS, TimerTaskList
+from timer._task import MOST_MS
 
 if TYPE_CHECKING:
     import threading
@@ -104,17 +105,21 @@ class TimingWheel:
     def tick_at(self, now_ns: int) -> int:
         return (now_ns - self._start_ns) // self._tick_ns
 
+    def find_bucket(self, deadline_ns: int) -> TimerTaskList | None:
+        """The bucket for a deadline ahead, if it is there."""
+        # 1. the tick at which it is due
+        tick = self.due_tick(deadline_ns)
+        # 2. the finest level with a bucket for that tick
+        for level in self.levels:
+            bucket = level.slots[tick // level.span % len(level.slots)]
+            if bucket is not None and bucket.first <= tick < bucket.end:
+                return bucket
+        return None
+
     def bucket_for(self, deadline_ns: int, now_ns: int) -> tuple[TimerTaskList, bool]:
         """The bucket for a deadline, and whether it is new and comes before all others, so that drivers must wake."""
-        tick = self.due_tick(deadline_ns)
-        ahead = tick - self.hand
-        if deadline_ns > now_ns and ahead > 0:
-            for level in self.levels:
-                if ahead < level.reach:
-                    bucket = level.slots[tick // level.span % len(level.slots)]
-                    if bucket is not None and bucket.first <= tick:  # otherwise it is of the ring's next round
-                        return bucket, False
         self.catch_up(self.tick_at(now_ns))
+        tick = self.due_tick(deadline_ns)
         if deadline_ns <= now_ns or tick <= self.hand:
             return (self.due[-1], False) if self.due else (self.make_due(self.hand), True)
         return self.place(tick)
@@ -134,7 +139,14 @@ class TimingWheel:
             assert bucket.first <= tick < bucket.end
             return bucket, False
         first = tick // level.span * level.span
-        bucket = TimerTaskList(first, first + level.span, index, self._lock)
+        bucket = TimerTaskList(
+            first,
+            first + level.span,
+            index,
+            self._lock,
+            after_ns=self._start_ns + (first - 1) * self._tick_ns,
+            until_ns=self._start_ns + (first + level.span - 1) * self._tick_ns,
+        )
         # A coarse bucket is removed one span ahead. The heap comes before the slot: after an exception in between, the
         # bucket stays empty.
         heappush(self._occupied, (first - level.span if index else first, index, id(bucket), bucket))
@@ -208,17 +220,7 @@ class TimingWheel:
         bucket, slices = self.moving[0]
         tasks = next(slices, [])
         due = self.make_due(bucket.first)
-        at = 0
-        while at < len(tasks):
-            tick = self.due_tick(tasks[at]._task_deadline_ns)
-            target = due if tick <= self.hand else self.place(tick)[0]
-            target.take(tasks[at], bucket)
-            at += 1
-            if CORE is not None:  # the native implementation moves the next tasks, as far as their buckets exist
-                ring = self.levels[bucket.level - 1]
-                at = CORE.move_slice(
-                    tasks, at, bucket, due, ring.slots, ring.span, self._start_ns, self._tick_ns, self.hand
-                )
+        move_tasks(self, tasks, bucket, due)
         if not due:
             self.due.pop()
         if not bucket:
@@ -242,3 +244,22 @@ class TimingWheel:
         slot = bucket.first // level.span % len(level.slots)
         if level.slots[slot] is bucket:
             level.slots[slot] = None
+
+
+def move_tasks(wheel: TimingWheel, tasks: list[TimerTask], source: TimerTaskList, due: TimerTaskList) -> None:
+    """Move tasks of a coarse bucket to finer ones, and those whose time has come to ``due``."""
+    for task in tasks:
+        # 1. pass over a task that was cancelled or rescheduled meanwhile
+        if task._task_bucket is not source:
+            continue
+        # 2. find its bucket, or make it
+        tick = wheel.due_tick(task._task_deadline_ns)
+        target = due if tick <= wheel.hand else wheel.find_bucket(task._task_deadline_ns)
+        if target is None:
+            target, _ = wheel.place(tick)
+        # 3. move the task to it
+        target.take(task, source)
+
+
+if not TYPE_CHECKING and CORE is not None:
+    move_tasks = CORE.move_tasks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from timer._implementation import CORE as TIMERS
-from timer._implementation import native
+from timer._implementation import native, take_docs
 
 #: The native types. None if the pure implementation runs.
 CORE: Final = None if TIMERS is None else native("purgatory._native")
@@ -14,5 +14,5 @@ CORE: Final = None if TIMERS is None else native("purgatory._native")
 def native_class(kind: type, name: str | None = None) -> Any:
     """The native class that replaces ``kind``, with its docstrings."""
     found = getattr(CORE, name or kind.__name__)
-    TIMERS.take_docs(found, kind)  # type: ignore[union-attr]  # there is no native core without a native timer
+    take_docs(found, kind)
     return found

@@ -23,8 +23,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from timer._base import OnError
-
 
 class Mailbox:
     """Calls that any thread may ask one loop to make, in the order of the requests.
@@ -55,12 +53,15 @@ class Mailbox:
         """Have the loop call ``function(*args)``. From any thread. Dropped if the loop is closed."""
         self._messages.append((function, args))
         if not self._armed:
+            self._armed = True
             try:
-                with OnError(setattr, self, "_armed", False):  # after an interrupt, the next message wakes the loop
-                    self._armed = True
-                    self.loop.call_soon_threadsafe(self._deliver, context=self.context)
+                self.loop.call_soon_threadsafe(self._deliver, context=self.context)
             except RuntimeError:  # the loop is closed, and no task waits on it
+                self._armed = False
                 self._messages.clear()
+            except BaseException:  # after an interrupt, the next message wakes the loop
+                self._armed = False
+                raise
 
     def _deliver(self) -> None:
         self._armed = False

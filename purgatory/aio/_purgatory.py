@@ -39,7 +39,6 @@ from purgatory.aio._timer import LoopTimer
 from purgatory.aio._waiters import Waiters
 from purgatory.aio._waits import taking, until
 from timer import Timer
-from timer._base import OnError
 
 if TYPE_CHECKING:
     from typing import Self
@@ -269,11 +268,14 @@ class AsyncPurgatory(Generic[OperationT]):
         wait = taking(find, give_back, timeout_ms, name, normal_ends)
         waiters = self._waiters
         if waiters.begin_wait(wait, keys):
-            with OnError(wait.give_back):
+            try:
                 try:
                     await wait.future
                 finally:
                     waiters.end_wait(wait)
+            except BaseException:
+                wait.give_back()
+                raise
         return result_of(wait, self, keys)
 
     # -- satisfy

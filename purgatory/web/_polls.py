@@ -44,7 +44,6 @@ from purgatory.web._hang_up import (
     unless_hung_up,
 )
 from purgatory.web._streams import KEEP_ALIVE, Current, KeepAlive
-from timer._base import OnError
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -181,7 +180,7 @@ class LongPolls(Generic[OperationT]):
             Exception: as ``AsyncPurgatory.wait_for_result``.
         """
         wait = taking(find, give_back, self.delay_ms(timeout_ms), name, normal_ends)
-        with OnError(wait.give_back):
+        try:
             future, listener = self._begin(request, wait, keys), None
             if future is not None or give_back is not None:
                 listener = listen(request, wait)
@@ -193,6 +192,9 @@ class LongPolls(Generic[OperationT]):
                 finally:
                     self._end(wait if future is not None else None, listener)
             self._outcome(wait, listener)
+        except BaseException:
+            wait.give_back()
+            raise
         try:
             return result_of(wait, self.purgatory, keys)
         except PurgatoryClosed:

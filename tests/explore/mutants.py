@@ -63,6 +63,7 @@ with bucket.lock:
         del bucket[task]
         task._task_bucket = None
         self._claimed = task
+        return task._task_deadline_ns
 """
 
 KAFKAS = (
@@ -216,14 +217,12 @@ OURS = (
         "a task is put into its bucket after the lock is released",
         TIMER,
         """
-        bucket.put(task)
-        return
+        bucket[task] = None  # first: without memory, the task is in no bucket
         """,
         """
         self._lock.release()
-        bucket.put(task)
+        bucket[task] = None
         self._lock.acquire()
-        return
         """,
         "add_vs_flush",
         1,
@@ -238,6 +237,7 @@ OURS = (
             del bucket[task]
             task._task_bucket = None
             self._claimed = task
+            return task._task_deadline_ns
         """,
         "flush_vs_cancel",
         2,
@@ -247,7 +247,7 @@ OURS = (
         "the lock is released while a task is put off",
         TIMER,
         """
-        if not target.take(task, source, deadline_ns):
+        if not bucket.take(task, source, deadline_ns):
             return False
         """,
         """
@@ -255,7 +255,7 @@ OURS = (
         self._lock.release()
         task._task_deadline_ns = deadline_ns
         self._lock.acquire()
-        target.put(task)
+        bucket.put(task)
         """,
         "reschedule_vs_cancel",
         2,
@@ -268,6 +268,7 @@ OURS = (
         """
         if task._task_withdraw():
             self._claimed = task
+            return task._task_deadline_ns
         """,
         "reschedule_vs_batch",
         2,

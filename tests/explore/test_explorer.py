@@ -23,6 +23,7 @@ SHARING = {
     "_timer",
     "_wheel",
     "_dispatch",
+    "_bucket",
     "_task",
     "_reaper",
 }

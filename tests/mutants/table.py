@@ -42,6 +42,7 @@ CAPACITY = "purgatory/_core/capacity.py"
 THRESHOLD = "purgatory/_core/number.py"
 TIMER = "timer/_timer.py"
 TASK = "timer/_task.py"
+BUCKET = "timer/_bucket.py"
 WHEEL = "timer/_wheel.py"
 DISPATCH = "timer/_dispatch.py"
 REAPER = "timer/_reaper.py"
@@ -458,6 +459,13 @@ MUTANTS = (
         T_TASK + "test_fraction_is_rounded_up",
     ),
     Mutant(
+        "a task that adds itself again is as late as it was",
+        DISPATCH,
+        "            tally.count(late_ns)\n",
+        "            tally.count(now_ns - task._task_deadline_ns)\n",
+        T_TIMER + "test_lateness_of_a_task_that_adds_itself_again",
+    ),
+    Mutant(
         "lateness is measured",
         DISPATCH,
         "self.late_ns[min(late_ns.bit_length(), POWERS - 1)] += 1",
@@ -569,27 +577,27 @@ MUTANTS = (
     Mutant(
         "adding a pending task moves it",
         TIMER,
-        "                        source.remove(task)\n",
-        "                        pass\n",
+        "                source.remove(task)\n",
+        "                pass\n",
         T_CONTRACT + "test_adding_a_pending_task_moves_it",
     ),
     Mutant(
         "adding a task that its owner holds raises",
         TIMER,
-        "            if task._task_bucket is not None and task._task_is_owned:\n",
-        "            if False:\n",
+        "        if task._task_is_owned:\n            raise TaskHeld(task)\n",
+        "",
         T_CONTRACT + "test_task_that_its_owner_holds_is_not_moved",
     ),
     Mutant(
         "rescheduling moves the deadline",
-        TASK,
+        BUCKET,
         "            task._task_deadline_ns = deadline_ns\n        task._task_bucket = self",
         "        task._task_bucket = self",
         T_CONTRACT + "test_rescheduled_task_runs_by_its_new_deadline",
     ),
     Mutant(
         "rescheduling keeps the time that the task was added",
-        TASK,
+        BUCKET,
         "            task._task_moved_by_ns += deadline_ns - task._task_deadline_ns\n",
         "",
         T_CONTRACT + "test_rescheduled_task_remembers_when_it_was_added",

@@ -9,14 +9,15 @@ from tests.unit._tree import ROOT
 
 #: Which steps a Python module and a C file share. All other functions of the C file are details of these.
 SHARED = {
-    ("timer/_task.py", "timer/_bucket.c"): ["put", "remove", "take", "slices", "close", "close_if_empty"],
-    ("timer/_task.py", "timer/_entry.c"): [
+    ("timer/_task.py", "timer/_task.c"): [
         *("whole_delay_ms", "deadline_ns", "is_pending", "delay_ms", "added_ns", "_task_withdraw"),
     ],
-    ("timer/_wheel.py", "timer/_wheel.c"): ["move_slice"],
-    ("timer/_wheel.py", "timer/_timer.c"): ["bucket_for"],
-    ("timer/_dispatch.py", "timer/_dispatch.c"): ["add", "note", "run"],
-    ("timer/_timer.py", "timer/_timer.c"): ["add", "reschedule"],
+    ("timer/_bucket.py", "timer/_bucket.c"): ["put", "remove", "take", "slices", "close", "close_if_empty"],
+    ("timer/_wheel.py", "timer/_wheel.c"): ["find_bucket", "place", "move_tasks"],
+    ("timer/_timer.py", "timer/_timer.c"): ["add", "reschedule", "_find_bucket"],
+    ("timer/_dispatch.py", "timer/_dispatch.c"): [
+        *("add", "count", "run", "_gather", "_run_tasks", "_claim", "_run_task"),
+    ],
     ("timer/_running.py", "timer/_running.c"): ["call", "calls", "wake_at_next_call"],
     ("purgatory/_core/operation.py", "purgatory/_core/operation.c"): [
         *("maybe_try_complete", "run"),
@@ -71,8 +72,12 @@ ONLY_IN_PYTHON = {
         **dict.fromkeys(("checked_delay_ms", "_float", "as_number", "not_a_task"), RARE),
         "run": SUBCLASS,
     },
+    "timer/_bucket.py": {},
     "timer/_wheel.py": {"*": "only Python changes the wheel, under the timer's lock"},
-    "timer/_dispatch.py": {"_run": "C tells it under the name `run`", "*": "called once per batch"},
+    "timer/_dispatch.py": {
+        "_put_back": "in C no interrupt comes between claim and run",
+        "*": "called once per batch",
+    },
     "timer/_timer.py": {"*": "not called once per task"},
     "timer/_running.py": {
         "after_fork": "CPython frees the other threads' records",
@@ -116,7 +121,7 @@ ONLY_IN_PYTHON = {
 }
 
 #: What the name of a C function may begin with, for a method of a type: ``watchers_head`` is ``Watchers.head``.
-PREFIXES = ("tally_", "batch_", "bucket_", "entry_", "operation_", "shard_", "shards_", "idle_", "watchers_")
+PREFIXES = ("tally_", "batch_", "wheel_", "bucket_", "entry_", "operation_", "shard_", "shards_", "idle_", "watchers_")
 
 
 def python_steps(path):
@@ -172,6 +177,9 @@ def test_each_step_of_an_operation_is_in_c():
 
 #: The functions whose steps are numbered: by module, with the C file.
 NUMBERED = {
+    ("timer/_wheel.py", "timer/_wheel.c"): ["find_bucket", "move_tasks"],
+    ("timer/_timer.py", "timer/_timer.c"): ["add", "reschedule", "_find_bucket"],
+    ("timer/_dispatch.py", "timer/_dispatch.c"): ["run", "_run_tasks"],
     ("purgatory/_core/operation.py", "purgatory/_core/operation.c"): [
         *("maybe_try_complete", "_op_check_now", "_op_arrive", "_op_finish_parking", "_op_reset"),
         *("_op_end", "_op_decide", "_op_run_hooks", "_op_remove", "extend"),

@@ -7,7 +7,6 @@ import pytest
 from tests.support import Ping, added
 from tests.support.tasks import OwnTimer
 from timer import SystemTimer, SystemTimerReaper, Timer, TimerClosed
-from timer._base import OnError
 
 
 @pytest.fixture
@@ -66,14 +65,3 @@ def test_reaper_answers_for_what_it_drives(no_threads_left):
         timer.shutdown()
         assert reaper.is_closed
     assert (True, True) == (timer.is_closed, reaper.is_closed)
-
-
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, GeneratorExit])
-def test_undo_is_called_if_an_exception_leaves_the_block(error):
-    """An exception of any kind calls the function once, with its arguments, and goes on."""
-    undone = []
-    with OnError(undone.append, 1):
-        pass
-    with pytest.raises(error), OnError(undone.append, 2):
-        raise error
-    assert [2] == undone

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import timer as package
-from tests.support import PATIENCE_S, Ping, add_all, added
+from tests.support import PATIENCE_S, Ping, add_all
 from tests.support.tasks import Collecting, by_hand, fail, let_pass
 from timer import (
     Driver,
@@ -142,7 +142,7 @@ def test_an_interrupt_of_a_batch_loses_no_task(kind):
         if kind is Owned or " run:" not in where:  # an interrupt of its own code is the task's affair
             runs = [len(task.log) for task in tasks]
             assert {1} == {*runs} or (kind is Owned and {1, 2} == {*runs}), where
-    assert {"_run", "_claim", "_run_task", "run"} <= places
+    assert {"run", "_run_tasks", "_claim", "_run_task"} <= places
 
 
 def test_a_batch_that_fails_is_due_again():
@@ -168,32 +168,6 @@ def test_a_batch_that_fails_is_due_again():
     timer._dispatcher._executor = InlineExecutor()
     assert timer.advance_clock(0)
     assert [True, True] == [task.ran.is_set() for task in tasks]
-
-
-def test_a_batch_is_due_again_although_memory_fails_several_times():
-    """If there is no memory to hand a batch over, and none to make it due again, the timer waits for memory."""
-    timer = by_hand()
-    hand_over, failures = timer._dispatcher.hand_over, [1, 2, 3]
-
-    class Due(list):
-        def __iter__(self):
-            if failures:
-                failures.pop()
-                raise MemoryError
-            return super().__iter__()
-
-    def without_memory(buckets):
-        timer._wheel.due = Due()
-        timer._dispatcher.hand_over = hand_over
-        raise MemoryError
-
-    timer._dispatcher.hand_over = without_memory
-    task = added(timer, Ping(5))
-    with pytest.raises(MemoryError):
-        let_pass(timer, 5)
-    assert ([], 1) == (failures, timer.size)
-    timer.advance_clock(0)
-    assert task.ran.is_set()
 
 
 def test_a_reaper_runs_what_was_put_back():

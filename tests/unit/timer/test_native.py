@@ -49,8 +49,9 @@ def test_only_tasks_are_taken_and_only_from_buckets(timer, what):
         lambda: bucket.remove(what),
         lambda: bucket.take(what, bucket),
         lambda: bucket.take(task, what),
-        lambda: CORE.move_slice([what], 0, bucket, bucket, [None], 1, 0, 1, 0),
-        lambda: CORE.move_slice([task], 0, what, bucket, [None], 1, 0, 1, 0),
+        lambda: CORE.move_tasks(timer._wheel, [what], bucket, bucket),
+        lambda: CORE.move_tasks(timer._wheel, [task], what, bucket),
+        lambda: CORE.move_tasks(timer._wheel, what if what != [] else None, bucket, bucket),
         lambda: CORE.Batch(timer._dispatcher, [what]),
     ):
         with pytest.raises(TypeError):
@@ -67,13 +68,6 @@ def test_task_is_in_one_bucket():
     with pytest.raises(AttributeError):
         task._task_bucket = None
     assert (1, 0) == (len(bucket), len(other))
-
-
-def test_spread_starts_at_the_first_task_at_least():
-    """A start before the first task is rejected, and nothing is read there."""
-    bucket = new_bucket(level=1)
-    with pytest.raises(ValueError, match="start must be 0 or more, got -1"):
-        CORE.move_slice([Short(1)], -1, bucket, bucket, [None], 1, 0, 1, 0)
 
 
 def test_bucket_says_its_state_and_no_more():

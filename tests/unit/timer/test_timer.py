@@ -399,6 +399,15 @@ def test_lateness_is_measured(epoch_ns):
     assert (2, 1) == (statistics.late_ns[0], statistics.late_ns[(8_000_000).bit_length()])
 
 
+def test_lateness_of_a_task_that_adds_itself_again():
+    """A task that adds itself again while it runs counts as late by the deadline that it ran for."""
+    timer = by_hand()
+    task = Ping(2, do=lambda: timer.add(task))
+    timer.add(task)
+    let_pass(timer, 5)
+    assert 3_000_000 == timer.statistics().late_sum_ns
+
+
 @pytest.mark.parametrize(("delay_ms", "moved_ms"), [(1_000, -10_000), (-10_000, 5), (-10_000, -7)])
 def test_lateness_counts_from_the_moved_deadline(collecting, executor, delay_ms, moved_ms):
     """A task that was rescheduled is late from its new deadline on, which is never before the moment of the call."""

@@ -97,7 +97,8 @@ def test_every_due_tick_finds_its_bucket(wheel_size):
     for tick in range(1, 300):
         bucket, _ = wheel.place(tick)
         assert bucket.first <= tick < bucket.end
-        assert (bucket, False) == wheel.place(tick) == wheel.bucket_for(tick * NS_PER_MS, 0)
+        assert (bucket, False) == wheel.place(tick)
+        assert bucket is wheel.find_bucket(tick * NS_PER_MS)
 
 
 def test_bucket_of_the_next_turn_is_not_taken_for_one_of_this():

@@ -78,6 +78,14 @@ static int is_endless(TimerEntry *entry)
 
 /* ---------------------------------------------------------------- TimerTaskEntry */
 
+static TimerEntry *as_entry(PyObject *object)
+{
+    if (PyObject_TypeCheck(object, core.entry) && peek(&((TimerEntry *)object)->delay_ms) != TIMER_UNSET)
+        return (TimerEntry *)object;
+    raise_made(python("timer._task", "not_a_task", object));
+    return NULL;
+}
+
 /* A delay, 0 or more, and NEVER_MS for None. -1 with an error if it is not a number up to MOST_MS. */
 static int64_t whole_delay_ms(PyObject *delay_ms)
 {
@@ -169,11 +177,7 @@ static PyObject *entry_get_bucket(TimerEntry *self, void *closure)
     lock_entry(self);
     PyObject *bucket = Py_XNewRef((PyObject *)self->bucket);
     unlock_entry(self);
-    if (bucket != NULL)
-        return bucket;
-    if (raise_if_unset(self))
-        return NULL;
-    Py_RETURN_NONE;
+    return bucket != NULL ? bucket : Py_NewRef(Py_None);
 }
 
 /* Only a bucket sets this attribute. Python may set None for a task that is in no bucket. */
@@ -218,7 +222,7 @@ static PyObject *entry_deadline_ns(TimerEntry *self, void *closure)
 static PyObject *entry_is_pending(TimerEntry *self, void *closure)
 {
     (void)closure;
-    return raise_if_unset(self) ? NULL : PyBool_FromLong(peek_bucket(self) != NULL);
+    return PyBool_FromLong(peek_bucket(self) != NULL);
 }
 
 static PyObject *entry_delay_ms(TimerEntry *self, void *closure)
@@ -245,7 +249,7 @@ static PyObject *entry_added_ns(TimerEntry *self, void *closure)
 static PyObject *entry_task_withdraw(TimerEntry *self, PyObject *unused)
 {
     (void)unused;
-    return raise_if_unset(self) ? NULL : PyBool_FromLong(withdraw(self));
+    return PyBool_FromLong(withdraw(self));
 }
 
 static PyMethodDef entry_methods[] = {
