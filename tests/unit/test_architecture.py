@@ -226,6 +226,7 @@ CIRCLES = {
         "purgatory._core",
         ("many_keys", "parking"),
     ),
+    "a task knows the bucket that it is in, and a bucket its tasks": ("timer", ("_bucket", "_task")),
     "a timer knows its driver, and a driver its timer": ("timer", ("_base", "_reaper")),
     "a timer's tasks are dispatched by a part of it": ("timer", ("_dispatch", "_timer")),
     "a gate's permits are granted to operations in a queue, and an operation that ends leaves the queue": (
