@@ -18,8 +18,8 @@ author = "The purgatory maintainers"
 copyright = "the purgatory maintainers. Apache-2.0, without warranty"
 release = version = installed("delayed-operation-purgatory")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
-extensions += ["public_names", "guarantees"]  # of docs/_extensions
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx_copybutton"]
+extensions += ["public_names", "guarantees", "markdown_pages"]  # of docs/_extensions
 # Links to the standard library need its inventory from the network. A build that has none goes without.
 if os.environ.get("DOCS_INTERSPHINX") == "1":
     extensions.append("sphinx.ext.intersphinx")
@@ -51,3 +51,13 @@ GoogleDocstring._consume_returns_section = lambda self, _=False: [
 html_theme = "furo"
 html_title = "purgatory"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_logo = html_favicon = "_static/logo.svg"
+#: The colours of the console's page, which have enough contrast on both backgrounds.
+html_theme_options = {
+    "light_css_variables": {"color-brand-primary": "#b03f10", "color-brand-content": "#b03f10"},
+    "dark_css_variables": {"color-brand-primary": "#ff9a69", "color-brand-content": "#ff9a69"},
+}
+#: A block with a prompt has output, too: its button copies the commands alone.
+copybutton_prompt_text = "$ "

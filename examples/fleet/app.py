@@ -30,7 +30,6 @@ from purgatory.web import LongPolls
 TARGETS = os.environ.get("TARGETS")
 KEEP = 1_000  # messages of a topic in the memory of each worker
 
-# [the worker]
 LONGEST_MS = 60_000  # however long a client asks to wait
 feed = RedisFeed(os.environ.get("REDIS_URL", "redis://127.0.0.1:6379"), stream="messages")
 purgatory: AsyncPurgatory[DelayedOperation] = AsyncPurgatory("polls", max_parked=10_000)
@@ -79,6 +78,5 @@ async def poll(topic: str, request: Request, after: str = "", timeout_ms: int = 
     return [{"position": str(event.position), "body": event.value.decode()} for event in messages]
 
 
-# [end of the worker]
 if TARGETS is None:  # right for one worker only
     app.add_route("/metrics", metrics.app())

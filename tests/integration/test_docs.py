@@ -4,6 +4,7 @@ import html
 import importlib.util
 import os
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import get_origin
@@ -26,7 +27,11 @@ pytestmark = pytest.mark.timeout(600)  # for the build
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
     """The pages, built. A warning is an error."""
-    missing = [name for name in ("sphinx", "furo", "myst_parser") if importlib.util.find_spec(name) is None]
+    missing = [
+        name
+        for name in ("sphinx", "furo", "myst_parser", "sphinx_copybutton")
+        if importlib.util.find_spec(name) is None
+    ]
     if missing and os.environ.get("CI") != "true":
         pytest.skip(f"not installed: {', '.join(missing)}")
     folder = tmp_path_factory.mktemp("docs")
@@ -77,6 +82,108 @@ def test_sentences_are_not_taken_for_types(built):
     text = [line for page in sorted((built / "reference").glob("*.html")) for line in shown(page)]
 
     assert [] == [text[place : place + 3] for place, line in enumerate(text) if line in ("Type", "Return type")]
+
+
+#: The addresses that pages have had. Each leads somewhere, also if its page has moved.
+ADDRESSES = (
+    *(
+        "index",
+        "tutorial",
+        "concepts",
+        "guide",
+        "asyncio",
+        "web",
+        "gates",
+        "recipes",
+        "processes",
+        "metrics",
+        "console",
+    ),
+    *("logging", "tracing", "operations", "testing", "journal", "pipeline", "guarantees", "alternatives", "faq"),
+    *("reference", "contract", "glossary", "kafka-names", "dependencies", "performance", "scale", "benchmarks"),
+    *("reliability", "native", "free-threaded", "versioning", "changelog", "contributors/locking", "recipes/locks"),
+)
+
+
+def test_addresses_of_pages_stay(built):
+    """A page that was linked from elsewhere is still at its address."""
+    assert [] == [page for page in ADDRESSES if not (built / f"{page}.html").exists()]
+
+
+def test_pages_are_there_as_markdown(built):
+    """Each page but those of the reference is there as Markdown, with the code that it includes, and listed."""
+    listed = set(re.findall(r"\]\((\S+)\): \S", (built / "llms.txt").read_text(encoding="utf-8")))
+    pages = {path.relative_to(built).with_suffix(".md").as_posix() for path in built.rglob("*.html")}
+    pages = {page for page in pages if not page.startswith(("reference/", "_modules/"))}
+    missing = sorted(pages - listed - {"index.md", "genindex.md", "py-modindex.md", "search.md"})
+
+    assert ["reference/purgatory.html"] == [page for page in listed if page == "reference/purgatory.html"]
+    assert [] == missing
+    assert [] == [page for page in listed if not (built / page).exists()]
+    assert "app = FastAPI(" in (built / "web.md").read_text(encoding="utf-8")
+
+
+def test_blocks_to_copy_have_no_prompt(built):
+    """A block of commands has no ``$``. One that shows output as well is copied without prompt and output."""
+    pages = [path.read_text(encoding="utf-8") for path in built.rglob("*.html")]
+    blocks = [
+        block
+        for page in pages
+        for block in re.findall(r"highlight-bash[^<]*<div[^<]*<pre>(.*?)</pre>", page, re.DOTALL)
+    ]
+
+    assert len(blocks) > 20
+    assert [] == [block for block in blocks if re.search(r"^\$ ", re.sub(r"<[^>]+>", "", block), re.MULTILINE)]
+
+
+CLIPPED = """
+const wide = (node) => node.scrollWidth > node.clientWidth + 1;
+const out = (node) => {
+    const text = node.closest("article");
+    return text && node.getBoundingClientRect().right > text.getBoundingClientRect().right + 1;
+};
+return [
+    ...[...document.querySelectorAll("article pre")].filter(wide).map((node) => node.textContent.slice(0, 60)),
+    ...[...document.querySelectorAll("article img, article svg")].filter(out).map((node) => node.src || "svg"),
+    ...(document.documentElement.scrollWidth > innerWidth ? ["the page scrolls sideways"] : []),
+];
+"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A browser without a window."""
+    programs = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
+    if not all(programs.values()) or importlib.util.find_spec("selenium") is None:
+        if os.environ.get("CI") == "true":
+            pytest.fail("chromium, its driver or selenium is not installed: run `make programs`", pytrace=False)
+        pytest.skip("chromium, its driver or selenium is not installed: run `make programs`")
+    from selenium import webdriver  # noqa: PLC0415  # where it is not installed, the other tests run
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = programs["chromium"]
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu"):
+        options.add_argument(argument)
+    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(programs["chromedriver"]))
+    yield driver
+    driver.quit()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1400, 400])
+def test_no_line_of_code_and_no_diagram_is_clipped(built, browser, width):
+    """On a laptop and on a telephone each line of code and each picture is seen whole, and no page scrolls sideways."""
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    clipped = {}
+    for page in sorted(built.rglob("*.html")):
+        name = page.relative_to(built).as_posix()
+        if not name.startswith(("_modules", "genindex", "py-modindex", "search")):
+            browser.get(page.as_uri())
+            if found := browser.execute_script(CLIPPED):
+                clipped[name] = found
+
+    assert {} == clipped
 
 
 def test_pages_end_with_who_made_them(built):

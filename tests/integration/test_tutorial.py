@@ -18,7 +18,7 @@ import pytest
 
 from tests.chaos import tutorial
 from tests.support.redis_server import RedisServer
-from tests.support.served import free_port, saved_files, served
+from tests.support.served import free_port, python_files, saved_files, served
 from tests.support.threads import PATIENCE_S, eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -195,6 +195,25 @@ def test_position_that_cannot_be_answered_is_said_to_be_so(worker):
         for number in range(101):
             last = leave(one, str(number))
         assert [400, 410, 200] == [take(one, after=after).status_code for after in ("zzz", first, last)]
+
+
+def test_service_of_several_processes_runs_as_shown(tmp_path, redis):
+    """The service on that page, saved as it stands, carries a message to another worker, and rejects bad positions."""
+    ((name, text),) = python_files(ROOT / "docs/processes.md")
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    command = ("uvicorn", "service:app", "--port", "{port}")
+    options = {"cwd": tmp_path, "ready": "/openapi.json", "REDIS_URL": redis.url}
+    with served(*command, **options) as one, served(*command, **options) as other, ThreadPoolExecutor() as pool:
+        poll = pool.submit(one.get, "/topics/orders")
+        sent = {"params": {"body": "hello", "id": "7"}, "timeout": PATIENCE_S}
+        position = httpx.post(f"{other.url}/topics/orders", **sent).json()
+        assert [{"position": position, "body": "hello"}] == json.loads(poll.result(2 * PATIENCE_S))
+        assert position == httpx.post(f"{one.url}/topics/orders", **sent).json()
+        asked = {"after": "zzz", "timeout_ms": 1}
+        assert 400 == httpx.get(f"{one.url}/topics/orders", params=asked, timeout=PATIENCE_S).status_code
+        redis.kill()
+        sent["params"]["id"] = "8"
+        assert httpx.post(f"{one.url}/topics/orders", **sent).status_code in (503, 504)
 
 
 @pytest.mark.slow
