@@ -102,23 +102,25 @@ TIME_IS_UP: Final = 1
 DRAINED: Final = 2
 
 
+#: The hooks of each way in which an operation ends.
+_HOOKS: Final[dict[int, tuple[str, ...]]] = {
+    FORCED: ("on_complete",),
+    EXPIRED: ("on_complete", "on_expiration"),
+    CANCELLED: (),
+}
+
+
 class Owed:
     """What the thread that decided an outcome has still to do."""
 
-    #: The state before the outcome. None if this thread has decided none. Written under the operation's lock.
-    before: int | None = None
-    #: The hooks to call, in order, and then the report. Empty if nothing is owed.
+    #: Whether this thread has decided an outcome, and not reported its end. Written under the operation's lock.
+    is_open = False
+    #: The state before the outcome.
+    before = NEW
+    #: The hooks that were not called yet, in order.
     hooks: tuple[str, ...] = ()
     #: What a hook raised.
     error: BaseException | None = None
-
-
-#: What is called for each way in which an operation ends.
-_HOOKS: Final[dict[int, tuple[str, ...]]] = {
-    FORCED: ("on_complete", "finished"),
-    EXPIRED: ("on_complete", "on_expiration", "finished"),
-    CANCELLED: ("finished",),
-}
 
 
 class DelayedOperation(TimerTask, abc.ABC):
@@ -483,7 +485,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             self._op_run_hooks(owed)
         except BaseException:
             self._op_check_initialized()
-            if owed.hooks:  # no other thread does it
+            if owed.is_open:  # no other thread does it
                 self._op_make_up(owed)
             raise
         return True
@@ -511,7 +513,7 @@ class DelayedOperation(TimerTask, abc.ABC):
                 if is_normal:
                     home_shard.normal_ends[outcome] += 1
                 home_shard.checks += self._op_checks
-                owed.before, owed.hooks = before, hooks
+                owed.before, owed.hooks, owed.is_open = before, hooks, True
                 # 5. set the state
                 self._op_state = outcome
                 return True
@@ -525,7 +527,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             try:
                 self._op_run_hooks(owed)
             finally:
-                if owed.hooks:
+                if owed.is_open:
                     self._op_make_up(owed)
 
     def _op_run_hooks(self, owed: Owed) -> None:
@@ -533,7 +535,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         home_shard, context, calls = self._op_home_shard, self._op_context, here.calls
         try:
             # 1. call the hooks
-            while len(owed.hooks) > 1:
+            while owed.hooks:
                 name, hook = owed.hooks[0], None
                 record = (self, name, next(numbers))
                 calls += (record,)
@@ -559,13 +561,13 @@ class DelayedOperation(TimerTask, abc.ABC):
                     else:
                         remove(calls, record)
             # 2. report the end to the observers
-            if owed.hooks:
-                owed.hooks = ()
+            if owed.is_open:
+                owed.is_open = False
                 if home_shard.observers.finished:
                     home_shard.observers.notify("finished", self, OUTCOMES[self._op_state], owed.error)
         finally:
             # 3. it is not completing any more
-            if not owed.hooks:
+            if not owed.is_open:
                 home_shard.ending.pop(self, None)
 
     def _op_remove(self) -> None:

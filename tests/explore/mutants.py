@@ -334,6 +334,7 @@ OURS = (
         """
             if self._op_state != ARRIVING:
                 return False
+            # 2. set everything as it was
             self._op_checks = 0
         """,
         """

@@ -348,14 +348,14 @@ MUTANTS = (
     Mutant(
         "an interrupt while an outcome is decided runs the pending hooks",
         OPERATION,
-        "            if owed.hooks:  # no other thread does it",
+        "            if owed.is_open:  # no other thread does it",
         "            if False:",
         T_STRUCK + "test_stopped_expiry_runs_what_is_left",
     ),
     Mutant(
         "an interrupt of a pending hook skips none of the others",
         OPERATION,
-        "                if owed.hooks:\n                    self._op_make_up(owed)\n\n",
+        "                if owed.is_open:\n                    self._op_make_up(owed)\n\n",
         "                pass\n\n",
         T_STRUCK + "test_interrupt_in_each_step_of_an_expiry_skips_none",
     ),
@@ -627,8 +627,8 @@ MUTANTS = (
     Mutant(
         "`on_complete` raising still counts as completed",
         OPERATION,
-        "            owed.error = error\n            self._op_home_shard.observers.contain(self, name, error)",
-        "            raise",
+        "                    owed.error = error\n                    home_shard.observers.contain(self, name, error)",
+        "                    raise",
         T_OPERATION + "test_on_complete_that_raises_has_completed",
     ),
     Mutant(
