@@ -23,13 +23,13 @@ def _words(text: str) -> frozenset[str]:
 FIELDS = _words(
     "_op_state _op_turn _op_recheck _op_overdue _op_home_shard _op_watches _op_extended _task_bucket _task_delay_ms "
     "_task_deadline_ns _task_moved_by_ns _closed closed due is_queued _woken_by "
-    "hand _stopped thread _thread driver _driver _report _limit parked leaving finished"
+    "hand _stopped thread _thread driver _driver _report _limit parked leaving finished _note_unwatched"
 )
 #: Fields that change, and are touched with a lock held or by one thread, or whose value decides nothing (a count that
 #: is shown). Steps between two switches. A class's slot is in one of these three lists, and a test says so.
 GUARDED = _words(
     "extended _op_checks checks rejected forgotten _until_recount _reschedules "
-    "handed_over total _executor restarts "
+    "handed_over total _executor restarts present counted "
     "heartbeat_ns _claimed _observers _left _tasks fired failed reached late_sum_ns late_max_ns late_ns"
 )
 #: Fields that are never set again. Their objects may change, by the calls below.
@@ -41,7 +41,7 @@ FIXED = _words(
     "_op_lock _op_mutex ending key_lock capacity clock end normal_ends "
     "after_ns until_ns "
     "find first idle_keys key outcomes level limit lock name observers reach retrier shard slots span taken timer "
-    "requeue inner levels moving tick_ms wheel_size _resting _sleep _owner"
+    "requeue inner levels moving tick_ms wheel_size _resting _sleep _owner _tenant_of _reserved _tenants _most missed"
 )
 #: Fields of the scenarios' and the explorer's own tests.
 OWN = _words("ready value _value busy")
