@@ -1,4 +1,4 @@
-"""The recipes for Litestar and for the Model Context Protocol, behind real servers and with real clients."""
+"""The recipes for Litestar, the Model Context Protocol and PostgreSQL, behind real servers and with real clients."""
 
 import asyncio
 import importlib.util
@@ -9,15 +9,17 @@ import sys
 import httpx
 import pytest
 
+from tests.support.postgres import postgres
+from tests.support.postgres import require as require_postgres
 from tests.support.programs import ended
 from tests.support.redis_server import RedisServer, need_redis
 from tests.support.served import ROOT, answers_at_the_stop, python_files, served
 from tests.support.threads import PATIENCE_S
 
 
-def write_out(page, folder):
-    """The files of a page, in a folder. Skips the test if their packages are not installed."""
-    package = page.removesuffix(".md")
+def write_out(page, folder, package=None):
+    """The files of a page, in a folder. Skips the test if their package is not installed."""
+    package = package or page.removesuffix(".md")
     if importlib.util.find_spec(package) is None and os.environ.get("CI") != "true":
         pytest.skip(f"{package} is not installed")
     for name, text in python_files(ROOT / "docs/recipes" / page):
@@ -92,3 +94,36 @@ def test_tasks_of_the_protocol_end_at_any_worker(tmp_path):
     ):
         done = ended(sys.executable, "client.py", f"{server.url}/mcp", cwd=tmp_path)
         assert 0 == done.returncode, done.stderr + server.output
+
+
+@pytest.fixture
+def database():
+    require_postgres()
+    with postgres() as server:
+        yield server
+
+
+def test_row_and_event_are_saved_together(database, tmp_path):
+    """A value reaches the polls at both workers, through cut connections, and a new worker reads the table."""
+
+    async def main(one, other):
+        async with httpx.AsyncClient(timeout=2 * PATIENCE_S) as client:
+            for number in range(1, 6):
+                asked = {"after": number - 1}
+                polls = [client.get(f"{server.url}/config/color", params=asked) for server in (one, other)]
+                polls = [asyncio.ensure_future(poll) for poll in polls]
+                await asyncio.sleep(0.1)
+                await asyncio.to_thread(database.cut_connections)
+                saved = await client.put(f"{one.url}/config/color", params={"value": f"red {number}"})
+                assert number == saved.json()
+                expected = {"version": number, "value": f"red {number}"}
+                assert [expected, expected] == [(await poll).json() for poll in polls]
+
+    write_out("outbox.md", tmp_path, package="psycopg")
+    command, path = ("uvicorn", "service:app", "--port", "{port}"), f"{tmp_path}:{ROOT}"
+    options = {"cwd": tmp_path, "ready": "/docs", "PYTHONPATH": path, "DATABASE_URL": database.dsn}
+    with served(*command, **options) as one:
+        with served(*command, **options) as other:
+            asyncio.run(main(one, other))
+        with served(*command, **options) as later:
+            assert {"version": 5, "value": "red 5"} == httpx.get(f"{later.url}/config/color").json()
