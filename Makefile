@@ -103,7 +103,7 @@ bench-spark-plots: $(READY)-bench ## Draw the figures of the last `make bench-sp
 	$(PY) -m tests.benchmarks.pipeline_plots $(ARGS)
 
 docs: $(READY)-docs ## Build the documentation into docs/_build, with warnings as errors
-	$(PY) -m sphinx -b html -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
+	$(PY) -m sphinx -b html -j auto -W --keep-going -q -d docs/_build/doctrees docs docs/_build/html
 	@echo "docs: docs/_build/html/index.html"
 
 SECONDS ?= 120

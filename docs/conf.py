@@ -18,7 +18,13 @@ author = "The purgatory maintainers"
 copyright = "the purgatory maintainers. Apache-2.0, without warranty"
 release = version = installed("delayed-operation-purgatory")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "sphinx_copybutton"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]
 extensions += ["public_names", "guarantees", "markdown_pages"]  # of docs/_extensions
 # Links to the standard library need its inventory from the network. A build that has none goes without.
 if os.environ.get("DOCS_INTERSPHINX") == "1":
@@ -43,7 +49,10 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True  # attributes of a value are listed once, in its class
 
 # Types are all annotations here: a colon in a sentence of a docstring sets off none.
-GoogleDocstring._consume_inline_attribute = lambda self: ("", self._dedent(self._consume_to_end()))
+GoogleDocstring._consume_inline_attribute = lambda self: (
+    "",
+    self._dedent(self._consume_to_end()),
+)
 GoogleDocstring._consume_returns_section = lambda self, _=False: [
     ("", "", self._dedent(self._consume_to_next_section()))
 ]

@@ -43,15 +43,24 @@ def tests() -> dict[str, list[str]]:
         source = path.read_text(encoding="utf-8")
         if "mark.guarantee(" in source:
             for guarantee, test in marks(source):
-                found.setdefault(guarantee, []).append(f"{path.relative_to(ROOT).as_posix()}::{test}")
+                found.setdefault(guarantee, []).append(
+                    f"{path.relative_to(ROOT).as_posix()}::{test}"
+                )
     return found
 
 
 def section(page: str) -> str:
     """The last section: every guarantee with its tests."""
     found = tests()
-    rows = [f"- {name[:1].upper()}{name[1:]}: {', '.join(f'`{test}`' for test in found[name])}" for name in names(page)]
-    return "\n## Tests\n\nEach of these tests fails if the guarantee is broken.\n\n" + "\n".join(rows) + "\n"
+    rows = [
+        f"- {name[:1].upper()}{name[1:]}: {', '.join(f'`{test}`' for test in found[name])}"
+        for name in names(page)
+    ]
+    return (
+        "\n## Tests\n\nEach of these tests fails if the guarantee is broken.\n\n"
+        + "\n".join(rows)
+        + "\n"
+    )
 
 
 def add_tests(_app: Sphinx, name: str, content: list[str]) -> None:

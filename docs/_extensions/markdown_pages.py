@@ -31,7 +31,9 @@ def written_out(source: str, folder: Path) -> str:
                 start = next(n for n, line in enumerate(lines) if options[name] in line)
                 lines = lines[start + offset :]
         if "end-before" in options:
-            lines = lines[: next(n for n, line in enumerate(lines) if options["end-before"] in line)]
+            lines = lines[
+                : next(n for n, line in enumerate(lines) if options["end-before"] in line)
+            ]
         return "\n".join([f"```{options.get('language', '')}", *lines, "```"])
 
     return CONTENTS.sub("", INCLUDE.sub(included, source))
@@ -65,7 +67,9 @@ def write(app: Sphinx, error: Exception | None) -> None:
             source = Path(env.doc2path(page))
             path = out / f"{page}.md"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(written_out(source.read_text(encoding="utf-8"), source.parent), encoding="utf-8")
+            path.write_text(
+                written_out(source.read_text(encoding="utf-8"), source.parent), encoding="utf-8"
+            )
     lines = [f"# {app.config.project}", "", f"> {ABOUT}"]
     for contents in env.get_doctree(app.config.root_doc).findall(addnodes.toctree):
         lines += ["", f"## {contents['caption']}", ""]

@@ -60,7 +60,11 @@ class Public(SphinxDirective):
         lines = []
         for group, names in grouped.items():
             if names:
-                lines += [f".. rubric:: {group}", "", *(line for name in names for line in self._entry(module, name))]
+                lines += [
+                    f".. rubric:: {group}",
+                    "",
+                    *(line for name in names for line in self._entry(module, name)),
+                ]
         parsed = nodes.section(ids=[f"public-{package}"])
         self.state.nested_parse(StringList(lines, source=package), self.content_offset, parsed)
         return parsed.children
@@ -75,7 +79,13 @@ class Public(SphinxDirective):
             return [f".. autofunction:: {path}", ""]
         comment = comment_of(module.__name__, name)
         if comment:
-            return [f".. py:data:: {path}", f"   :value: {value!r}", "", *(f"   {line}" for line in comment), ""]
+            return [
+                f".. py:data:: {path}",
+                f"   :value: {value!r}",
+                "",
+                *(f"   {line}" for line in comment),
+                "",
+            ]
         return [f".. autodata:: {path}", ""]
 
 

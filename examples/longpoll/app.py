@@ -28,7 +28,11 @@ async def leave(user: str, text: str) -> None:
 
 
 @app.get("/inbox/{user}")
-async def take(user: str, request: Request, timeout_ms: Annotated[int, Query(ge=0, le=300_000)] = 30_000) -> list[str]:
+async def take(
+    user: str,
+    request: Request,
+    timeout_ms: Annotated[int, Query(ge=0, le=300_000)] = 30_000,
+) -> list[str]:
     def put_back(messages: list[str]) -> None:  # their client hung up: they are for the next
         inbox[user][:0] = messages
         purgatory.check_and_complete(user)

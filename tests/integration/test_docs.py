@@ -35,7 +35,20 @@ def built(tmp_path_factory):
     if missing and os.environ.get("CI") != "true":
         pytest.skip(f"not installed: {', '.join(missing)}")
     folder = tmp_path_factory.mktemp("docs")
-    command = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q", "-d", folder / "trees"]
+    command = [
+        sys.executable,
+        "-m",
+        "sphinx",
+        "-b",
+        "html",
+        "-j",
+        "auto",
+        "-W",
+        "--keep-going",
+        "-q",
+        "-d",
+        folder / "trees",
+    ]
     done = ended(*command, "docs", folder / "html")
     assert 0 == done.returncode, done.stderr
     return folder / "html"
