@@ -176,7 +176,10 @@ class DelayedOperation(TimerTask, abc.ABC):
             return
         if lock is not None:
             check_lock(lock)
-        super().__init__(delay_ms)
+        # As TimerTaskEntry.__init__, but without a second look whether this is the first call.
+        self._task_delay_ms = whole_delay_ms(delay_ms)
+        self._task_bucket = None
+        self._task_deadline_ns = self._task_moved_by_ns = 0
         self._op_lock = lock
         self._op_mutex = threading.Lock()
         self._op_state: int = NEW
