@@ -145,8 +145,8 @@ kafka-jar: $(READY)-test ## Spark's own Kafka source and sink against the broker
 others: ## Run the core's tests on every further Python at hand (3.12 to 3.15, free-threaded, PyPy), both implementations (PURE=0: the native one)
 	@.ci/others.sh var/others $(PURE)
 
-programs: ## Install the programs that some tests drive (JRE, prometheus, chromium, kcat, zookeeper, redis-server, postgresql, Node, pyright) where apt-get may
-	@.ci/setup.sh java prometheus chromium chromedriver kcat zookeeper redis-server postgresql node npm pyright
+programs: ## Install the programs that some tests drive (JRE, prometheus, chromium, kcat, zookeeper, redis-server, postgresql, valgrind, Node, pyright) where apt-get may
+	@.ci/setup.sh java prometheus chromium chromedriver kcat zookeeper redis-server postgresql valgrind node npm pyright
 
 clean: ## Remove the environment and everything generated
 	rm -rf $(VENV) build dist var docs/_build htmlcov .coverage .coverage.* .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -39,7 +39,7 @@ FIXED = _words(
     "_name _queue _observers _occupied _on_error _on_restart _origin_ns _start_ns _own_executor _own_timer "
     "_retrier _shards _tick_ns _timer _waiting _wheel __weakref__ by_key "
     "_op_lock _op_mutex ending key_lock capacity clock end normal_ends "
-    "after_ns until_ns "
+    "after_ns until_ns _known "
     "find first idle_keys key outcomes level limit lock name observers reach retrier shard slots span taken timer "
     "requeue inner levels moving tick_ms wheel_size _resting _sleep _owner _tenant_of _reserved _tenants _most missed"
 )
