@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import heapq
+import importlib
 import itertools
 import random
 import sched
@@ -81,10 +82,24 @@ def wheel(
     timer.shutdown()
 
 
+def loops() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """How to make a loop: asyncio's own, and those of the packages that are installed."""
+    made = {"asyncio": asyncio.new_event_loop}
+    for package in ("uvloop", "zuvloop"):
+        with contextlib.suppress(ModuleNotFoundError):
+            made[package] = importlib.import_module(package).new_event_loop
+    return made
+
+
 @contextlib.contextmanager
-def call_later(outstanding: int, *, varied: bool = False) -> Iterator[Run]:
-    """asyncio: ``loop.call_later`` and ``handle.cancel``, the loop getting its turn every 100 operations."""
-    loop = asyncio.new_event_loop()
+def call_later(
+    outstanding: int,
+    *,
+    varied: bool = False,
+    make_loop: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+) -> Iterator[Run]:
+    """``loop.call_later`` and ``handle.cancel``, the loop getting its turn every 100 operations."""
+    loop = make_loop()
     theirs = itertools.cycle(delays(varied=varied))
     for _ in range(outstanding):
         loop.call_later(next(theirs) / 1000, print)
@@ -179,16 +194,19 @@ def thread_each(*, varied: bool = False) -> Iterator[Run]:
 
 
 def _with(
-    prepare: Callable[..., contextlib.AbstractContextManager[Run]], *args: int, varied: bool
+    prepare: Callable[..., contextlib.AbstractContextManager[Run]], *args: int, varied: bool, **others: Any
 ) -> Callable[[], contextlib.AbstractContextManager[Run]]:
-    return lambda: prepare(*args, varied=varied)
+    return lambda: prepare(*args, varied=varied, **others)
 
 
 def add_cancel(*, outstanding: int = OUTSTANDING, varied: bool = False, rounds: int = 15, scale: float = 1.0) -> Table:
     """Add and cancel beside the peers."""
     cases = [
         Case("timer", _with(wheel, outstanding, varied=varied), 30_000),
-        Case("asyncio call_later", _with(call_later, outstanding, varied=varied), 20_000),
+        *(
+            Case(f"{name} call_later", _with(call_later, outstanding, varied=varied, make_loop=make), 20_000)
+            for name, make in loops().items()
+        ),
         Case("heapq, lazy deletion", _with(lazy_heap, outstanding, varied=varied), 20_000),
         Case("sched", _with(scheduler, outstanding, varied=varied), 3),
         Case("threading.Timer (none pending)", _with(thread_each, varied=varied), 100),
