@@ -62,7 +62,10 @@ def test_the_cycle_stands_beside_its_peers(measure, one, peers):
 @pytest.mark.parametrize(
     ("measure", "rows"),
     [
-        *((partial(bench_timer.add_cancel, outstanding=50, varied=varied), 5) for varied in (False, True)),
+        *(
+            (partial(bench_timer.add_cancel, outstanding=50, varied=varied), 4 + len(bench_timer.loops()))
+            for varied in (False, True)
+        ),
         *((partial(bench_timer.add_cancel_scaling, sizes=(10, 100), varied=varied), 4) for varied in (False, True)),
         (partial(bench_editions.timers, outstanding=50), 4),
         (partial(bench_purgatory.cycle_by_keys, keys=(1, 3)), 2),
