@@ -140,7 +140,7 @@ function cards(current) {
     card.setAttribute("aria-current", String(purgatory === current));
     say(name, purgatory.id);
     say(count, number(purgatory.parked));
-    say(more, `${number(rate(purgatory))}/s leave` + (purgatory.errors ? ` · ${number(purgatory.errors)} errors` : "") + (purgatory.capacity ? ` · room for ${number(purgatory.capacity)}` : ""));
+    say(more, `${number(rate(purgatory))}/s completed` + (purgatory.errors ? ` · ${number(purgatory.errors)} errors` : "") + (purgatory.capacity ? ` · limit ${number(purgatory.capacity)}` : ""));
     bar.hidden = !purgatory.capacity;
     bar.firstElementChild.style.width = `${Math.min(100, (100 * purgatory.parked) / (purgatory.capacity || 1))}%`;
     bar.firstElementChild.className = purgatory.parked > 0.8 * purgatory.capacity ? "high" : "";

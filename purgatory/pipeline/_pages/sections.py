@@ -89,9 +89,9 @@ def _lines(
 def latency(tables: Tables) -> str:
     """Percentiles of the waits, over time."""
     columns = (
-        ("p50_ms", "half of them within", "var(--a)"),
-        ("p90_ms", "90%", "var(--b)"),
-        ("p99_ms", "99%", "var(--c)"),
+        ("p50_ms", "p50", "var(--a)"),
+        ("p90_ms", "p90", "var(--b)"),
+        ("p99_ms", "p99", "var(--c)"),
     )
     figures = [
         _lines(tables, f"Waits of {name_of(kind)}", kind, tables.whole_windows(rows), columns, height=220)
@@ -199,7 +199,7 @@ def _band(upto_us: int) -> str:
 def lateness(tables: Tables) -> str:
     """How long after their deadline operations expired."""
     most = len(times(tables).at_us)
-    columns = (("p50_ms", "half of them within", "var(--a)"), ("max_ms", "the latest", "var(--c)"))
+    columns = (("p50_ms", "p50", "var(--a)"), ("max_ms", "max", "var(--c)"))
     figures = [
         _lines(tables, f"Lateness of {name_of(kind)}", kind, rows, columns, height=170)
         for kind, rows in _biggest(by_type(tables.lateness), "expired")
