@@ -17,7 +17,7 @@ from threading import Lock, get_ident, main_thread
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from purgatory._core.errors import InvalidOperation
-from purgatory._core.waits import PredicateWait, PurgatoryLike, ResultWait, raise_error_of, result_of
+from purgatory._core.waits import PredicateWait, PurgatoryLike, ResultWait, Wait, raise_error_of, result_of
 
 if TYPE_CHECKING:
     from purgatory._core.outcome import Outcome
@@ -27,6 +27,8 @@ ResultT = TypeVar("ResultT")
 
 #: How long the main thread sleeps before it looks for signals.
 LOOK_UP_S: Final = 1.0
+#: The type of a lock that does not know its owner. ``Lock`` itself is a function before Python 3.13.
+PLAIN_LOCK: Final = type(Lock())
 
 
 class Parks(PurgatoryLike, Protocol):
@@ -40,7 +42,7 @@ class WakesThread:
     """An operation that one thread waits for. A mixin: its subclasses add the slot.
 
     Attributes:
-        wake: taken until the operation has completed or was cancelled.
+        wake: taken until the operation has completed or was cancelled. See :func:`sleep_on`.
     """
 
     __slots__ = ()
@@ -103,15 +105,56 @@ def _block(
     lock: LockLike | None,
 ) -> None:
     """Park the wait, and return when it has an outcome."""
-    if lock is not None and _is_held_here(lock):
-        raise InvalidOperation(wait, "this thread holds its lock, which no other thread could take; release it first")
+    if lock is not None:
+        _reject_own_lock(wait, lock)
     wait.error = None
-    wait.wake = Lock()
-    wait.wake.acquire()
+    wait.wake = taken_lock()
     purgatory.try_complete_else_watch(wait, keys)
+    sleep_on(wait.wake)
+
+
+def taken_lock() -> Lock:
+    """A lock for :func:`sleep_on`."""
+    lock = Lock()
+    lock.acquire()
+    return lock
+
+
+def sleep_on(wake: Lock) -> None:
+    """Block until another thread releases the lock."""
     longest_s = LOOK_UP_S if get_ident() == main_thread().ident else -1
-    while not wait.wake.acquire(timeout=longest_s):
+    while not wake.acquire(timeout=longest_s):
         pass
+
+
+def _reject_own_lock(wait: Wait, lock: LockLike) -> None:
+    """Raise if this thread holds the lock of a wait: no other thread could then check it.
+
+    A ``Lock`` does not know its owner. If this thread holds it, it does not become free. So the time of the wait is the
+    longest that this waits for it. Without a deadline it waits for ever.
+    """
+    if _is_held_here(lock):
+        raise InvalidOperation(wait, "this thread holds its lock, which no other thread could take; release it first")
+    if (
+        type(lock) is PLAIN_LOCK
+        and wait.delay_ms is not None
+        and not _is_free_within(lock, max(0, wait.delay_ms) / 1000)
+    ):
+        reason = (
+            f"its lock was not free within {wait.delay_ms} ms; if this thread holds it, release it first, or pass an "
+            "RLock, whose owner is known at once"
+        )
+        raise InvalidOperation(wait, reason)
+
+
+def _is_free_within(lock: LockLike, seconds: float) -> bool:
+    taken: list[bool] = []
+    try:
+        taken.extend(map(lock.acquire, (True,), (seconds,)))  # one call, because of signals
+        return taken[0]
+    finally:
+        if taken and taken[0]:
+            lock.release()
 
 
 def _is_held_here(lock: object) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Generic
 
-from purgatory._core.errors import InvalidSetting
+from purgatory._core.errors import InvalidSetting, checked_int
 from purgatory._core.operation import DelayedOperation
 from purgatory._core.purgatory import DelayedOperationPurgatory
 from purgatory._core.subclasses import with_normal_ends
@@ -37,16 +37,24 @@ class DelayedFuture(DelayedOperation, Generic[FutureT]):
 
     A future is done when it has a result or an exception, or when it was cancelled. If the time is up first, the
     callback is called all the same. The purgatory never sets, fails or cancels a future.
+
+    With ``needed``, a quorum, it completes when so many futures have a result, or when so many have none that the
+    others cannot be enough.
     """
 
-    __slots__ = ("_callback", "_done", "_futures")
+    __slots__ = ("_callback", "_done", "_futures", "_needed")
 
     def __init__(
-        self, delay_ms: int, futures: Sequence[FutureT], callback: Callable[[Sequence[FutureT]], object]
+        self,
+        delay_ms: float | None,
+        futures: Sequence[FutureT],
+        callback: Callable[[Sequence[FutureT]], object],
+        needed: int | None = None,
     ) -> None:
         super().__init__(delay_ms)
         self._futures = tuple(futures)
         self._callback = callback
+        self._needed = None if needed is None else checked_int("needed", needed, 1, len(self._futures))
         self._done = 0  # index of the first future that is not known to be done
 
     @property
@@ -54,9 +62,16 @@ class DelayedFuture(DelayedOperation, Generic[FutureT]):
         """The futures that the operation waits for."""
         return self._futures
 
+    @property
+    def succeeded(self) -> int:
+        """How many futures have a result."""
+        return sum(map(_has_result, self._futures))
+
     def try_complete(self) -> bool:
-        """Complete if all futures are done."""
+        """Complete if all futures are done, or if it is clear whether there are as many results as needed."""
         futures = self._futures
+        if self._needed is not None:
+            return self._is_quorum_known(self._needed) and self.force_complete()
         while self._done < len(futures):
             if not futures[self._done].done():
                 return False
@@ -66,6 +81,21 @@ class DelayedFuture(DelayedOperation, Generic[FutureT]):
     def on_complete(self) -> None:
         """Call the callback with all futures."""
         self._callback(self._futures)
+
+    def _is_quorum_known(self, needed: int) -> bool:
+        """Whether so many futures have a result, or can no longer have one. Each future is looked at once."""
+        results = possible = 0
+        for future in self._futures:
+            if not future.done():
+                possible += 1
+            elif _has_result(future):
+                results += 1
+        return results >= needed or results + possible < needed
+
+
+def _has_result(future: Future[Any]) -> bool:
+    """Whether a future has neither failed nor been cancelled."""
+    return future.done() and not future.cancelled() and future.exception() is None
 
 
 class DelayedFuturePurgatory(ShutdownOnExit):
@@ -121,9 +151,17 @@ class DelayedFuturePurgatory(ShutdownOnExit):
         return self._purgatory
 
     def try_complete_else_watch(
-        self, timeout_ms: int, futures: Iterable[FutureT], callback: Callable[[Sequence[FutureT]], object]
+        self,
+        timeout_ms: float | None,
+        futures: Iterable[FutureT],
+        callback: Callable[[Sequence[FutureT]], object],
+        *,
+        needed: int | None = None,
     ) -> DelayedFuture[FutureT]:
         """Call ``callback(futures)`` once, when all are done or the time is up.
+
+        With ``needed``, a quorum such as 2 of 3, the callback comes when so many futures have a result, or when too
+        many have failed or were cancelled for that. It gets all futures, those that are not done included.
 
         A future keeps one small callback per wait until it is done, because ``concurrent.futures`` cannot remove one.
 
@@ -133,7 +171,8 @@ class DelayedFuturePurgatory(ShutdownOnExit):
             ``EXPIRED``. In that case, ``drained`` is True after a shutdown.
 
         Raises:
-            InvalidSetting: the callback cannot be called, or an element is not a future.
+            InvalidSetting: the callback cannot be called, an element is not a future, or ``needed`` is not an ``int``
+                from 1 to the number of futures.
             PurgatoryFull: ``max_parked`` sets wait.
             PurgatoryClosed: the purgatory is shut down.
         """
@@ -145,7 +184,7 @@ class DelayedFuturePurgatory(ShutdownOnExit):
         for future in futures:
             if not isinstance(future, Future):
                 raise InvalidSetting("futures", future, "concurrent.futures.Future objects")
-        operation = self._operation(timeout_ms, futures, callback)
+        operation = self._operation(timeout_ms, futures, callback, needed)
         key = next(self._serial)
         if not self._purgatory.try_complete_else_watch(operation, [key]):
             self._check_when_done(operation, key)

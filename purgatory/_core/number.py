@@ -55,7 +55,7 @@ class ThresholdWait(DelayedOperation):
 
     __slots__ = ("answer", "error", "number", "threshold", "value")
 
-    def __init__(self, threshold: int, delay_ms: int, number: Number) -> None:
+    def __init__(self, threshold: int, delay_ms: float | None, number: Number) -> None:
         super().__init__(delay_ms)
         self.threshold = threshold
         self.number = number

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from purgatory._core.blocking import Taking, Until, outcome_of, result_for
 from purgatory._core.capacity import capacity_of
-from purgatory._core.errors import InvalidSetting, checked_int
+from purgatory._core.errors import InvalidSetting, PurgatoryClosed, checked_int
 from purgatory._core.idle_keys import IdleKeys
 from purgatory._core.live import register
 from purgatory._core.log import log
@@ -43,6 +43,7 @@ from timer._running import calls_here
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from typing import Self
 
     from purgatory._core.snapshot import PurgatorySnapshot, ShutdownReport, Totals
     from purgatory._core.user_lock import LockLike
@@ -441,6 +442,11 @@ class DelayedOperationPurgatory(Parking, ShutdownOnExit, Generic[OperationT]):
         assert report is not None
         self._stop_threads()
         return report
+
+    def __enter__(self) -> Self:
+        if self._closed:
+            raise PurgatoryClosed(self._name, "cannot be entered; make a purgatory for each block")
+        return self
 
     def _end(self, report: ShutdownReport[OperationT]) -> None:
         """Stop after ``AsyncPurgatory`` has settled the operations."""

@@ -109,11 +109,12 @@ class ThresholdPurgatory(Numbers, ShutdownOnExit):
         )
         call_after_fork(self)
 
-    def wait(self, threshold: int, timeout_ms: int, *, key: Hashable = NO_KEY) -> Future[int]:
+    def wait(self, threshold: int, timeout_ms: float | None, *, key: Hashable = NO_KEY) -> Future[int]:
         """Return a future that gets the first value at or above ``threshold``.
 
-        It fails with ``TimeoutError`` after ``timeout_ms``. If the purgatory is shut down first, it fails with
-        ``WaitDrained``, which is a ``TimeoutError`` as well. Completing or cancelling the future removes the waiter.
+        It fails with ``TimeoutError`` after ``timeout_ms``, unless that is None. If the purgatory is shut down first,
+        it fails with ``WaitDrained``, which is a ``TimeoutError`` as well. Completing or cancelling the future removes
+        the waiter.
 
         Raises:
             InvalidSetting: ``threshold`` is not an ``int``.

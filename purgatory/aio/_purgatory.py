@@ -25,6 +25,7 @@ from purgatory import (
     InvalidSetting,
     Observer,
     Outcome,
+    PurgatoryClosed,
     PurgatorySnapshot,
     ShutdownReport,
     Totals,
@@ -37,7 +38,7 @@ from purgatory.aio._checks import Checks
 from purgatory.aio._shutdown import AsyncShutdown
 from purgatory.aio._timer import LoopTimer
 from purgatory.aio._waiters import Waiters
-from purgatory.aio._waits import taking, until
+from purgatory.aio._waits import taking
 from timer import Timer
 
 if TYPE_CHECKING:
@@ -190,7 +191,7 @@ class AsyncPurgatory(Generic[OperationT]):
         predicate: Callable[[], object],
         *,
         keys: Sequence[Hashable],
-        timeout_ms: int,
+        timeout_ms: float | None,
         name: str | None = None,
         normal_ends: Collection[Outcome] = NO_ENDS,
     ) -> Outcome:
@@ -199,7 +200,7 @@ class AsyncPurgatory(Generic[OperationT]):
         Args:
             predicate: a plain function without arguments.
             keys: the keys whose checks call it again.
-            timeout_ms: how long to wait.
+            timeout_ms: how long to wait. None: no deadline.
             name: the name of the operation's type in logs, metrics, spans and the journal, instead of ``Until``. Use
                 few different names, because each makes a type.
             normal_ends: the ends that are no failure of this wait, such as ``{Outcome.EXPIRED}``. See
@@ -217,10 +218,8 @@ class AsyncPurgatory(Generic[OperationT]):
             Exception: what the predicate raises. That ends the wait.
             PurgatoryError: as :meth:`park`.
         """
-        wait = until(predicate, timeout_ms, name, normal_ends)
-        purgatory, waiters = self._purgatory, self._waiters
-        if purgatory._note_unwatched is None or waiters.thread is None:
-            wait.mark = purgatory._missed.mark(purgatory)
+        waiters = self._waiters
+        wait = waiters.until(predicate, timeout_ms, name, normal_ends)
         if waiters.begin_wait(wait, keys):
             del keys  # as in park
             try:
@@ -238,7 +237,7 @@ class AsyncPurgatory(Generic[OperationT]):
         find: Callable[[], ResultT | None],
         *,
         keys: Sequence[Hashable],
-        timeout_ms: int,
+        timeout_ms: float | None,
         give_back: Callable[[ResultT], object] | None = None,
         name: str | None = None,
         normal_ends: Collection[Outcome] = NO_ENDS,
@@ -251,7 +250,7 @@ class AsyncPurgatory(Generic[OperationT]):
         Args:
             find: a plain function without arguments.
             keys: the keys whose checks call it again.
-            timeout_ms: how long to wait.
+            timeout_ms: how long to wait. None: no deadline.
             give_back: is called with a result that was found and cannot be delivered, because the task was cancelled.
                 Put the result back in it, and check its key.
             name: as in :meth:`wait_for`, instead of ``Taking``.
@@ -436,8 +435,9 @@ class AsyncPurgatory(Generic[OperationT]):
         return report
 
     async def __aenter__(self) -> Self:
-        if not self._waiters.closed:
-            self._waiters.current_mailbox()
+        if self.is_closed:
+            raise PurgatoryClosed(self.name, "cannot be entered; make a purgatory for each block")
+        self._waiters.current_mailbox()
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -18,7 +18,7 @@ from purgatory._core.subclasses import with_normal_ends
 from purgatory._core.thresholds import error_of
 from purgatory.aio._purgatory import AsyncPurgatory
 from purgatory.aio._waits import WakesTask
-from timer._task import checked_delay_ms
+from timer._task import whole_delay_ms
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -82,8 +82,8 @@ class AsyncThresholdPurgatory(Numbers):
         super().__init__(AsyncPurgatory(name, timer=timer, max_parked=max_parked), value)
         self._waiters = self._purgatory._waiters
 
-    async def wait(self, threshold: int, timeout_ms: int, *, key: Hashable = NO_KEY) -> int:
-        """Wait for the first value at or above ``threshold``, and return it.
+    async def wait(self, threshold: int, timeout_ms: float | None, *, key: Hashable = NO_KEY) -> int:
+        """Wait for the first value at or above ``threshold``, and return it. ``timeout_ms`` None: no deadline.
 
         Raises:
             TimeoutError: the time was up first.
@@ -95,7 +95,7 @@ class AsyncThresholdPurgatory(Numbers):
             PurgatoryError: as ``AsyncPurgatory.park``.
         """
         check_int("threshold", threshold)
-        checked_delay_ms(timeout_ms)  # also before there is a number for the key
+        whole_delay_ms(timeout_ms)  # also before there is a number for the key
         number = self._number(key)
         if number.error is None and number.value is not None and number.value >= threshold:
             self._waiters.current_mailbox()  # a purgatory that is closed, or another loop's, answers nothing

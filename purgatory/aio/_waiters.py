@@ -26,6 +26,7 @@ from purgatory import (
     PurgatoryClosed,
 )
 from purgatory._core.arguments import not_an_operation
+from purgatory._core.waits import predicate_wait
 from purgatory.aio._errors import NoRunningLoop, WrongLoop
 from purgatory.aio._hooks import HookRunner, has_async_hooks
 from purgatory.aio._mailbox import Mailbox
@@ -95,6 +96,16 @@ class Waiters(Observer):
         self.thread: int | None = 0 if owned else None
 
     # -- begin and end to await
+
+    def until(
+        self, predicate: Callable[[], object], timeout_ms: float | None, name: str | None, normal_ends: Any
+    ) -> Until:
+        """The operation of ``wait_for``, with the arguments and errors of ``predicate_wait``."""
+        wait = predicate_wait(Until, predicate, timeout_ms, name, normal_ends)
+        purgatory = self._purgatory
+        if purgatory._note_unwatched is None or self.thread is None:
+            wait.mark = purgatory._missed.mark(purgatory)
+        return wait
 
     def begin_wait(self, wait: Any, keys: Sequence[Hashable]) -> bool:
         """Park an operation of ours (a ``WakesTask``), and return whether it waits.

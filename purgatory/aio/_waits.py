@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
-from functools import partial
 from threading import get_ident
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from purgatory._core.waits import PredicateWait, ResultWait, predicate_wait, result_wait
+from purgatory._core.waits import PredicateWait, ResultWait, result_wait
 
 if TYPE_CHECKING:
     from purgatory import Outcome
@@ -66,10 +65,6 @@ class Taking(WakesTask, ResultWait[ResultT]):
     """A task that waits for a result."""
 
     __slots__ = ("future", "mailbox")
-
-
-#: The operations of ``wait_for`` and ``wait_for_result``. Their arguments and errors are those of the core's functions.
-until: Final = partial(predicate_wait, Until)
 
 
 def taking(

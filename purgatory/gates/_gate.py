@@ -31,13 +31,14 @@ from purgatory import (
     PurgatoryFull,
     WaitCancelled,
 )
+from purgatory._core.blocking import sleep_on, taken_lock
 from purgatory._core.errors import checked_int
 from purgatory._gate_records import GateStatistics, register
 from purgatory.aio import AsyncPurgatory
 from purgatory.gates._errors import BlockingEnter, GateRejected, GateTimeout
 from purgatory.gates._orders import ArrivalQueue, FairQueue, PriorityQueue
 from purgatory.gates._permits import Permits
-from purgatory.gates._waits import BlockingWait, GateWait
+from purgatory.gates._waits import GateWait, TaskAtGate, ThreadAtGate
 from timer._task import checked_delay_ms
 
 if TYPE_CHECKING:
@@ -59,8 +60,6 @@ HEADROOM: Final = 1.25
 LARGEST_SHARE: Final = 0.9
 #: ``retry_after_ms`` before the first release.
 UNKNOWN_MS: Final = 1_000
-#: A delay for no deadline: 31 years.
-_NEVER_MS: Final = 10**12
 
 
 class Gate(AbstractContextManager["Gate"], AbstractAsyncContextManager["Gate"]):
@@ -229,7 +228,7 @@ class Entry:
     async def __aenter__(self) -> None:
         if self._take():
             return
-        waiters, wait = self.gate._async._waiters, self._wait(GateWait)
+        waiters, wait = self.gate._async._waiters, self._wait(TaskAtGate)
         self._park(waiters.begin_wait, wait)
         try:
             wait.permits.join(wait)
@@ -249,11 +248,12 @@ class Entry:
             return
         if asyncio._get_running_loop() is not None:
             raise BlockingEnter(self.gate.name)
-        wait = self._wait(BlockingWait)
+        wait = self._wait(ThreadAtGate)
+        wait.wake = taken_lock()
         self._park(self.gate._purgatory.try_complete_else_watch, wait)
         try:
             wait.permits.join(wait)
-            wait.woken.acquire()
+            sleep_on(wait.wake)
         except BaseException:
             wait.permits.give_up(wait)
             raise
@@ -281,7 +281,7 @@ class Entry:
         raise self._rejected(f"it would wait for about {math.ceil(wait_ms)} ms, and has {timeout_ms} ms")
 
     def _wait(self, kind: type[WaitT]) -> WaitT:
-        wait = kind(_NEVER_MS if self._timeout_ms is None else self._timeout_ms)
+        wait = kind(self._timeout_ms)
         wait.permits, wait.share, wait.since_ns = self.gate._permits, self._share, 0
         return wait
 

@@ -6,9 +6,9 @@ removes the operation from the gate's queue.
 
 from __future__ import annotations
 
-import threading
 from typing import TYPE_CHECKING
 
+from purgatory._core.blocking import WakesThread
 from purgatory._core.waits import Wait
 from purgatory.aio._waits import WakesTask
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from purgatory.gates._permits import Permits
 
 
-class GateWait(WakesTask, Wait):
-    """Waits for a permit, and wakes a task.
+class GateWait(Wait):
+    """Waits for a permit.
 
     Attributes:
         permits: the permits of the gate.
@@ -27,7 +27,7 @@ class GateWait(WakesTask, Wait):
         since_ns: when the permit was granted, in monotonic nanoseconds. Written before the grant.
     """
 
-    __slots__ = ("future", "mailbox", "permits", "share", "since_ns")
+    __slots__ = ("permits", "share", "since_ns")
 
     permits: Permits
     share: Hashable
@@ -42,27 +42,20 @@ class GateWait(WakesTask, Wait):
         self.permits.discard(self)
 
     def cancel(self) -> bool:
-        """Wake the caller without a permit, and leave the queue."""
+        """Leave the queue, without a permit."""
         if not super().cancel():
             return False
         self.permits.discard(self)
         return True
 
 
-class BlockingWait(GateWait):
-    """Waits for a permit, and wakes a thread.
+class TaskAtGate(WakesTask, GateWait):
+    """A task that waits for a permit."""
 
-    Attributes:
-        woken: a lock that is held until the operation has ended.
-    """
+    __slots__ = ("future", "mailbox")
 
-    __slots__ = ("woken",)
 
-    def __init__(self, delay_ms: int) -> None:
-        super().__init__(delay_ms)
-        self.woken = threading.Lock()
-        self.woken.acquire()
+class ThreadAtGate(WakesThread, GateWait):
+    """A thread that waits for a permit."""
 
-    def on_complete(self) -> None:
-        """Wake the thread."""
-        self.woken.release()
+    __slots__ = ("wake",)

@@ -32,7 +32,7 @@ from purgatory._core.errors import checked_int
 from purgatory._core.subclasses import OperationT
 from purgatory._core.waits import raise_error_of, result_of
 from purgatory.aio import AsyncPurgatory, drain_on_signals
-from purgatory.aio._waits import taking, until
+from purgatory.aio._waits import taking
 from purgatory.web._hang_up import (
     HungUp,
     buffered_receive,
@@ -128,20 +128,21 @@ class LongPolls(Generic[OperationT]):
         predicate: Callable[[], object],
         *,
         keys: Sequence[Hashable],
-        timeout_ms: int,
+        timeout_ms: float | None,
         name: str | None = None,
         normal_ends: Collection[Outcome] = NORMAL_ENDS,
     ) -> Outcome:
         """Wait until ``predicate()`` holds, the time is up, or the client hangs up. See ``AsyncPurgatory.wait_for``.
 
         An expiry counts as a normal end, unless ``normal_ends`` says otherwise. If it is a failure, pass ``()``.
+        ``timeout_ms`` None: no deadline. The wait then ends by a check, a hang-up or a shutdown.
 
         Raises:
             HungUp: the client has gone.
             Unavailable: the server is stopping, or the purgatory is full.
             Exception: what the predicate raises, and what ``AsyncPurgatory.wait_for`` raises for wrong arguments.
         """
-        wait = until(predicate, self.delay_ms(timeout_ms), name, normal_ends)
+        wait = self._waiters.until(predicate, self.delay_ms(timeout_ms), name, normal_ends)
         future, listener = self._begin(request, wait, keys), None
         if future is not None:
             listener = listen(request, wait)
@@ -160,7 +161,7 @@ class LongPolls(Generic[OperationT]):
         find: Callable[[], ResultT | None],
         *,
         keys: Sequence[Hashable],
-        timeout_ms: int,
+        timeout_ms: float | None,
         give_back: Callable[[ResultT], object] | None = None,
         name: str | None = None,
         normal_ends: Collection[Outcome] = NORMAL_ENDS,
@@ -299,8 +300,13 @@ class LongPolls(Generic[OperationT]):
         finally:
             await entry.__aexit__(None, None, None)
 
-    def delay_ms(self, timeout_ms: int) -> int:
-        """How long to wait for a client that waits for ``timeout_ms``: less by the margin and the jitter."""
+    def delay_ms(self, timeout_ms: float | None) -> float | None:
+        """How long to wait for a client that waits for ``timeout_ms``: less by the margin and the jitter.
+
+        None, for a client that waits without a deadline, stays None.
+        """
+        if timeout_ms is None:
+            return None
         earlier_ms = self._margin_ms
         if self._jitter_ms:
             earlier_ms += random.randint(0, self._jitter_ms)  # noqa: S311  # no secret

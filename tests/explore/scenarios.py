@@ -990,7 +990,7 @@ def caller(world, permits, purgatory, *, name, delay_ms=1_000):
 
     cancelled = world.core.purgatory._core.outcome.CANCELLED
 
-    class Wait(world.core.gates._waits.BlockingWait):
+    class Wait(world.core.gates._waits.ThreadAtGate):
         def __init__(self):
             super().__init__(delay_ms)
             self.permits, self.share, self.since_ns = permits, None, 0

@@ -1377,4 +1377,33 @@ MUTANTS = (
         "            pass\n",
         T_MISSED + "test_suspicion_ends_with_the_purgatory",
     ),
+    # -- waits of threads, futures
+    Mutant(
+        "a lock that this thread holds does not hang the wait",
+        "purgatory/_core/blocking.py",
+        "not _is_free_within(lock, max(0, wait.delay_ms) / 1000)",
+        "False",
+        "tests/unit/purgatory/test_blocking.py::test_plain_lock_that_this_thread_holds_is_rejected_at_the_deadline",
+    ),
+    Mutant(
+        "a closed purgatory cannot be entered",
+        PURGATORY,
+        '        if self._closed:\n            raise PurgatoryClosed(self._name, "cannot',
+        '        if False:\n            raise PurgatoryClosed(self._name, "cannot',
+        "tests/unit/purgatory/test_blocking.py::test_closed_purgatory_cannot_be_entered",
+    ),
+    Mutant(
+        "a quorum answers when enough futures have a result",
+        "purgatory/_core/futures.py",
+        "return results >= needed or",
+        "return",
+        "tests/unit/purgatory/test_future.py::test_quorum_answers_when_enough_have_a_result",
+    ),
+    Mutant(
+        "a quorum that cannot be reached answers",
+        "purgatory/_core/futures.py",
+        " or results + possible < needed",
+        "",
+        "tests/unit/purgatory/test_future.py::test_quorum_that_cannot_be_reached_answers_at_once",
+    ),
 )

@@ -670,3 +670,24 @@ async def test_looking_in_is_the_cores(opened):
         await purgatory.shutdown()
         assert 0 == purgatory.parked
         await tasks[1]
+
+
+async def test_closed_purgatory_cannot_be_entered(opened):
+    """``async with`` on a purgatory that is shut down raises, and says what to do."""
+    async with opened() as purgatory:
+        await purgatory.shutdown()
+        with pytest.raises(PurgatoryClosed, match="cannot be entered; make a purgatory for each block"):
+            await purgatory.__aenter__()
+
+
+@pytest.mark.parametrize("method", ["wait_for", "wait_for_result"])
+async def test_wait_without_a_deadline_ends_by_a_check(purgatory, method):
+    """With ``timeout_ms=None``, only a check, a cancellation or a shutdown ends the wait."""
+    here = []
+    call = getattr(purgatory, method)
+    task = asyncio.ensure_future(call(lambda: here or None, keys=["k"], timeout_ms=None))
+    await until(lambda: purgatory.parked)
+    assert [None] == [operation.delay_ms for operation in purgatory.operations()]
+    here.append("message")
+    purgatory.check_and_complete("k")
+    assert (Outcome.SATISFIED if method == "wait_for" else here) == await task

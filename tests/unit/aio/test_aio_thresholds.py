@@ -164,3 +164,12 @@ async def test_value_may_rise_on_another_thread(run, watermark):
     assert all(value >= at for at, value in enumerate(values, 1))
     with pytest.raises(NoRunningLoop):
         in_thread(lambda: watermark.wait(1, timeout_ms=5).send(None))
+
+
+async def test_wait_without_a_deadline_ends_by_a_value(run, watermark):
+    """With ``timeout_ms=None``, only a value, a cancellation or a shutdown ends the wait."""
+    task = asyncio.create_task(watermark.wait(3, None))
+    await until(lambda: 1 == watermark.num_waiting)
+    watermark.maybe_complete(4)
+    assert 4 == await task
+    await watermark.shutdown()

@@ -148,6 +148,28 @@ def test_lock_is_held_by_the_function_alone(purgatory):
     assert [True, True, True] == seen
 
 
+@pytest.mark.parametrize("method", ["wait_for", "wait_for_result"])
+def test_plain_lock_that_this_thread_holds_is_rejected_at_the_deadline(purgatory, method):
+    """A ``Lock`` does not say who holds it. One that is not free within the time of the wait will not be."""
+    lock = threading.Lock()
+    with lock, pytest.raises(InvalidOperation, match="its lock was not free within 50 ms; if this thread holds it"):
+        getattr(purgatory, method)(lambda: None, keys=["k"], timeout_ms=50, lock=lock)
+    assert (0, False) == (purgatory.parked, lock.locked())
+
+
+def test_plain_lock_that_another_thread_holds_is_waited_for(purgatory):
+    """The wait begins when the lock is free."""
+    lock = threading.Lock()
+    wait = lambda: purgatory.wait_for(lambda: True, keys=["k"], timeout_ms=LONG_MS, lock=lock)  # noqa: E731
+    with lock, in_background(wait) as answers:
+        time.sleep(0.05)
+        assert [] == answers
+        lock.release()
+        assert eventually(lambda: answers)
+        lock.acquire()
+    assert [Outcome.IMMEDIATE] == answers
+
+
 @pytest.mark.parametrize("kind", [threading.RLock, threading.Condition])
 def test_lock_that_the_thread_holds_is_rejected(purgatory, kind):
     """No thread could change the state while this one waits with the lock held."""
@@ -228,3 +250,22 @@ def test_interrupt_ends_the_wait(purgatory, found):
     assert time.monotonic() - begun < LONG_MS / 2000
     assert ([7] if found else []) == returned
     assert (0, 0) == (purgatory.watched, purgatory.parked)
+
+
+def test_closed_purgatory_cannot_be_entered(purgatory):
+    """A block on a purgatory that is shut down is a mistake, which is named where it is made."""
+    purgatory.shutdown()
+    with pytest.raises(PurgatoryClosed, match="cannot be entered; make a purgatory for each block"), purgatory:
+        pass
+
+
+def test_wait_without_a_deadline_ends_by_a_check(purgatory):
+    """With ``timeout_ms=None``, only a check, a cancellation or a shutdown ends the wait."""
+    here = []
+    wait = lambda: purgatory.wait_for(lambda: here, keys=["k"], timeout_ms=None)  # noqa: E731
+    with in_background(wait) as answers:
+        parked(purgatory)
+        assert [None] == [operation.delay_ms for operation in purgatory.operations()]
+        here.append("message")
+        assert 1 == purgatory.check_and_complete("k")
+    assert [Outcome.SATISFIED] == answers

@@ -19,6 +19,7 @@ from purgatory import (
     PurgatoryFull,
 )
 from tests.support import Notes, eventually, in_thread, park_all, park_one, raising
+from timer import InlineExecutor
 from timer._running import calls_here
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
@@ -372,3 +373,74 @@ def test_second_init_keeps_the_times_of_a_set_that_was_parked(purgatory, mock_ti
     operation.__init__(5, [], print)
 
     assert (50, 7_000_000) == (operation.delay_ms, operation.created_ns)
+
+
+@pytest.mark.guarantee("a quorum answers once")
+def test_quorum_answers_when_enough_have_a_result(make_votes, called):
+    """With ``needed=2`` of three, the second result calls back. The third future may still be open."""
+    votes, futures = make_votes(executor=InlineExecutor()), [Future() for _ in range(3)]
+    operation = votes.try_complete_else_watch(60_000, futures, called, needed=2)
+    futures[2].set_result("yes")
+    assert ([], 1) == (called.calls, operation.succeeded)
+    futures[0].set_result("yes")
+    assert [tuple(futures)] == [given for given, _ in called.calls]
+    assert (Outcome.SATISFIED, 2) == (operation.outcome, operation.succeeded)
+    futures[1].set_result("late")
+    assert 1 == len(called.calls)
+
+
+def test_failed_futures_do_not_count_for_a_quorum(make_votes, called):
+    """An exception or a cancellation is no result. The set goes on while the others can be enough."""
+    votes, futures = make_votes(executor=InlineExecutor()), [Future() for _ in range(4)]
+    operation = votes.try_complete_else_watch(60_000, futures, called, needed=2)
+    futures[0].set_exception(ZeroDivisionError())
+    futures[1].cancel()
+    futures[2].set_result("yes")
+    assert operation.outcome is None
+    futures[3].set_result("yes")
+    assert (Outcome.SATISFIED, 2, 1) == (operation.outcome, operation.succeeded, len(called.calls))
+
+
+@pytest.mark.guarantee("a quorum answers once")
+def test_quorum_that_cannot_be_reached_answers_at_once(make_votes, called):
+    """The callback does not wait for futures that no longer matter."""
+    votes, futures = make_votes(executor=InlineExecutor()), [Future() for _ in range(3)]
+    operation = votes.try_complete_else_watch(60_000, futures, called, needed=2)
+    futures[0].set_exception(ZeroDivisionError())
+    assert operation.outcome is None
+    futures[1].cancel()
+    assert (Outcome.SATISFIED, 0, 1) == (operation.outcome, operation.succeeded, len(called.calls))
+
+
+def test_quorum_that_is_there_already_needs_no_wait(votes, called):
+    """Enough results at the start call back on the caller's thread. A set of one needs that one."""
+    done = Future()
+    done.set_result("yes")
+    assert Outcome.IMMEDIATE is votes.try_complete_else_watch(60_000, [done, Future()], called, needed=1).outcome
+    assert 1 == len(called.calls)
+
+
+@pytest.mark.parametrize("needed", [0, 3, -1, 1.0, True, "1"])
+def test_quorum_that_makes_no_sense_is_rejected(votes, needed):
+    """``needed`` is a whole number from 1 to the number of futures."""
+    with pytest.raises(InvalidSetting, match=r"needed must be an int, from 1 to 2, got"):
+        votes.try_complete_else_watch(60_000, [Future(), Future()], print, needed=needed)
+    assert 0 == votes.purgatory.parked
+
+
+def test_quorum_expires(votes, mock_timer, called):
+    """At the deadline the callback is called, and ``succeeded`` says how many had a result."""
+    futures = [Future(), Future()]
+    operation = votes.try_complete_else_watch(5, futures, called, needed=2)
+    futures[0].set_result("yes")
+    mock_timer.advance_clock(5)
+    assert (Outcome.EXPIRED, 1, 1) == (operation.outcome, operation.succeeded, len(called.calls))
+
+
+def test_set_without_a_deadline(votes, mock_timer):
+    """``None`` waits until all are done."""
+    future = Future()
+    operation = votes.try_complete_else_watch(None, [future], print)
+    mock_timer.advance_clock(10**9)
+    assert (None, None) == (operation.outcome, operation.delay_ms)
+    operation.cancel()
