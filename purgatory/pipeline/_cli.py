@@ -102,6 +102,7 @@ def _stream(options: argparse.Namespace) -> int:
     from purgatory.pipeline import stream
     from purgatory.pipeline._rows.completeness import check_streamable
     from purgatory.pipeline._spark.session import session
+    from purgatory.pipeline._spark.sinks import aside_of
 
     settings = stream.StreamSettings(**{name: getattr(options, name) for name in fields_dict(stream.StreamSettings)})
     if is_folder(options.source):
@@ -110,10 +111,10 @@ def _stream(options: argparse.Namespace) -> int:
     tell = None if options.quiet else lambda progress: sys.stderr.write(f"{progress}\n")
     counts = stream.run(spark, options.source, options.out, options.checkpoint, settings, tell=tell)
     _print(f"{counts['rows']:,} rows in {counts['batches']} batches and {counts['seconds']:.1f} s")
-    with suppress(PlaceMissing):
-        rows = stream.answers(spark, options.out, options.format)
-        for row in rows.groupBy("part", "outcome").count().orderBy("part").collect():
-            _print(f"{row['part']:<10} {row['outcome'] or '':<10} {row['count']:>12,}")
+    for out, kind in ((options.out, "outcome"), (aside_of(options.out), "part")):
+        with suppress(PlaceMissing):
+            for row in stream.answers(spark, out, options.format).groupBy(kind).count().orderBy(kind).collect():
+                _print(f"{row[kind]:<10} {row['count']:>12,}")
     return 0
 
 

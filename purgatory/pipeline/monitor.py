@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Final
 from purgatory.journal.records import OUTCOMES
 from purgatory.journal.records.normal import CANCELLED, EXPIRED
 from purgatory.pipeline._rows.validity import ANSWERED, JOURNAL_PROBLEM
-from purgatory.pipeline._spark import places
+from purgatory.pipeline._spark.folder import FolderSink
 from purgatory.pipeline._spark.names import is_table
+from purgatory.pipeline._spark.outputs import check_writable
+from purgatory.pipeline._spark.places import check_output
 from purgatory.pipeline._spark.session import is_connect
+from purgatory.pipeline._spark.sinks import BatchWriter, Part
 from purgatory.pipeline.source import PurgatoryDataSource
 
 if TYPE_CHECKING:
@@ -58,23 +61,24 @@ def start(
     """Start the query. A folder gets each window once it is complete, the console gets it as it changes.
 
     Raises:
-        OutputTaken: the output belongs to another checkpoint.
+        OutputTaken: the output holds other files.
+        PlaceUnusable: the output cannot be written.
         ValueError: there is no output, through Spark Connect.
     """
     if out is None and is_connect(spark):
         raise ValueError("--out must be given through Spark Connect: Spark's console is on the server")
     if out is not None:
-        places.check_output(spark, out, "parquet", str(checkpoint))
+        check_writable(spark, out)
+    if out is not None and not is_table(out):
+        check_output(spark, out, "parquet")
     spark.dataSource.register(PurgatoryDataSource)
     where = "url" if journal.startswith(("http://", "https://")) else "path"
     source = spark.readStream.format("purgatory").option(where, journal).option("allowGaps", str(allow_gaps)).load()
     writer = windows(source, window_s, delay_s).writeStream.queryName("monitor")
-    if checkpoint is not None:
-        writer = writer.option("checkpointLocation", checkpoint)
+    writer = writer.trigger(**({"availableNow": True} if once else {"processingTime": "2 seconds"}))
     if out is None:
-        writer = writer.outputMode("update").format("console").option("truncate", "false")
-    else:
-        writer = writer.outputMode("append").format("parquet")
-    trigger = {"availableNow": True} if once else {"processingTime": "2 seconds"}
-    writer = writer.trigger(**trigger)
-    return writer.toTable(out) if out is not None and is_table(out) else writer.start(out)
+        return writer.outputMode("update").format("console").option("truncate", "false").start()
+    writer = writer.outputMode("append").option("checkpointLocation", str(checkpoint))
+    if is_table(out):
+        return writer.toTable(out)
+    return writer.foreachBatch(BatchWriter([Part(FolderSink(out))], str(checkpoint))).start()

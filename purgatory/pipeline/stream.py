@@ -3,10 +3,9 @@
     trace rows -> malformed rows set apart -> one row per key, packed by bucket -> stage 1, by bucket of the key
     -> stage 2, by bucket of the operation -> Parquet, Delta, Iceberg or a table of Spark's catalog
 
-It uses event time, Append mode and two chained stateful stages. The output is one table, partitioned by ``part``:
-``done`` (every operation once), ``late`` and ``malformed`` (rows set aside, with the reason). Read it through
-``answers``, which uses the sink's own log. A file that a killed run left in the folder is not part of the output.
-``ended_well`` of a done operation is whether it was answered, or expired although its type calls that a normal end.
+It uses event time, Append mode and two chained stateful stages. The output is two tables, both partitioned by ``date``
+(of the answer, in UTC): every operation once, and beside it (``_aside``) the late and malformed rows, with the reason.
+``ended_well`` of an answer is whether the operation was answered, or expired although its type calls that a normal end.
 
 The stages do not get the watermark column. Spark would drop late rows before the stages without a trace, and the query
 reports them.
@@ -42,8 +41,9 @@ from purgatory.pipeline._rows.validity import TRACE_PROBLEM
 from purgatory.pipeline._spark import places
 from purgatory.pipeline._spark.errors import PlaceMissing, reporting
 from purgatory.pipeline._spark.names import for_spark, is_table
+from purgatory.pipeline._spark.outputs import check_writable
 from purgatory.pipeline._spark.session import ROCKSDB, STREAMING, STRICT, importable
-from purgatory.pipeline._spark.sinks import BatchWriter, sink_of
+from purgatory.pipeline._spark.sinks import ANSWERS, ASIDE, aside_of, sink_of, writer_of
 from purgatory.pipeline._state.checkpoint_state import check_settings, read_status
 from purgatory.pipeline._state.fixed import Fixed
 from purgatory.pipeline._state.processors import ANSWER, BETWEEN, PARKED, KeyStage, OperationStage
@@ -97,7 +97,7 @@ def check_checkpoint(spark: SparkSession, checkpoint: str, settings: StreamSetti
     check_settings(spark, checkpoint, settings.fixed, min(settings.partitions, settings.buckets))
 
 
-_GIVEN: Final = ("seq", "kind", "purgatory", "operation", "keys", "delay_ms", "levels", "normal_ends")
+_GIVEN: Final = ("seq", "kind", "purgatory", "type", "operation", "keys", "delay_ms", "levels", "normal_ends")
 _COUNTED: Final = {"done": "answered", "late": "late", "malformed": "malformed"}
 
 
@@ -108,6 +108,9 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
         rows: from any source, with a trace's columns (``spark_schema(TRACE)``). Other columns are left out. ``seq`` may
             be null, because it is only shown.
         settings: buckets and ``keep_ms`` must not change while the query's checkpoint exists.
+
+    Returns:
+        Answers (``part`` is ``done``), and rows set aside (``late`` or ``malformed``).
     """
     timed = (
         rows.to(spark_schema(TRACE))  # a column that another program's trace lacks is null
@@ -119,7 +122,7 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
     )
     # A flush row has done its work with that. It can't be filtered out here: a filter would be pushed to before
     # the watermark.
-    detail = F.to_json(F.struct("seq", "kind", "purgatory", "operation", "keys", "ts", "delay_ms", "levels"))
+    detail = F.to_json(F.struct("seq", "kind", "purgatory", "type", "operation", "keys", "ts", "delay_ms", "levels"))
     given = timed.select(
         *_GIVEN,
         *("reason", F.unix_micros("ts").alias("us")),
@@ -151,9 +154,11 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
     instants = [F.timestamp_micros(f"{name}_us").alias(name) for name in ("created", "finished")]
     waited = (F.col("finished_us") - F.col("created_us")).alias("waited_us")
     observed = answered.observe(METRICS, *counts, parked).where(F.col("part") != PARKED)
-    return observed.select(
-        "part", "purgatory", "operation", "outcome", *instants, waited, "reason", "detail", "ended_well"
-    )
+    who = [F.col(name) for name in ("part", "purgatory", "type", "operation", "outcome")]
+    rest = [F.col(name) for name in ("delay_ms", "keys", "ended_well", "reason", "detail")]
+    dated = observed.select(*who, *instants, waited, *rest, F.current_timestamp().alias("ingested"))
+    day = F.floor(F.unix_micros(F.coalesce("finished", "ingested")) / 86_400_000_000)
+    return dated.withColumns({"date": F.date_from_unix_date(day.cast("int"))})
 
 
 def _struct(columns: str) -> StructType:
@@ -190,16 +195,19 @@ def start(spark: SparkSession, source: str, out: str, checkpoint: str, settings:
 
     Raises:
         CheckpointDiffers: the checkpoint was started with other settings.
-        OutputTaken: the output belongs to another checkpoint, or is of the other format.
+        OutputTaken: the output holds other files.
         PlaceMissing: there is no such source.
-        PlaceUnusable: output or checkpoint cannot be read.
+        PlaceUnusable: the output cannot be written, or the checkpoint cannot be read.
     """
     source = for_spark(source)
     if not places.exists(spark, source):
         raise PlaceMissing(source)
     if settings.format == "iceberg" and not is_table(out):
         raise ValueError(f"--out must be catalog.schema.table with --format iceberg, got {out!r}")
-    places.check_output(spark, out, settings.format, checkpoint)
+    if settings.format == "parquet":
+        check_writable(spark, out)
+    if not is_table(out):
+        places.check_output(spark, out, settings.format)
     check_checkpoint(spark, checkpoint, settings)
     most = ("maxFilesPerTrigger", settings.files_per_batch)
     if settings.bytes_per_batch is not None:
@@ -221,14 +229,22 @@ def start(spark: SparkSession, source: str, out: str, checkpoint: str, settings:
     every = f"{round(settings.trigger_s * 1000)} milliseconds"
     writer = writer.trigger(availableNow=True) if settings.once else writer.trigger(processingTime=every)
     with apply_settings(spark, settings):
-        if settings.format != "parquet":
-            return writer.foreachBatch(BatchWriter(sink_of(settings.format, out), checkpoint)).start()
-        writer = writer.partitionBy("part")
-        return writer.toTable(out) if is_table(out) else writer.format("parquet").start(out)
+        if settings.format == "parquet" and is_table(out):
+            query = writer.partitionBy("part", "date").toTable(f"{out}_rows")
+            _create_views(spark, out)
+            return query
+        return writer.foreachBatch(writer_of(settings.format, out, checkpoint)).start()
+
+
+def _create_views(spark: SparkSession, out: str) -> None:
+    """Answers and rows set aside as views of the one table that Spark's own sink writes."""
+    for view, condition, columns in ((out, "part = 'done'", ANSWERS), (aside_of(out), "part <> 'done'", ASIDE)):
+        names = ", ".join(name for name in columns if name != "batch")
+        spark.sql(f"create or replace view {view} as select {names} from {out}_rows where {condition}")
 
 
 def answers(spark: SparkSession, out: str, form: str = "parquet") -> DataFrame:
-    """The answers of a stream so far: by the log of Spark's sink, or by the table's own log.
+    """The answers of a stream so far, or with ``aside_of(out)`` the rows that it set aside.
 
     Args:
         spark: the session.
@@ -240,9 +256,12 @@ def answers(spark: SparkSession, out: str, form: str = "parquet") -> DataFrame:
         PlaceUnusable: this session cannot read there.
     """
     with reporting(out):
-        if form == "iceberg" or (not is_table(out) and places.exists(spark, f"{out}/_delta_log")):
-            return sink_of(form if form == "iceberg" else "delta", out).read(spark)
-        rows = spark.table(out) if is_table(out) else spark.read.parquet(out)
+        if form != "iceberg" and is_table(out):
+            rows = spark.table(out)
+        elif form == "parquet" and places.exists(spark, f"{out}/_delta_log"):
+            rows = sink_of("delta", out).read(spark)
+        else:
+            rows = sink_of(form, for_spark(out)).read(spark)
         _ = rows.schema  # looks now
     return rows
 

@@ -69,7 +69,10 @@ class _Bucket:
         for _ in range(operations):
             name = f"op-{self._rng.randrange(10**9):09d}"
             keys = (f"orders-{self._rng.randrange(self._keys):07d}" for _ in range(2))
-            found += [(self._at, name, n, 2, key, NOW, LATER, 7, 0) for n, key in enumerate(keys)]
+            found += [
+                (self._at, name, n, 2, key, NOW, LATER, 7, 0, None if n else ("Fetch", 2, 1_000))
+                for n, key in enumerate(keys)
+            ]
         return found
 
     def keys(self, watches: list[Watch]) -> tuple[list[Open], list[Hit]]:

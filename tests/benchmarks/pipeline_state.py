@@ -11,7 +11,6 @@ of the batch after which it can be read. The watermark's delay is part of it.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -149,22 +148,17 @@ def _feed(folder: Path, rows: pa.Table, first: int) -> int:
 
 
 def _waits(out: Path, since: float) -> list[float]:
-    """Seconds from the instant of each answer to when the sink's log named its file."""
+    """Seconds from the instant of each answer to when its batch's folder got its name."""
     waits: list[float] = []
-    for log in (out / "_spark_metadata").iterdir():
-        if not log.name.isdigit():
-            continue
-        at = log.stat().st_mtime
-        for line in log.read_text(encoding="utf-8").splitlines()[1:]:
-            path = json.loads(line)["path"].removeprefix("file://")
-            if "part=done" in path:
-                found = pq.ParquetFile(path).read(["operation", "finished"])
-                finished = found.column("finished").cast(pa.int64()).to_numpy()
-                unit = {"ns": 1e9, "us": 1e6, "ms": 1e3}[found.schema.field("finished").type.unit]
-                names = found.column("operation").to_pylist()
-                waits += [
-                    at - instant / unit
-                    for name, instant in zip(names, finished, strict=True)
-                    if not name.startswith("warm") and instant / unit >= since
-                ]
+    for path in out.glob("commit=*/date=*/*.parquet"):
+        at = path.parents[1].stat().st_ctime
+        found = pq.ParquetFile(path).read(["operation", "finished"])
+        finished = found.column("finished").cast(pa.int64()).to_numpy()
+        unit = {"ns": 1e9, "us": 1e6, "ms": 1e3}[found.schema.field("finished").type.unit]
+        names = found.column("operation").to_pylist()
+        waits += [
+            at - instant / unit
+            for name, instant in zip(names, finished, strict=True)
+            if not name.startswith("warm") and instant / unit >= since
+        ]
     return waits

@@ -12,6 +12,7 @@ from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.pipeline import stream
 from purgatory.pipeline._cli import main
 from purgatory.pipeline._rows.load import load
+from purgatory.pipeline._spark.sinks import aside_of
 from tests.support import workloads
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(580), pytest.mark.filterwarnings("ignore")]
@@ -31,8 +32,10 @@ def trace(tmp_path):
 def dropped(spark):
     """Drop the tables of the test at its end."""
     yield
+    views = {row["viewName"] for row in spark.sql(f"show views in {DATABASE}").where("not isTemporary").collect()}
     for table in spark.sql(f"show tables in {DATABASE}").where("not isTemporary").collect():
-        spark.sql(f"drop table {DATABASE}.{table['tableName']}")
+        kind = "view" if table["tableName"] in views else "table"
+        spark.sql(f"drop {kind} {DATABASE}.{table['tableName']}")
 
 
 def answered(rows):
@@ -76,7 +79,9 @@ def test_stream_and_replay_go_from_table_to_table(spark, dropped, trace, tmp_pat
     words = ["stream", "--in", table, "--out", out, "--checkpoint", checkpoint, *settings]
     assert 0 == main(words), capsys.readouterr().err
     assert expected == answered(stream.answers(spark, out))
-    assert ["part"] == [column.name for column in spark.catalog.listColumns(out) if column.isPartition]
+    partitions = [column.name for column in spark.catalog.listColumns(f"{out}_rows") if column.isPartition]
+    assert ["part", "date"] == partitions
+    assert 0 == stream.answers(spark, aside_of(out)).count()
 
     assert len(expected) == load(spark, table, TRACE).where("kind = 'operation'").count()
     assert 0 == main(["replay", "--trace", table, "--out", f"{DATABASE}.replay"]), capsys.readouterr().err

@@ -13,6 +13,7 @@ import pytest
 
 from purgatory.journal import read, verify
 from purgatory.journal.records import ADDED, JOURNAL, TRACE
+from purgatory.pipeline import stream
 from purgatory.pipeline._tables.local import Local
 from purgatory.pipeline.replay import replay
 from purgatory.pipeline.report import ReportOptions, report
@@ -20,6 +21,10 @@ from tests.pipeline.test_engines import mixed
 from tests.support import contract, workloads
 
 FIRST = Path(__file__).parent / "first_release"
+
+
+#: What no report and no replay writes.
+_ELSEWHERE = {"journal", "trace", "stream_answers", "stream_aside"}
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +37,38 @@ def var(tmp_path_factory):
     workloads.place_trace(folder / "var/trace", shape, 1, 2)
     replay(Local([str(folder / "var/trace")], schema=TRACE), str(folder / "var/replay"), keep_us=None)
     return folder
+
+
+@pytest.fixture
+def beside(var, tmp_path):
+    """A folder with the same content, to which a test may add answers."""
+    (tmp_path / "var").mkdir()
+    for name in ("journal", "report", "trace", "replay"):
+        (tmp_path / "var" / name).symlink_to(var / "var" / name)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def streamed(var, spark):
+    """The same folder, with what a stream over the trace has written."""
+    places = [str(var / "var" / name) for name in ("trace", "answers", "checkpoint")]
+    stream.run(spark, *places, stream.StreamSettings(buckets=1, partitions=1, once=True))
+    return var
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(600)
+def test_tables_of_a_stream_have_the_columns_of_the_page(streamed, spark):
+    """Both tables have the columns and types of the contract, and null only where it says so."""
+    for name, place in (("stream_answers", "answers"), ("stream_aside", "answers_aside")):
+        table = stream.answers(spark, str(streamed / "var" / place)).toArrow().drop_columns("commit")
+        schema = contract.schemas()[name]
+        assert dict(zip(schema.names, schema.types, strict=True)) == dict(
+            zip(table.schema.names, table.schema.types, strict=True)
+        )
+        has_null = {column for column in table.column_names if table[column].null_count}
+        assert has_null <= set(contract.NULLABLE.get(name, "").split()), name
+        assert len(table), name
 
 
 def snippets(library):
@@ -57,9 +94,9 @@ def test_tables_have_the_columns_of_the_page(var):
     places = {"answers": "replay/answers", "malformed": "replay/malformed"}
     written = {path.name for path in (var / "var/report/tables").iterdir()}
     schemas = contract.schemas()
-    assert written == set(schemas) - {"journal", "trace", *places}
+    assert written == set(schemas) - {*_ELSEWHERE, *places}
     for name, schema in schemas.items():
-        if name in {"journal", "trace"}:
+        if name in _ELSEWHERE:
             continue
         table = pq.read_table(var / "var" / places.get(name, f"report/tables/{name}"))
         assert list(zip(schema.names, schema.types, strict=True)) == list(
@@ -100,33 +137,36 @@ def test_a_report_and_a_replay_read_files_of_the_first_release(tmp_path):
 
 
 @pytest.mark.parametrize("library", [duckdb, pl], ids=lambda module: module.__name__)
-def test_files_are_read_by_path_alone(var, library, monkeypatch):
+def test_files_are_read_by_path_alone(beside, library, monkeypatch):
     """The page's code for DuckDB and Polars reads journals and tables without this package."""
-    monkeypatch.chdir(var)
+    monkeypatch.chdir(beside)
+    rows = pq.read_table("var/replay/answers")
+    Path("var/answers/commit=5f0c-7/date=2026-11-23").mkdir(parents=True)
+    pq.write_table(rows, "var/answers/commit=5f0c-7/date=2026-11-23/part-0.parquet")
     values = list(run(snippets(library.__name__), **{library.__name__: library}))
-    assert 3 == len([value for value in values if len(pa.table(value))])
+    assert 4 == len([value for value in values if len(pa.table(value))])
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_files_are_read_by_path_on_spark(var, spark):
+def test_files_are_read_by_path_on_spark(streamed, spark):
     """The page's code for Spark reads journals and tables by path."""
-    code = snippets("spark.read").replace('"var/', f'"{var}/var/')
-    assert 3 == len([rows for rows in run(code, spark=spark) if rows.count()])
+    code = snippets("spark.read").replace('"var/', f'"{streamed}/var/')
+    assert 4 == len([rows for rows in run(code, spark=spark) if rows.count()])
 
 
 @pytest.mark.spark
 @pytest.mark.timeout(600)
-def test_late_rows_are_replayed_and_merged(var, spark):
+def test_late_rows_are_replayed_and_merged(beside, spark):
     """The recipe for late rows takes their operations from the replay, and all others from the stream, each once."""
-    whole = pq.read_table(var / "var/replay/answers")
+    whole = pq.read_table(beside / "var/replay/answers")
     done, late = whole.slice(5), whole.slice(0, 5).select(["purgatory", "operation"])
-    for part, rows in (("done", done), ("late", late)):
-        folder = var / "var/answers" / f"part={part}"
-        folder.mkdir(parents=True)
-        pq.write_table(rows, folder / "part-0.parquet")
+    late = late.append_column("part", pa.array(["late"] * len(late)))
+    for name, rows in (("answers", done), ("answers_aside", late)):
+        (beside / "var" / name).mkdir()
+        pq.write_table(rows, beside / "var" / name / "part-0.parquet")
     page = (contract.PAGE.parent / "pipeline.md").read_text(encoding="utf-8")
-    code = re.search(r"### Late rows.*?```python\n(.*?)```", page, re.DOTALL)[1].replace('"var/', f'"{var}/var/')
+    code = re.search(r"### Late rows.*?```python\n(.*?)```", page, re.DOTALL)[1].replace('"var/', f'"{beside}/var/')
     names = {"spark": spark}
     exec(code, names)  # noqa: S102  # our own page
     merged = names["merged"].select("operation", "outcome").collect()

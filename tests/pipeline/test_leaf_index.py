@@ -39,7 +39,7 @@ def _kept(store):
 
 
 def _one(deadline=9):
-    return Operation(0, deadline, 7, missing=1, latest=0)
+    return Operation(0, deadline, 7, missing=1, latest=0, about=("Fetch", 1, 9))
 
 
 @pytest.mark.parametrize("seed", range(8))

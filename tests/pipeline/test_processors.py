@@ -16,11 +16,15 @@ from purgatory.pipeline._state.processors import KeyStage, OperationStage
 from purgatory.pipeline._state.state_machines import OperationCore
 from purgatory.pipeline._state.wire import hand, handed, home, packing, parted, unpack
 
+#: What an answer repeats of its row.
+ABOUT = ("Fetch", 1, 4)
+
 RAW = pa.schema(
     {
         "seq": pa.int64(),
         "kind": pa.string(),
         "purgatory": pa.string(),
+        "type": pa.string(),
         "operation": pa.string(),
         "keys": pa.list_(pa.string()),
         "delay_ms": pa.int64(),
@@ -114,9 +118,9 @@ def test_operations_of_many_keys_are_packed_a_few_at_a_time(raw, packed, monkeyp
 def test_nothing_is_decided_before_the_watermark(stage, raw, packed, said, mark):
     """Rows wait for the watermark, then come out in the order of their own instants."""
     tester, _ = stage(KeyStage(Fixed(1)))
-    watch = raw("operation", 5_000, ["k"], [3], operation="op", delay_ms=4)
+    watch = raw("operation", 5_000, ["k"], [3], operation="op", delay_ms=4, type="Fetch")
     assert ([], [], []) == said(tester.testInPandas(0, packed(watch, raw("event", 6_000, ["k"], [3]))[["rows"]]))
-    opened = ("p\0op", 1, 5_000, 9_000, mark(watch), 7)
+    opened = ("p\0op", 1, 5_000, 9_000, mark(watch), 7, ("Fetch", 1, 4))
     assert ([opened], [("p\0op", 0, 6_000, mark(watch))], []) == said(tester.setWatermark(6))
 
 
@@ -138,16 +142,29 @@ def test_a_malformed_row_passes_with_its_reason_however_old_it_seems(stage, raw,
     tester, _ = stage(KeyStage(Fixed(1)))
     tester.setWatermark(10)
     bad = raw("wish", None, None, [None], reason="no keys", detail="{}")
-    assert [("malformed", None, None, 0, "no keys", "{}")] == said(tester.testInPandas(0, packed(bad)[["rows"]]))[2]
+    assert [("malformed", None, None, None, "no keys", "{}")] == said(tester.testInPandas(0, packed(bad)[["rows"]]))[2]
 
 
 def test_an_operation_expires_when_the_watermark_passes_its_deadline(stage, given):
     """The deadline's timer fires with the watermark, not before, and once."""
     tester, rows = stage(OperationStage(Fixed(1)), "operation", "outcome", "finished_us")
-    assert [(None, None, 0)] == rows(tester.testInPandas(0, given([("p\0op", 1, 5_000, 9_000, 7, 1)])))
+    assert [(None, None)] == [
+        row[:2] for row in rows(tester.testInPandas(0, given([("p\0op", 1, 5_000, 9_000, 7, 1, ABOUT)])))
+    ]
     assert [] == rows(tester.setWatermark(8))
-    assert [("op", "expired", 9_000), (None, None, 0)] == rows(tester.setWatermark(9))
+    assert [("op", "expired", 9_000)] == rows(tester.setWatermark(9))[:1]
     assert [] == rows(tester.setWatermark(50))
+
+
+def test_answer_has_type_keys_and_delay_of_its_row(stage, raw, packed, given, said):
+    """They pass through both stages and the state, of an operation on two keys."""
+    first, _ = stage(KeyStage(Fixed(1)))
+    watch = raw("operation", 5_000, ["a", "b"], [3, 4], operation="op", delay_ms=4, type="Fetch")
+    first.testInPandas(0, packed(watch)[["rows"]])
+    opened, hits, _ = said(first.setWatermark(6))
+    second, rows = stage(OperationStage(Fixed(1)), "operation", "type", "keys", "delay_ms")
+    second.testInPandas(0, given(opened, hits))
+    assert ("op", "Fetch", 2, 4) in rows(second.setWatermark(9))
 
 
 def test_the_garbage_collector_pauses_while_a_bucket_is_at_work(stage, given, monkeypatch):
@@ -155,7 +172,7 @@ def test_the_garbage_collector_pauses_while_a_bucket_is_at_work(stage, given, mo
     seen = []
     monkeypatch.setattr(OperationCore, "next_us", property(lambda _: seen.append(gc.isenabled())))
     tester, _ = stage(OperationStage(Fixed(1)), "operation")
-    tester.testInPandas(0, given([("p\0op", 1, 5_000, 9_000, 7, 1)]))
+    tester.testInPandas(0, given([("p\0op", 1, 5_000, 9_000, 7, 1, ABOUT)]))
     assert ([False], True) == (seen, gc.isenabled())
 
 
@@ -249,7 +266,7 @@ def test_state_of_other_settings_is_rejected(stage_of):
     for other, expected in (
         (Fixed(2).dump(), "buckets 2, not 4"),
         (Fixed(4, 7).dump(), "keep_us 7, not None"),
-        (Fixed(4, semantics=5).dump(), "semantics 5, not 6"),
+        (Fixed(4, semantics=6).dump(), "semantics 6, not 7"),
     ):
         stored[0] = other
         with pytest.raises(CheckpointDiffers, match=f"the checkpoint was started with {expected}: use these settings"):

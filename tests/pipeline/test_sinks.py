@@ -1,5 +1,7 @@
 """Tables of Delta and Iceberg as sinks: each batch once, also of two drivers, and with other columns."""
 
+from datetime import date
+
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
@@ -12,7 +14,7 @@ from purgatory.pipeline._spark.sinks import sink_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
-ROWS = pa.table({"part": ["done", "late"], "operation": ["a", "b"]})
+ROWS = pa.table({"date": [date(2026, 11, 23), date(2026, 11, 24)], "operation": ["a", "b"]})
 
 
 @pytest.fixture(params=["delta", "iceberg"])
@@ -69,7 +71,7 @@ def test_table_keeps_its_columns_when_batches_have_more_or_fewer(open_sink):
     for number, batch in enumerate((ROWS, more, ROWS)):
         sink.last_batch("stream")
         sink.commit(batch, "stream", number)
-    assert {"part", "operation", "type"} == set(rows().column_names)
+    assert {"date", "operation", "type"} == set(rows().column_names)
     assert ["Fetch", "Fetch"] == rows()["type"].drop_null().to_pylist()
     assert 6 == len(rows())
 

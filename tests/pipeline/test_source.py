@@ -131,8 +131,8 @@ def test_the_monitor_counts_complete_windows(source, tmp_path):
     assert expected == sum(row["operations"] for row in rows)
 
 
-def test_the_monitor_does_not_continue_the_output_of_another_checkpoint(spark, tmp_path):
-    """Spark would skip the batches whose numbers the output has, and their windows would be lost."""
+def test_the_monitor_does_not_continue_the_output_of_an_earlier_version(spark, tmp_path):
+    """Readers would not see new windows beside the log of Spark's own sink, which earlier versions used."""
     (tmp_path / "out" / "_spark_metadata").mkdir(parents=True)
     with pytest.raises(OutputTaken, match="use a new output"):
         monitor.start(spark, str(tmp_path), str(tmp_path / "out"), str(tmp_path / "checkpoint"))

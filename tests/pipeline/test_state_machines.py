@@ -7,6 +7,9 @@ import pytest
 from purgatory.pipeline._state.state_machines import KeyCore, OperationCore
 from tests.support.memory import Memory, key_core, operation_core
 
+#: What an answer repeats of its row.
+ABOUT = ("Fetch", 1, 50)
+
 
 class Bucket:
     """A core with its stores, which can be started again from what it saved."""
@@ -43,7 +46,7 @@ def answer():
                         core.events([(row["ts"], key, level)])
                     else:
                         mark = hash((until, *pairs)) % 2**32
-                        watch = (row["ts"], row["operation"], number, len(pairs), key, level, until, mark, seq)
+                        watch = (row["ts"], row["operation"], number, len(pairs), key, level, until, mark, seq, ABOUT)
                         core.watches([watch])
             handed = [([], []) for _ in range(buckets)]
             for bucket in keys:
@@ -53,8 +56,8 @@ def answer():
             for bucket, (opened, hits) in zip(operations, handed, strict=True):
                 settled, refused = bucket.core.settle(opened, hits, watermark)
                 assert [] == refused
-                for name, outcome, _, finished, _ in settled:
-                    assert name not in done
+                for name, outcome, _, finished, _, about in settled:
+                    assert (name not in done, ABOUT) == (True, about)
                     done[name] = (outcome, finished)
             watermark = 2**60 if part == [] else max(watermark, latest - slack - 1)
             if restart:
@@ -103,7 +106,7 @@ def test_nothing_is_kept_of_what_is_done(answer, trace_rows):
 
 def test_at_most_half_of_what_is_kept_is_dead(one_by_one):
     """Watches that are not reached are swept as their deadlines pass, without a row that concerns them."""
-    core = one_by_one([(n, f"op-{n}", 0, 1, f"k{n}", 1, 1_000 + n, 7, n) for n in range(1, 1_001)])
+    core = one_by_one([(n, f"op-{n}", 0, 1, f"k{n}", 1, 1_000 + n, 7, n, ABOUT) for n in range(1, 1_001)])
     assert 1_000 == core.kept
     for watermark in range(1_001, 2_002, 50):
         while core.next_us is not None and core.next_us <= watermark:
@@ -130,10 +133,10 @@ def test_a_key_is_forgotten_once_its_level_counts_no_longer():
     """A level counts for a time after a row has named the key, by the rows' instants. Then it is dropped."""
     core = key_core(keep_us=100)
     core.events([(10, "k", 5), (50, "k", 3)])
-    core.watches([(150, "in time", 0, 1, "k", 5, 900, 7, 1), (200, "more", 0, 1, "k", 9, 210, 7, 2)])
+    core.watches([(150, "in time", 0, 1, "k", 5, 900, 7, 1, ABOUT), (200, "more", 0, 1, "k", 9, 210, 7, 2, ABOUT)])
     assert [("in time", 0, 150, 7)] == core.advance(149)[1] + core.advance(150)[1]
     assert ([], 1) == (core.advance(299)[1], core.kept)
-    core.watches([(301, "too late", 0, 1, "k", 5, 900, 7, 3)])
+    core.watches([(301, "too late", 0, 1, "k", 5, 900, 7, 3, ABOUT)])
     assert [] == core.advance(300)[1]
     assert 0 == core.kept
     assert [] == core.advance(310)[1]
@@ -177,7 +180,7 @@ def test_ever_new_keys_leave_no_more_than_those_named_of_late(waiting):
         names = [f"session-{batch}-{number}" for number in range(20)]
         bucket.core.events((at + 500, name, 7) for name in names)
         if waiting:
-            bucket.core.watches((at + 400, f"of {name}", 0, 1, name, 7, at + 2_000, 7, 1) for name in names)
+            bucket.core.watches((at + 400, f"of {name}", 0, 1, name, 7, at + 2_000, 7, 1, ABOUT) for name in names)
         hits = bucket.core.advance(at)[1]
         assert len(hits) == (20 if waiting and batch else 0)
         bucket.restart()
@@ -192,13 +195,13 @@ def test_ever_new_keys_leave_no_more_than_those_named_of_late(waiting):
 def test_an_event_opens_what_it_reaches_however_many_wait_on_the_key():
     """Of a key with very many watches, those are looked at whose level is reached, and the key itself."""
     bucket = Bucket(KeyCore)
-    bucket.core.watches((1, f"op-{n}", 0, 1, "hot", n, 9_000, 7, n) for n in range(1, 10_001))
+    bucket.core.watches((1, f"op-{n}", 0, 1, "hot", n, 9_000, 7, n, ABOUT) for n in range(1, 10_001))
     bucket.core.advance(1)
     bucket.restart()
     opened = []
     bucket.stores[0].read = lambda number: opened.append(number) or bucket.stores[0][number]
     bucket.core.events([(2, "hot", 10)])
-    bucket.core.watches([(3, "op", 0, 1, "hot", 5_000, 9_000, 7, 1)])
+    bucket.core.watches([(3, "op", 0, 1, "hot", 5_000, 9_000, 7, 1, ABOUT)])
     assert [(f"op-{n}", 0, 2, 7) for n in range(1, 11)] == bucket.core.advance(5)[1]
     assert 2 == len(opened) < len(bucket.stores[0])
 
@@ -210,8 +213,8 @@ def one():
     def one(*events):
         core, operations = key_core(), operation_core()
         core.events((at, "k", level) for at, level in events)
-        core.watches([(10, "op", 0, 1, "k", 5, 20, 7, 1)])
-        ((_, outcome, _, finished, _),), _ = operations.settle(*core.advance(100), 100)
+        core.watches([(10, "op", 0, 1, "k", 5, 20, 7, 1, ABOUT)])
+        ((_, outcome, _, finished, *_),), _ = operations.settle(*core.advance(100), 100)
         return outcome, finished
 
     return one
@@ -238,16 +241,18 @@ def test_ties_and_thresholds(events, expected, one):
 def test_hits_count_for_operations_opened_with_them_and_before():
     """An operation on three keys is hit as it is opened, and later. A completed operation is owed nothing."""
     core = operation_core()
-    assert ([], []) == core.settle([("op", 3, 10, 90, 7, 1)], [("op", 1, 10, 7)], 10)
+    assert ([], []) == core.settle([("op", 3, 10, 90, 7, 1, ABOUT)], [("op", 1, 10, 7)], 10)
     assert ([], []) == core.settle([], [("op", 0, 15, 7)], 20)
-    assert ([("op", "satisfied", 10, 15, 7)], []) == core.settle([], [("op", 2, 12, 7)], 20)
+    assert ([("op", "satisfied", 10, 15, 7, ABOUT)], []) == core.settle([], [("op", 2, 12, 7)], 20)
     assert ([], []) == core.settle([], [("op", 2, 12, 7)], 95)
 
 
 @pytest.mark.parametrize("apart", [False, True])
 def test_a_name_is_refused_while_an_operation_has_it(apart):
     """From an operation's arrival to its answer its name is taken, from the answer on free. In any batches."""
-    rows = [("op", 1, at, at + 50, mark, seq) for seq, (at, mark) in enumerate([(10, 1), (10, 2), (39, 3), (40, 4)])]
+    rows = [
+        ("op", 1, at, at + 50, mark, seq, ABOUT) for seq, (at, mark) in enumerate([(10, 1), (10, 2), (39, 3), (40, 4)])
+    ]
     hits = [("op", 0, 20, 2), ("op", 0, 39, 3), ("op", 0, 40, 1), ("op", 0, 45, 4)]
     core = operation_core()
     if apart:
@@ -258,7 +263,7 @@ def test_a_name_is_refused_while_an_operation_has_it(apart):
         ]
     else:
         found = [core.settle(rows[::-1], hits, 45)]
-    assert [("op", "satisfied", 10, 40, 1), ("op", "satisfied", 40, 45, 4)] == [
+    assert [("op", "satisfied", 10, 40, 1, ABOUT), ("op", "satisfied", 40, 45, 4, ABOUT)] == [
         one for done, _ in found for one in done
     ]
     assert [("op", 10, 1), ("op", 39, 2)] == [one for _, refused in found for one in refused]

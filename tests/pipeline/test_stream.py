@@ -23,6 +23,7 @@ from purgatory.pipeline import stream
 from purgatory.pipeline._cli import main
 from purgatory.pipeline._rows.load import spark_schema
 from purgatory.pipeline._spark.errors import OutputTaken, PlaceMissing, PlaceUnusable
+from purgatory.pipeline._spark.sinks import aside_of
 from purgatory.pipeline._state.fixed import CheckpointDiffers
 from purgatory.pipeline.source import PurgatoryDataSource
 from tests.pipeline.test_replay import plainly, worlds, written
@@ -65,7 +66,7 @@ def test_rows_without_a_purgatory_are_of_the_one_without_a_name(spark, tmp_path)
     settings = stream.StreamSettings(buckets=2, partitions=2, keep_ms=20_000, once=True)
     out = str(tmp_path / "out")
     stream.run(spark, str(tmp_path / "trace"), out, str(tmp_path / "checkpoint"), settings)
-    streamed = stream.answers(spark, out).where("part = 'done'").collect()
+    streamed = stream.answers(spark, out).collect()
     library = rehearsed(spark, tmp_path / "clean", tmp_path / "journal", 20_000).collect()
     for found in (twin[:3], twin[3:], streamed, library):
         assert expected == {(row["operation"], row["outcome"]) for row in found}
@@ -94,8 +95,8 @@ def test_stream_and_replay_agree_on_random_worlds(spark, tmp_path, keep_ms):
     out = str(tmp_path / "out")
     stream.run(spark, str(tmp_path / "trace"), out, str(tmp_path / "checkpoint"), settings)
     columns = ("purgatory", "operation", "outcome", "unix_micros(created)", "unix_micros(finished)")
-    found = stream.answers(spark, out).where("part = 'done'").selectExpr(*columns).collect()
-    aside = stream.answers(spark, out).where("part = 'malformed'")
+    found = stream.answers(spark, out).selectExpr(*columns).collect()
+    aside = stream.answers(spark, aside_of(out)).where("part = 'malformed'")
     refused = aside.selectExpr("cast(get_json_object(detail, '$.seq') as long)", "reason").collect()
     assert expected == (sorted(map(tuple, found)), sorted(map(tuple, refused)))
 
@@ -165,20 +166,13 @@ def test_operations_without_events_and_events_without_operations(spark, tmp_path
     assert (20, 0, 1) == tuple(sum(getattr(one, what) for one in told) for what in ("answered", "late", "malformed"))
     assert 0 == told[-1].parked
     assert all(f"batch {one.batch}: {one.rows:,} rows" in str(one) for one in told)
-    # Of each part a batch writes one file, and none where it has no row of it.
-    files = Counter(path.parent.name for path in (tmp_path / "out").glob("part=*/*.parquet"))
-    wrote = {
-        "part=done": sum(one.answered > 0 for one in told),
-        "part=malformed": sum(one.malformed > 0 for one in told),
-    }
-    assert wrote == files
-    found = stream.answers(spark, str(tmp_path / "out")).collect()
-    assert {("done", "expired"): 20, ("malformed", None): 1} == {
-        key: sum((row["part"], row["outcome"]) == key for row in found)
-        for key in {(row["part"], row["outcome"]) for row in found}
-    }
-    (bad,) = [row for row in found if row["part"] == "malformed"]
-    assert "as many keys as levels are needed" == bad["reason"]
+    # A batch writes one file of each table, and none where it has no row of it.
+    out, aside = places[1], aside_of(places[1])
+    assert sum(one.answered > 0 for one in told) == len(list(Path(out).glob("commit=*/date=*/*.parquet")))
+    assert sum(one.malformed > 0 for one in told) == len(list(Path(aside).glob("commit=*/date=*/*.parquet")))
+    assert {"expired": 20} == Counter(row["outcome"] for row in stream.answers(spark, out).collect())
+    (bad,) = stream.answers(spark, aside).collect()
+    assert ("malformed", "as many keys as levels are needed", None) == (bad["part"], bad["reason"], bad["created"])
     assert "broken" == json.loads(bad["detail"])["operation"]
 
 
@@ -201,20 +195,18 @@ def test_a_checkpoint_continues_with_its_settings_only(spark, tmp_path):
             stream.start(spark, trace, out, checkpoint, attrs.evolve(begun, **change))
 
 
-@pytest.mark.parametrize("log", ["_spark_metadata", "_delta_log"])
-def test_an_output_of_another_checkpoint_is_refused(spark, tmp_path, log):
-    """Spark skips batches whose numbers the output has, so the answers would be lost."""
+@pytest.mark.parametrize(
+    ("kept", "form"), [("_spark_metadata/0", "parquet"), ("_delta_log/0", "parquet"), ("rows.parquet", "delta")]
+)
+def test_an_output_of_another_format_is_refused(spark, tmp_path, kept, form):
+    """Readers would not see what is added to it. So would those of the log that earlier versions wrote."""
     places = [str(tmp_path / name) for name in ("trace", "out", "checkpoint")]
     (tmp_path / "trace").mkdir()
-    (tmp_path / "out" / log).mkdir(parents=True)
-    with pytest.raises(OutputTaken, match="of another checkpoint or format: use a new output"):
-        stream.start(spark, *places, stream.StreamSettings())
+    (tmp_path / "out" / kept).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "out" / kept).touch()
+    with pytest.raises(OutputTaken, match="of another format or of an earlier version: use a new output"):
+        stream.start(spark, *places, stream.StreamSettings(format=form))
     assert not (tmp_path / "checkpoint").exists()
-    (tmp_path / "checkpoint").mkdir()
-    (tmp_path / "checkpoint" / "metadata").touch()
-    other = {"_spark_metadata": "delta", "_delta_log": "parquet"}[log]
-    with pytest.raises(OutputTaken, match="of another checkpoint or format: use a new output"):
-        stream.start(spark, *places, stream.StreamSettings(format=other))
 
 
 @pytest.mark.parametrize(
@@ -228,7 +220,7 @@ def test_an_output_of_another_checkpoint_is_refused(spark, tmp_path, log):
 def test_an_output_that_cant_be_written_is_refused_before_the_work(spark, tmp_path, place, why):
     """A store that this session can't reach is one line with the reason, before a batch has begun."""
     (tmp_path / "trace").mkdir()
-    with pytest.raises(PlaceUnusable, match=f"^{place}(/_spark_metadata)? cannot be used: .*{why}"):
+    with pytest.raises(PlaceUnusable, match=f"^{place} cannot be used: .*{why}"):
         stream.start(spark, str(tmp_path / "trace"), place, str(tmp_path / "checkpoint"), stream.StreamSettings())
     assert not (tmp_path / "checkpoint").exists()
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.journal.records.parquet import arrow_schema
+from purgatory.pipeline._spark import sinks
 from purgatory.pipeline._summaries.advice import ADVICE, CURVE
 from purgatory.pipeline._tables import levels, queries
 from purgatory.pipeline._tables.answers import ANSWERS, MALFORMED
@@ -33,12 +34,21 @@ NULLABLE: Final[Mapping[str, str]] = {
     "trace": "operation watches outcome normal_ends",
     "answers": "",
     "malformed": f"seq {' '.join(field.name for field in TRACE.fields)}",
+    "stream_aside": "purgatory operation created",
     "expiries": "key",
     "slowest": "operation keys",
     "advice": "timeout_ms",
     "quarantine": f"seq {' '.join(field.name for field in JOURNAL.fields)}",
 }
+#: Columns that only the tables of a stream have.
+_OF_STREAMS: Final = {
+    **dict.fromkeys(("part", "reason", "detail"), pa.string()),
+    "ingested": INSTANT,
+    "batch": pa.int64(),
+    "date": pa.date32(),
+}
 _TYPES: Final = {
+    pa.date32(): "date",
     pa.string(): "text",
     pa.int64(): "int64",
     pa.int32(): "int32",
@@ -61,6 +71,9 @@ def schemas() -> dict[str, pa.Schema]:
     del tables["waits"]  # the survival curve is what is written of it
     report = {name: _dated(table) for name, table in tables.items()} | {"survival": CURVE, "advice": ADVICE}
     files = {"journal": arrow_schema(JOURNAL), "trace": arrow_schema(TRACE), "answers": ANSWERS, "malformed": MALFORMED}
+    types = {field.name: field.type for field in ANSWERS} | _OF_STREAMS
+    for name, names in (("stream_answers", sinks.ANSWERS), ("stream_aside", sinks.ASIDE)):
+        files[name] = pa.schema([(column, types[column]) for column in names])
     return files | dict(sorted(report.items()))
 
 
@@ -107,6 +120,8 @@ _WHERE: Final = {
     "trace": "`trace-*.parquet`. One row per operation and per event.",
     "answers": "`answers/` of a replay. One row per operation.",
     "malformed": "`malformed/` of a replay. Rows of the trace that cannot be true, with the reason.",
+    "stream_answers": "`--out` of a stream. One row per operation. Views of Spark's catalog have no `batch`.",
+    "stream_aside": "`<out>_aside` of a stream. Rows of the trace that were late or malformed.",
 }
 
 

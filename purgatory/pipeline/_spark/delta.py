@@ -15,6 +15,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
+from purgatory.pipeline._spark.errors import PlaceMissing
 from purgatory.pipeline._spark.sinks import Compaction, TableSink
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class DeltaSink(TableSink):
     def commit(self, rows: pa.Table, stream: str, number: int) -> None:
         """Append rows and note the batch's number, to the version of the table that ``last_batch`` has read."""
         if self._version is None:  # fails if another driver has created it
-            self._version = DeltaTable.create(self.table, rows.schema, mode="error", partition_by=["part"])
+            self._version = DeltaTable.create(self.table, rows.schema, mode="error", partition_by=["date"])
         # The merge of schemas alone would turn a column of another type into text.
         pa.unify_schemas([pa.schema(self._version.schema()), rows.schema], promote_options="permissive")
         properties = CommitProperties(app_transactions=[Transaction(stream, number)])
@@ -50,9 +51,10 @@ class DeltaSink(TableSink):
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The rows of the latest version."""
-        table = DeltaTable(self.table)
-        files = spark.read.option("basePath", table.table_uri).option("mergeSchema", "true")
-        return files.parquet(*table.file_uris())
+        table = DeltaTable(self.table) if self.exists() else None
+        if table is None or not (files := table.file_uris()):
+            raise PlaceMissing(self.table)
+        return spark.read.option("basePath", table.table_uri).option("mergeSchema", "true").parquet(*files)
 
     def compact(self, *, retention: timedelta) -> Compaction:
         """Merge small files, and delete the files that were replaced longer than ``retention`` ago.

@@ -41,10 +41,10 @@ class PlaceMissing(PlaceError):
 
 
 class OutputTaken(PlaceError):
-    """An output that another query has written."""
+    """An output of another format."""
 
-    def __init__(self, place: str, form: str) -> None:
-        super().__init__(place, f"holds {form} files of another checkpoint or format: use a new output")
+    def __init__(self, place: str) -> None:
+        super().__init__(place, "holds files of another format or of an earlier version: use a new output")
 
 
 def is_sparks(error: BaseException) -> bool:

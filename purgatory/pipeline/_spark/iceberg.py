@@ -17,6 +17,7 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.transforms import IdentityTransform
 
+from purgatory.pipeline._spark.errors import PlaceMissing
 from purgatory.pipeline._spark.sinks import TableSink
 
 if TYPE_CHECKING:
@@ -55,10 +56,10 @@ class IcebergSink(TableSink):
     def read(self, spark: SparkSession) -> DataFrame:
         """The rows of the latest version."""
         table = self._load()
-        assert table is not None
-        return spark.read.option("mergeSchema", "true").parquet(
-            *(task.file.file_path for task in table.scan().plan_files())
-        )
+        files = [] if table is None else [task.file.file_path for task in table.scan().plan_files()]
+        if not files:
+            raise PlaceMissing(self.table)
+        return spark.read.option("mergeSchema", "true").parquet(*files)
 
     def _load(self) -> Table | None:
         catalog, _, name = self.table.partition(".")
@@ -71,7 +72,7 @@ class IcebergSink(TableSink):
         catalog, _, name = self.table.partition(".")
         table = load_catalog(catalog).create_table(name, schema, properties=_NO_RETRY)
         with table.update_spec() as update:
-            update.add_field("part", IdentityTransform(), "part")
+            update.add_field("date", IdentityTransform(), "date")
         return table
 
 

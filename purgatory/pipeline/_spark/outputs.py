@@ -45,11 +45,7 @@ def output_folder(out: str, command: str) -> Iterator[Path]:
 
     spark = session(command)
     with tempfile.TemporaryDirectory(prefix="purgatory-out-") as aside:
-        with reporting(out):
-            if is_table(out):
-                spark.sql(f"describe schema {out.rpartition('.')[0]}").collect()
-            else:
-                _hadoop(spark, out).mkdirs(_path(spark, out))
+        check_writable(spark, out)
         yield Path(aside)
         with reporting(out):
             (_save if is_table(out) else _copy)(spark, Path(aside), out)
@@ -72,9 +68,25 @@ def local_copy(place: str | None, names: Sequence[str], command: str) -> Iterato
                 if is_table(place):
                     _load(spark, place, local)
                 else:
-                    source = _path(spark, inside(place, name))
-                    _hadoop(spark, place).copyToLocalFile(False, source, _path(spark, local.as_uri()), True)
+                    source = hadoop_path(spark, inside(place, name))
+                    file_system(spark, place).copyToLocalFile(False, source, hadoop_path(spark, local.as_uri()), True)
         yield aside
+
+
+def check_writable(spark: SparkSession, out: str) -> None:
+    """Test whether a place can be written, and make it if it is a folder.
+
+    Raises:
+        PlaceUnusable: it cannot be written in this session.
+    """
+    if is_folder(out):
+        _writable(out)
+        return
+    with reporting(out):
+        if is_table(out):
+            spark.sql(f"describe schema {out.rpartition('.')[0]}").collect()
+        else:
+            file_system(spark, out).mkdirs(hadoop_path(spark, out))
 
 
 def _writable(out: str) -> Path:
@@ -90,11 +102,11 @@ def _writable(out: str) -> Path:
 
 
 def _copy(spark: SparkSession, folder: Path, out: str) -> None:
-    system = _hadoop(spark, out)
+    system = file_system(spark, out)
     for each in sorted(folder.iterdir()):
-        target = _path(spark, inside(out, each.name))
+        target = hadoop_path(spark, inside(out, each.name))
         system.delete(target, True)
-        system.copyFromLocalFile(_path(spark, each.as_uri()), target)
+        system.copyFromLocalFile(hadoop_path(spark, each.as_uri()), target)
 
 
 def _save(spark: SparkSession, folder: Path, out: str) -> None:
@@ -119,18 +131,19 @@ def _load(spark: SparkSession, out: str, local: Path) -> None:
         pq.write_table(spark.table(inside(out, local.name)).toArrow(), local)
 
 
-def _path(spark: SparkSession, place: str) -> Any:
+def hadoop_path(spark: SparkSession, place: str) -> Any:
+    """A place as Hadoop's file systems are given it."""
     return spark._jvm.org.apache.hadoop.fs.Path(place)  # type: ignore[union-attr]  # noqa: SLF001
 
 
-def _hadoop(spark: SparkSession, place: str) -> Any:
+def file_system(spark: SparkSession, place: str) -> Any:
     """The file system of an address. Spark's own writers cannot write a file of a given name.
 
     Raises:
-        PlaceUnusable: the session is one of Spark Connect, which copies no file to a store.
+        PlaceUnusable: the session is one of Spark Connect, which moves no files in a store.
     """
     from purgatory.pipeline._spark.session import is_connect
 
     if is_connect(spark):
-        raise PlaceUnusable(place, "Spark Connect copies no files to a store; give a folder or catalog.schema.name")
-    return _path(spark, place).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001
+        raise PlaceUnusable(place, "Spark Connect moves no files in a store; give a folder or catalog.schema.name")
+    return hadoop_path(spark, place).getFileSystem(spark._jsparkSession.sessionState().newHadoopConf())  # noqa: SLF001

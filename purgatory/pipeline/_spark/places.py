@@ -5,7 +5,7 @@ So they are the same in a classic session and through Spark Connect, where the s
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -16,32 +16,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-#: The formats of an output in a folder, and what each writes beside its files.
-LOGS: Final = {"parquet": "_spark_metadata", "delta": "_delta_log"}
 
-
-def check_output(spark: SparkSession, out: str, form: str, checkpoint: str) -> None:
-    """Reject an output of the other format, and Parquet files that another checkpoint wrote.
-
-    Spark numbers the batches of each checkpoint from 0. Its Parquet sink skips the numbers that the output has already,
-    so their rows would be lost. Several streams may write to one table.
-
-    Args:
-        spark: the session.
-        out: the output.
-        form: its format.
-        checkpoint: the query's. It has a file if the query was started before.
+def check_output(spark: SparkSession, out: str, form: str) -> None:
+    """Reject a folder with files of another format, or with the log of Spark's own sink, as earlier versions wrote it.
 
     Raises:
         OutputTaken: the output is one of these.
         PlaceUnusable: this session cannot look there.
     """
-    if is_table(out):
-        return
-    mine = {"delta"} if form == "delta" else {"parquet"} if exists(spark, f"{checkpoint}/metadata") else set()
-    for each, log in LOGS.items():
-        if each not in mine and exists(spark, f"{out}/{log}"):
-            raise OutputTaken(out, each)
+    is_delta = exists(spark, f"{out}/_delta_log")
+    is_other = is_delta != (form == "delta") and exists(spark, out) and bool(files(spark, out) or is_delta)
+    if is_other or exists(spark, f"{out}/_spark_metadata"):
+        raise OutputTaken(out)
 
 
 def exists(spark: SparkSession, place: str) -> bool:

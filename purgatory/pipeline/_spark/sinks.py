@@ -1,38 +1,44 @@
-"""A stream's answers as a table that is not Spark's own: exactly once, by whatever library commits to it.
+"""Where a query's batches go: each batch once, whatever library or file system commits it.
 
-Spark repeats a batch that was interrupted, under the same number. Each batch is one transaction of the table, with the
-stream and the batch's number in it. A number that the table has already is not written again. ::
+Spark repeats a batch that was interrupted, under the same number. Each batch is committed as a whole, with the stream
+and the batch's number. A number that the table has already is not written again. ::
 
-    batch 7   ->  transaction (stream, 7): rows of batch 7
+    batch 7   ->  commit (stream, 7): rows of batch 7
     killed, started again
     batch 7   ->  the table has (stream, 7): nothing is written
-    batch 8   ->  transaction (stream, 8): rows of batch 8
+    batch 8   ->  commit (stream, 8): rows of batch 8
 
-Two drivers of one checkpoint may come to the same batch together. Both find that the table lacks it. The library must
-then reject the second commit.
+Two drivers of one checkpoint may come to the same batch together. Both find that the table lacks it. The second commit
+must then be rejected, or have no effect.
 
 A stream is named by the id that Spark gives its query. The id is in the checkpoint, so it survives restarts.
 
-A batch passes through the driver's memory on its way. Through Spark Connect, that is a process beside the server.
-
-**Schemas.** A table keeps the columns that it has. A batch with a column that the table lacks adds it: older rows have
-null there. A column that a batch lacks is null in its rows. A column of another type is an error. So a newer release
-continues a table of an older one, and the other way around.
+Answers and rows set aside are two tables, so that each row of the first is an operation. A batch is committed to the
+first table, then to the second. A driver that is killed in between repeats the batch, and finds it in the first.
 """
 
 from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 import attrs
+from pyspark.sql import functions as F
 
 from purgatory.pipeline._spark.places import text_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
+
+#: The columns of a stream's answers, and of the rows that it sets aside.
+ANSWERS: Final = (
+    *("purgatory", "type", "operation", "outcome", "created", "finished", "waited_us", "delay_ms", "keys"),
+    *("ended_well", "ingested", "batch", "date"),
+)
+ASIDE: Final = ("part", "purgatory", "operation", "created", "reason", "detail", "ingested", "batch", "date")
 
 
 @attrs.frozen
@@ -48,10 +54,35 @@ class Compaction:
 
 
 @attrs.define
-class TableSink(ABC):
+class Sink(ABC):
     """A table to which batches are appended, each once."""
 
     table: str
+
+    @abstractmethod
+    def write(self, rows: DataFrame, stream: str, number: int) -> None:
+        """Append the rows of a batch, unless the table has them. The rows are computed in any case."""
+
+    @abstractmethod
+    def read(self, spark: SparkSession) -> DataFrame:
+        """The rows of the latest version. Spark reads the Parquet files, so that it needs no jar."""
+
+
+class TableSink(Sink):
+    """A table of a library that commits Arrow tables. A batch passes through the driver's memory on its way.
+
+    Through Spark Connect, that is a process beside the server.
+
+    **Schemas.** A table keeps the columns that it has. A batch with a column that the table lacks adds it: older rows
+    have null there. A column that a batch lacks is null in its rows. A column of another type is an error. So a newer
+    release continues a table of an older one, and the other way around.
+    """
+
+    def write(self, rows: DataFrame, stream: str, number: int) -> None:
+        table = rows.toArrow()
+        last = self.last_batch(stream)
+        if last is None or last < number:
+            self.commit(table, stream, number)
 
     @abstractmethod
     def exists(self) -> bool:
@@ -65,35 +96,60 @@ class TableSink(ABC):
     def commit(self, rows: pa.Table, stream: str, number: int) -> None:
         """Append rows and note the batch's number, both or neither, unless the table has changed meanwhile."""
 
-    @abstractmethod
-    def read(self, spark: SparkSession) -> DataFrame:
-        """The rows of the latest version. Spark reads the Parquet files, so that it needs no jar."""
+
+@attrs.frozen
+class Part:
+    """The rows and columns of a batch that go to one sink."""
+
+    sink: Sink
+    condition: str = "true"
+    columns: Sequence[str] = ("*",)
 
 
 @attrs.define
 class BatchWriter:
-    """Writes a query's batches to a sink: for ``foreachBatch``."""
+    """Writes a query's batches to sinks: for ``foreachBatch``."""
 
-    sink: TableSink
+    parts: Sequence[Part]
     checkpoint: str
     _stream: str = attrs.field(default="", init=False)
 
     def __call__(self, batch: DataFrame, number: int) -> None:
-        """Write a batch, unless the table has it."""
-        rows = batch.toArrow()  # also of a batch that the table has: this is what commits the state of the query
+        """Write a batch, unless the tables have it."""
         if not self._stream:  # Spark writes this file before the first batch
             self._stream = str(json.loads(text_of(batch.sparkSession, f"{self.checkpoint}/metadata"))["id"])
-        last = self.sink.last_batch(self._stream)
-        if last is None or last < number:
-            self.sink.commit(rows, self._stream, number)
+        # Computed once, by the first write, also if its table has the batch: this commits the state of the query.
+        rows = batch.withColumn("batch", F.lit(number).cast("long")).persist()
+        try:
+            for place, part in enumerate(self.parts):
+                some = rows.where(part.condition).select(*part.columns)
+                if place == 0 or not some.isEmpty():
+                    part.sink.write(some, self._stream, number)
+        finally:
+            rows.unpersist()
 
 
-def sink_of(form: str, table: str) -> TableSink:
-    """The sink of a format: ``delta`` (extra ``[delta]``) or ``iceberg`` (extra ``[iceberg]``)."""
+def writer_of(form: str, out: str, checkpoint: str) -> BatchWriter:
+    """The writer of a stream's answers and rows set aside."""
+    answers, aside = sink_of(form, out), sink_of(form, aside_of(out))
+    return BatchWriter([Part(answers, "part = 'done'", ANSWERS), Part(aside, "part <> 'done'", ASIDE)], checkpoint)
+
+
+def aside_of(out: str) -> str:
+    """The table beside the answers, of the rows that were set aside."""
+    return f"{out.rstrip('/')}_aside"
+
+
+def sink_of(form: str, table: str) -> Sink:
+    """The sink of a format: ``parquet``, ``delta`` (extra ``[delta]``) or ``iceberg`` (extra ``[iceberg]``)."""
     if form == "delta":
         from purgatory.pipeline._spark.delta import DeltaSink
 
         return DeltaSink(table)
-    from purgatory.pipeline._spark.iceberg import IcebergSink
+    if form == "iceberg":
+        from purgatory.pipeline._spark.iceberg import IcebergSink
 
-    return IcebergSink(table)
+        return IcebergSink(table)
+    from purgatory.pipeline._spark.folder import FolderSink
+
+    return FolderSink(table)

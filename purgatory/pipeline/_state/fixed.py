@@ -14,7 +14,7 @@ import attrs
 from purgatory.journal.records.errors import reduced
 
 #: The version of the semantics and of the state's form. A checkpoint of another version is rejected.
-SEMANTICS: Final = 6
+SEMANTICS: Final = 7
 
 
 class CheckpointDiffers(ValueError):

@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 #: of the operation's row.
 Waiting: TypeAlias = tuple[int, str, int, int, int]
 
+#: What the answer of an operation repeats of its row: type, number of keys and delay (ms).
+About: TypeAlias = tuple[str, int, int]
+
 EVENT: Final = 0
 #: The second column of a row in the inbox says whether it is an event or a watch.
 WATCH: Final = 1
@@ -149,6 +152,7 @@ class Operation:
     mark: int  # the mark of its row, which distinguishes it from others of the same name
     missing: int  # one bit per key that is not reached
     latest: int  # the last hit, or the arrival
+    about: About
     seq: int = -1  # the number of its row, which is not stored
 
     def hit(self, number: int, at: int) -> None:
@@ -177,7 +181,7 @@ class OperationLeaf:
     def pack(self) -> tuple[bytes, int | None]:
         """Its bytes, and the first deadline."""
         kept = self.operations.values()
-        rows = [(each.arrival, each.deadline, each.mark, each.missing, each.latest) for each in kept]
+        rows = [(each.arrival, each.deadline, each.mark, each.missing, each.latest, each.about) for each in kept]
         packed = pickle.dumps((list(self.operations), rows), 5)
         return packed, min((operation.deadline for operation in kept), default=None)
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import gc
 import json
+import sys
 from abc import abstractmethod
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -62,17 +63,20 @@ _NUMBER: Final = "number long"
 #: The rows from stage 1 to stage 2: one value per bucket of stage 2.
 BETWEEN: Final = "at timestamp, bucket integer, rows binary"
 
-_TEXTS: Final = ("part", "purgatory", "operation", "outcome", "reason", "detail")
-_NAMES: Final = (*_TEXTS[:4], "created_us", "finished_us", *_TEXTS[4:], "ended_well")
+_TEXTS: Final = ("part", "purgatory", "type", "operation", "outcome", "reason", "detail")
+_LONGS: Final = ("created_us", "finished_us", "delay_ms", "keys")
+_NAMES: Final = (*_TEXTS[:5], *_LONGS, *_TEXTS[5:], "ended_well")
 #: The rows that stage 2 gives: operations that are done, rows set aside, and the change in parked ones (``PARKED``).
 ANSWER: Final = ", ".join(
-    f"{name} {'string' if name in _TEXTS else 'boolean' if name == 'ended_well' else 'long'}" for name in _NAMES
+    f"{name} {'string' if name in _TEXTS else 'long' if name in _LONGS else 'boolean'}" for name in _NAMES
 )
 
 PARKED: Final = "parked"
 
-#: A row set aside: its part, purgatory, operation, instant, the reason, and the row in full.
-Aside: TypeAlias = tuple[str, str | None, str | None, int, str, str]
+#: A row set aside: its part, purgatory, operation, instant, the reason, and the row in full. Also the change in parked
+#: operations, in the place of the instant.
+_ASIDE: Final = ("part", "purgatory", "operation", "created_us", "reason", "detail")
+Aside: TypeAlias = tuple[str, str | None, str | None, int | None, str, str]
 
 
 @contextmanager
@@ -205,12 +209,18 @@ class KeyStage(_Bucket):
         """Give the core the rows that are in time, and set aside the rest. Works on whole columns."""
         tag = rows.column("tag")
         bad = rows.filter(pc.equal(tag, "malformed"))
-        aside += [("malformed", None, None, 0, *row) for row in zip(*_columns(bad, "reason", "detail"), strict=True)]
+        aside += [("malformed", None, None, None, *row) for row in zip(*_columns(bad, "reason", "detail"), strict=True)]
         in_time = pc.greater(rows.column("us"), watermark)
         is_event = pc.equal(tag, "event")
         core.events(zip(*_columns(rows.filter(pc.and_(in_time, is_event)), *_EVENT), strict=True))
         is_watch = pc.equal(tag, "watch")
-        core.watches(zip(*_columns(rows.filter(pc.and_(in_time, is_watch)), *_WATCH), strict=True))
+        watches = rows.filter(pc.and_(in_time, is_watch))
+        # One text for each type, so that it is packed once per leaf. Only the first key of an operation has it.
+        about = [
+            None if kind is None else (sys.intern(kind), *numbers)
+            for kind, *numbers in zip(*_columns(watches, "type", "count", "delay_ms"), strict=True)
+        ]
+        core.watches(zip(*_columns(watches, *_WATCH), about, strict=True))
         late = pc.and_(pc.invert(in_time), pc.or_(is_event, is_watch))
         first = rows.filter(pc.and_(late, pc.equal(rows.column("number"), 0)))  # one row per operation, not one per key
         for us, row in zip(*_columns(first, "us", "row"), strict=True):
@@ -246,19 +256,22 @@ class OperationStage(_Bucket):
         self._keep(core, watermark_ms, fired)
         if done:
             # Column by column: a frame of tuples costs several times as much.
-            operation, outcome, created, finished, mark = (list(column) for column in zip(*done, strict=True))
+            operation, outcome, created, finished, mark, about = map(list, zip(*done, strict=True))
+            kind, keys, delay = map(list, zip(*about, strict=True))
             purgatory, operation = (list(column) for column in zip(*map(parted, operation), strict=True))
             nothing = [None] * len(done)
             well = [how != EXPIRED or bool(each >> NORMAL & 1) for how, each in zip(outcome, mark, strict=True)]
-            columns = (["done"] * len(done), purgatory, operation, outcome, created, finished, nothing, nothing, well)
+            who = (["done"] * len(done), purgatory, kind, operation, outcome)
+            columns = (*who, created, finished, delay, keys, nothing, nothing, well)
             yield pd.DataFrame(dict(zip(_NAMES, columns, strict=True)))
         aside = [row[1:] for row in named]
         for name, at, seq in refused:
             purgatory_, operation_ = parted(name)
             row = {"seq": seq, "kind": OPERATION, "purgatory": purgatory_, "operation": operation_}
             aside.append(("malformed", purgatory_, operation_, at, IN_USE, _detail(at, row)))
-        rows = [(part, *who, None, us, us, reason, detail, None) for part, *who, us, reason, detail in aside]
         if core.parked != before:
-            rows.append((PARKED, None, None, None, core.parked - before, 0, None, None, None))
-        if rows:
-            yield pd.DataFrame(rows, columns=_NAMES)
+            aside.append((PARKED, None, None, core.parked - before, "", ""))
+        if aside:
+            rows = [dict.fromkeys(_NAMES) | dict(zip(_ASIDE, row, strict=True)) for row in aside]
+            # Whole numbers also where a row has none: pandas would make them fractions.
+            yield pd.DataFrame(rows).astype(dict.fromkeys(_LONGS, "Int64"))

@@ -41,7 +41,7 @@ from heapq import heappush
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from purgatory.pipeline._state.leaf_index import LeafIndex
-from purgatory.pipeline._state.leaves import EVENT, FOREVER, WATCH, KeyLeaf, Operation, OperationLeaf, RowLeaf
+from purgatory.pipeline._state.leaves import EVENT, FOREVER, WATCH, About, KeyLeaf, Operation, OperationLeaf, RowLeaf
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -52,17 +52,18 @@ if TYPE_CHECKING:
 Event: TypeAlias = tuple[int, str, int]
 
 #: An instant (us), an operation, the number of this key of so many, the key, the level needed, the deadline (us), the
-#: row's mark and its number.
-Watch: TypeAlias = tuple[int, str, int, int, str, int, int, int, int]
+#: row's mark and number, and what its answer repeats: type, number of keys and delay (with the first key only).
+Watch: TypeAlias = tuple[int, str, int, int, str, int, int, int, int, About | None]
 
-#: An operation, how many keys it has, its arrival, its deadline, its row's mark and number.
-Open: TypeAlias = tuple[str, int, int, int, int, int]
+#: An operation, how many keys it has, its arrival, its deadline, its row's mark and number, and what its answer
+#: repeats.
+Open: TypeAlias = tuple[str, int, int, int, int, int, About]
 
 #: An operation, which of its keys, when, and the mark of its row.
 Hit: TypeAlias = tuple[str, int, int, int]
 
-#: An operation, its outcome, its arrival, when it was finished, and its row's mark.
-Done: TypeAlias = tuple[str, str, int, int, int]
+#: An operation, its outcome, its arrival, when it was finished, its row's mark, and what its answer repeats.
+Done: TypeAlias = tuple[str, str, int, int, int, About]
 
 #: The name of an operation that was open, and the instant and the number of the row that claimed it.
 Refused: TypeAlias = tuple[str, int, int]
@@ -106,7 +107,7 @@ class KeyCore:
         by_key: defaultdict[str, list[tuple[Any, ...]]] = defaultdict(list)
         before: tuple[Any, ...] = (None,) * 4
         for row in self._ripe(watermark):
-            # Doubles differ only in the number, the last column of a watch. Neighbors that are not doubles mostly
+            # Doubles differ only in the number of the row, and what follows it. Neighbors that are not doubles mostly
             # differ in the fourth column, the number of the key.
             if row[3] != before[3] or row[0] != before[0] or row[:9] != before[:9]:
                 by_key[row[2] if row[1] == EVENT else row[5]].append(row)
@@ -165,9 +166,9 @@ class KeyCore:
                         leaf.reach(name, level, at, hits)
                 key.until = FOREVER if self._keep is None else at + self._keep
                 continue
-            at, _, operation, number, count, _, level, deadline, mark, seq = row
+            at, _, operation, number, count, _, level, deadline, mark, seq, about = row
             if number == 0:
-                opened.append((operation, count, at, deadline, mark, seq))
+                opened.append((operation, count, at, deadline, mark, seq, about))
             if at <= key.until:  # there is a level
                 if self._keep is not None:
                     key.until = at + self._keep
@@ -209,20 +210,20 @@ class OperationCore:
                 if operation.missing and operation.deadline > watermark:  # as most: they have no `end` yet
                     find((name,)).operations[name] = operation
                 elif (end := operation.end(watermark)) is not None:
-                    done.append((name, end[0], operation.arrival, end[1], operation.mark))
+                    done.append((name, end[0], operation.arrival, end[1], operation.mark, operation.about))
         for leaf in self._index.due(watermark):
             for name, operation in list(leaf.operations.items()):
                 if (end := operation.end(watermark)) is not None:
                     del leaf.operations[name]
-                    done.append((name, end[0], operation.arrival, end[1], operation.mark))
+                    done.append((name, end[0], operation.arrival, end[1], operation.mark, operation.about))
         self._index.save()
         return done, refused
 
     def _claims(self, opened: Iterable[Open], hits: Iterable[Hit]) -> dict[str, list[Operation]]:
         """The operations that have or claim a name that was opened or hit, nearly always one. The holder is removed."""
         claims: dict[str, list[Operation]] = {}
-        for name, count, arrival, deadline, mark, seq in opened:
-            operation = Operation(arrival, deadline, mark, (1 << count) - 1, arrival, seq)
+        for name, count, arrival, deadline, mark, seq, about in opened:
+            operation = Operation(arrival, deadline, mark, (1 << count) - 1, arrival, about, seq)
             claims.setdefault(name, []).append(operation)
         find = self._index.find
         for name, some in claims.items() if self.parked else ():

@@ -54,7 +54,7 @@ _ANSWERED: Final = pa.array([OPERATION, EVENT])
 PACKED: Final = "bucket integer, rows binary"
 #: The bit of a mark that says that an expiry is a normal end of the operation.
 NORMAL: Final = 32
-_WHOLE: Final = ["seq", "kind", "purgatory", "operation", "keys", "delay_ms", "levels"]
+_WHOLE: Final = ["seq", "kind", "purgatory", "type", "operation", "keys", "delay_ms", "levels"]
 
 
 def packing(buckets: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
@@ -117,6 +117,9 @@ def keyed(rows: pa.Table, buckets: int) -> pa.Table:
         "until_us": pa.array(until_us[owner]),
         "mark": pa.array(marks[owner].astype(np.int64)),
         "seq": pc.fill_null(well.column("seq"), 0).take(taken),
+        # What an answer repeats: with the first key of an operation alone.
+        "type": pc.fill_null(well.column("type"), "").take(pa.array(owner, mask=number > 0)),
+        "delay_ms": pa.array(delay_ms[owner]),
         "reason": pa.nulls(len(owner), pa.string()),
         "detail": pa.nulls(len(owner), pa.string()),
         "row": whole,

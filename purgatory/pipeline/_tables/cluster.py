@@ -9,6 +9,7 @@ small relation, Spark is given a copy.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import IntegralType
 
 from purgatory.journal.records import JOURNAL
 from purgatory.journal.records.errors import JournalFormat
@@ -156,17 +158,18 @@ class Cluster(Local):
             self.keep(name, relations[name])
         if not remote:
             return
-        # Each row has the columns of its own relation, and null in those of the others.
-        columns, parts = {}, []
-        for name, sql in remote.items():
-            rows = self._spark.sql(sql).limit(MOST_COLLECTED + 1)
-            columns[name] = rows.columns
-            named = rows.toDF(*(f"{name} {column}" for column in rows.columns))
-            parts.append(named.select(F.lit(name).alias("relation"), "*"))
+        frames = {name: self._spark.sql(sql).limit(MOST_COLLECTED + 1) for name, sql in remote.items()}
+        shared = {name: _shared_columns(rows) for name, rows in frames.items()}
+        parts = [
+            rows.select(
+                F.lit(name).alias("relation"), *(F.col(one).cast(kind).alias(as_) for one, kind, as_ in shared[name])
+            )
+            for name, rows in frames.items()
+        ]
         every = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts).toArrow()
         for name, sql in remote.items():
             own = every.filter(pc.equal(every["relation"], name))
-            part = own.select([f"{name} {column}" for column in columns[name]]).rename_columns(columns[name])
+            part = own.select([as_ for *_, as_ in shared[name]]).rename_columns(frames[name].columns)
             if len(part) > MOST_COLLECTED:
                 self._large.append(name)
                 self.keep(name, sql)
@@ -217,3 +220,18 @@ class Cluster(Local):
             rows = rows.cast(pa.schema(list(zip(rows.column_names, wide, strict=True))))
             places.frame_of(self._spark, rows).createOrReplaceTempView(name)
         return True
+
+
+def _shared_columns(rows: DataFrame) -> list[tuple[str, str, str]]:
+    """The columns of a relation, each with its type and a name by type and place: ``bigint 0``, ``string 0``.
+
+    Relations that are collected together share columns of these names. With a column for each of theirs, most of what
+    is collected would be nulls, eight bytes each.
+    """
+    places: Counter[str] = Counter()
+    shared = []
+    for field in rows.schema:
+        kind = "bigint" if isinstance(field.dataType, IntegralType) else field.dataType.simpleString()
+        shared.append((field.name, kind, f"{kind} {places[kind]}"))
+        places[kind] += 1
+    return shared
