@@ -156,14 +156,14 @@ def _replay(options: argparse.Namespace) -> int:
     engine = _engine(options, [options.trace], TRACE)
     keep_us = None if options.keep_ms is None else options.keep_ms * 1000
     with nullcontext(options.out) if engine.name == "spark" else output_folder(options.out, "replay") as out:
-        found = replay(engine, str(out), keep_us=keep_us, allow_gaps=options.allow_gaps)
-    for line in found.missing:
+        replayed = replay(engine, str(out), keep_us=keep_us, allow_gaps=options.allow_gaps)
+    for line in replayed.missing:
         _print(f"not read: {line}")
-    for line in found.unexplained:
+    for line in replayed.unexplained:
         _print(f"answered by levels and first deadlines alone: {line}")
-    for name, count in {**found.counts, "malformed": found.malformed}.items():
+    for name, count in {**replayed.counts, "malformed": replayed.malformed}.items():
         _print(f"{name:<10} {count:>12,}")
-    check_malformed(found.malformed, found.rows, options.max_malformed)
+    check_malformed(replayed.malformed, replayed.rows, options.max_malformed)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""`purgatory pipeline replay`: the outcome of every operation of a whole trace at once (`_tables.answers`).
+"""``purgatory pipeline replay``: the outcome of every operation of a whole trace at once (``_tables.answers``).
 
 It has no state, no clock and no loop. It is the yardstick for the stream, and the start of an exact what-if.
 """
@@ -39,7 +39,7 @@ class Replayed:
 
 
 def replay(engine: Local, out: str, *, keep_us: int | None, allow_gaps: bool = False) -> Replayed:
-    """Write the folders `answers` and `malformed`.
+    """Write the folders ``answers`` and ``malformed``.
 
     Args:
         engine: an engine over a trace. It is closed at the end.

@@ -1,7 +1,7 @@
-"""`purgatory pipeline report`: from journals to Parquet tables and a page, with progress on standard error.
+"""``purgatory pipeline report``: from journals to Parquet tables and a page, with progress on standard error.
 
-Each table is defined once, in SQL (`_tables.queries`). An engine runs it: DuckDB in this process, or Spark. The results
-are small. Each is written as Parquet, and its rows go to the page.
+Each table is defined once, in SQL (``_tables.queries``). An engine runs it: DuckDB in this process, or Spark. The
+results are small. Each is written as Parquet, and its rows go to the page.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _COMPARED: Final = {
     "outcomes": ("purgatory", "type", "operations", "expired"),
     "waiting": ("purgatory", "type", "answered", "p50_ms", "p99_ms"),
 }
+#: What of an earlier report's folder a comparison reads.
 COMPARISON_FILES: Final = (_ABOUT, *(f"tables/{name}" for name in _COMPARED))
-"""What of an earlier report's folder a comparison reads."""
 
 
 class EmptyJournal(DataError):
@@ -130,10 +130,10 @@ def report(engine: Local, out: str | Path, options: ReportOptions | None = None)
             name: table_files.written(folder / "tables" / name, table, drawn.get(name)) for name, table in made.items()
         }
         options = attrs.evolve(options, normal=normal)
-        found = attrs.evolve(_found(rows, unread, engine, span, options, window_us=window_us), earlier=earlier)
+        tables = attrs.evolve(_collect(rows, unread, engine, span, options, window_us=window_us), earlier=earlier)
         path = folder / "index.html"
-        path.write_text(page(found, options.title), encoding="utf-8")
-        _describe(folder, found)
+        path.write_text(page(tables, options.title), encoding="utf-8")
+        _describe(folder, tables)
     return path
 
 
@@ -145,8 +145,8 @@ def report_on(
     Args:
         journals: folders of journals or of a fleet's journals, or places that only Spark reads.
         out: the folder to write to.
-        engine: `local`, `spark` (in the session that is active, if there is one), or `auto`.
-        options: the fields of `ReportOptions`.
+        engine: ``local``, ``spark`` (in the session that is active, if there is one), or ``auto``.
+        options: the fields of ``ReportOptions``.
     """
     from purgatory.pipeline._tables.engine import engine_for
 
@@ -156,13 +156,13 @@ def report_on(
 
 def _made(engine: Local, widths: relations.Widths, *, malformed: bool) -> dict[str, pa.Table]:
     """Every table, by name. The advice follows from the counts of waits."""
-    found = queries.tables(engine, widths, malformed=malformed)
-    curve = advice.survival(found.pop("waits"))
-    found |= {"survival": curve, "advice": advice.advice(curve)}
-    return found
+    tables = queries.tables(engine, widths, malformed=malformed)
+    curve = advice.survival(tables.pop("waits"))
+    tables |= {"survival": curve, "advice": advice.advice(curve)}
+    return tables
 
 
-def _found(
+def _collect(
     rows: Mapping[str, list[Row]],
     unread: Sequence[str],
     engine: Local,
@@ -215,20 +215,20 @@ def _names(engine: Local) -> list[str]:
     return list(engine.journals)
 
 
-def _describe(folder: Path, found: Tables) -> None:
+def _describe(folder: Path, tables: Tables) -> None:
     """The facts, beside its tables, that a later report needs to compare with this one."""
     about = {
-        "made": found.made.isoformat(),
-        "first_us": found.first_us,
-        "last_us": found.last_us,
-        "window_us": found.window_us,
-        "rows": found.rows,
-        "malformed": found.quarantined,
-        "normal": {outcome: found.normal.pairs(outcome) for outcome in (EXPIRED, CANCELLED)},
-        "gaps": list(found.gaps),
+        "made": tables.made.isoformat(),
+        "first_us": tables.first_us,
+        "last_us": tables.last_us,
+        "window_us": tables.window_us,
+        "rows": tables.rows,
+        "malformed": tables.quarantined,
+        "normal": {outcome: tables.normal.pairs(outcome) for outcome in (EXPIRED, CANCELLED)},
+        "gaps": list(tables.gaps),
     }
     (folder / _ABOUT).write_text(json.dumps(about, indent=2) + "\n", encoding="utf-8")
-    listed = [attrs.asdict(finding) for finding in find(found)]
+    listed = [attrs.asdict(finding) for finding in find(tables)]
     (folder / _FINDINGS).write_text(json.dumps(listed, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -32,6 +32,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -60,6 +61,10 @@ if TYPE_CHECKING:
 METRICS: Final = "purgatory"
 
 FORMATS: Final = ("parquet", "delta", "iceberg")
+#: Spark gives a Python process beside the driver ten seconds to connect, which no setting changes. On a busy machine it
+#: may need longer. The query is then started again, where it was.
+_LATE_WORKER: Final = "Python worker failed to connect back"
+_MOST_RESTARTS: Final = 5
 _at_least_one: Final = attrs.validators.ge(1)
 
 
@@ -128,7 +133,7 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
         *("reason", F.unix_micros("ts").alias("us")),
         F.when(F.col("reason").isNotNull(), detail).alias("detail"),
     )
-    # Before each function that asks for the columns of its input, `to` says what they are.
+    # Before each function that asks for the columns of its input, ``to`` says what they are.
     columns = StructType([spark_schema(TRACE)[name] for name in _GIVEN])
     columns = columns.add("reason", "string").add("us", "long").add("detail", "string")
     packed = given.to(columns).mapInArrow(packing(settings.buckets), _struct(PACKED))
@@ -336,10 +341,16 @@ def run(
     before = read_status(spark, checkpoint).parked if places.exists(spark, f"{checkpoint}/metadata") else 0
     query = start(spark, source, out, checkpoint, settings)
     rows, batches, parked, last = 0, 0, before, -1
-    going = True
+    going, restarts = True, _MOST_RESTARTS
     try:
         while going:
-            going = not query.awaitTermination(1)
+            try:
+                going = not query.awaitTermination(1)
+            except StreamingQueryException as error:
+                if _LATE_WORKER not in str(error) or not restarts:
+                    raise
+                restarts -= 1
+                query = start(spark, source, out, checkpoint, settings)
             for progress in query.recentProgress:
                 if progress["batchId"] <= last or "addBatch" not in progress["durationMs"]:
                     continue  # reported already, or a report that there is nothing to do

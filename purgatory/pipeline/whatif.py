@@ -1,14 +1,15 @@
-"""`purgatory pipeline whatif`: try settings on recorded operations.
+"""``purgatory pipeline whatif``: try settings on recorded operations.
 
 The levels that an operation needed do not depend on its settings. So a trace gives the outcome under every other
-timeout exactly. A journal gives it up to the timeout in use, and not beyond (see `advice`). Timeouts are tried for each
-type of each purgatory, the timer's settings for all together, the others for each purgatory. There are four tables:
+timeout exactly. A journal gives it up to the timeout in use, and not beyond (see ``advice``). Timeouts are tried for
+each type of each purgatory, the timer's settings for all together, the others for each purgatory. There are four
+tables:
 
 - *timeouts*: expiry share, mean wait, mean parked (waits summed over the span, which is what memory is paid
   for), from the operations summed up by how many of the timeouts they outlast.
-- *wheels*: the levels used and the entries put again, in closed form (`wheels`).
+- *wheels*: the levels used and the entries put again, in closed form (``wheels``).
 - *purges*: how many keys would be forgotten although they are wanted again, and how many would be remembered while no
-  operation waits under them (`idle`).
+  operation waits under them (``idle``).
 - *shards*: the share of the busiest one, beside the share of the busiest key, below which no number of shards can get.
 """
 
@@ -83,16 +84,16 @@ def whatif(
     if unexplained:
         kinds = zip(*(results["timeouts"][name].to_pylist() for name in ("purgatory", "type")), strict=True)
         results["timeouts"] = results["timeouts"].filter([kind not in unexplained for kind in kinds])
-    found = {name: table_files.written(folder / "tables" / name, table) for name, table in results.items()}
-    ends = {kind: normal.has_any(kind) for kind in grouped(found["timeouts"], "purgatory", "type")}
-    advised = [row for row in found["timeouts"] if not ends[row["purgatory"], row["type"]]]
-    chosen = choose({**found, "timeouts": advised}, grid)
+    tables = {name: table_files.written(folder / "tables" / name, table) for name, table in results.items()}
+    ends = {kind: normal.has_any(kind) for kind in grouped(tables["timeouts"], "purgatory", "type")}
+    advised = [row for row in tables["timeouts"] if not ends[row["purgatory"], row["type"]]]
+    chosen = choose({**tables, "timeouts": advised}, grid)
     choices = [attrs.asdict(each) for each in chosen]
     (folder / "choice.json").write_text(json.dumps(choices, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     path = folder / "index.html"
     without = {" · ".join(kind): NORMAL for kind, is_normal in sorted(ends.items()) if is_normal}
     without |= {" · ".join(kind): UNEXPLAINED.format(told) for kind, told in unexplained.items()}
-    path.write_text(plan(found, chosen, exact=exact, missing=unread, without=without), encoding="utf-8")
+    path.write_text(plan(tables, chosen, exact=exact, missing=unread, without=without), encoding="utf-8")
     return path
 
 
@@ -101,9 +102,10 @@ def _tried(engine: Local, grid: Grid, normal: Normal, *, exact: bool) -> tuple[d
 
     The tables read two relations:
 
-    - ``waits``: one row per operation: `purgatory`, `type`, `arrival_us`, `delay_ms`, and `wait_us`, null if it needed
-      more time than is known
-    - ``uses``: one row per operation and key: `purgatory`, `key`, and from when to when the operation waited under it.
+    - ``waits``: one row per operation: ``purgatory``, ``type``, ``arrival_us``, ``delay_ms``, and ``wait_us``, null if
+      it needed more time than is known
+    - ``uses``: one row per operation and key: ``purgatory``, ``key``, and from when to when the operation waited under
+      it.
     """
     if exact:
         answers.prepare(engine)

@@ -66,6 +66,8 @@ SEGMENTS = "purgatory/journal/_segments/__init__.py"
 T_POLLS = "tests/unit/web/test_polls.py::"
 T_POWER = "tests/unit/journal/test_power_cuts.py::"
 T_MISSED = "tests/unit/purgatory/test_missed.py::"
+SINKS = "purgatory/pipeline/_spark/sinks.py"
+T_SINKS = "tests/pipeline/test_sinks.py::"
 T_GATES = "tests/unit/gates/test_gates.py::"
 T_FEEDS = "tests/unit/feeds/test_feeds.py::"
 T_FAILOVER = "tests/integration/feeds/test_redis_failover.py::"
@@ -1219,6 +1221,49 @@ MUTANTS = (
         "                await entry.__aexit__(None, None, None)  # admitted",
         "                pass  # admitted",
         "tests/unit/web/test_gates.py::test_request_cancelled_at_its_grant_gives_the_permit_back",
+    ),
+    # -- sinks of the pipeline
+    Mutant(
+        "a batch that a table has is not written again",
+        SINKS,
+        "        if last is None or last < number:",
+        "        if True:",
+        T_SINKS + "test_batch_that_a_table_has_is_computed_and_not_written",
+    ),
+    Mutant(
+        "a Delta table knows the last batch of each stream",
+        "purgatory/pipeline/_spark/delta.py",
+        "CommitProperties(app_transactions=[Transaction(stream, number)])",
+        "CommitProperties()",
+        T_SINKS + "test_last_batch_of_each_stream_is_in_the_table",
+    ),
+    Mutant(
+        "a Delta table keeps the types of its columns",
+        "purgatory/pipeline/_spark/delta.py",
+        '        pa.unify_schemas([pa.schema(self._version.schema()), rows.schema], promote_options="permissive")\n',
+        "",
+        T_SINKS + "test_column_of_another_type_is_rejected",
+    ),
+    Mutant(
+        "an Iceberg table repeats no commit that another driver has overtaken",
+        "purgatory/pipeline/_spark/iceberg.py",
+        '_NO_RETRY: Final = {"commit.retry.num-retries": "0"}',
+        "_NO_RETRY: Final = {}",
+        T_SINKS + "test_batch_of_two_drivers_is_written_once",
+    ),
+    Mutant(
+        "a folder has the batch of two drivers once",
+        "purgatory/pipeline/_spark/folder.py",
+        "            os.rename(source, target)",
+        "            shutil.copytree(source, target, dirs_exist_ok=True)",
+        T_SINKS + "test_folder_has_each_batch_once",
+    ),
+    Mutant(
+        "a batch in a folder is never lost without an error",
+        "purgatory/pipeline/_spark/folder.py",
+        "            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:\n                raise\n",
+        "",
+        T_SINKS + "test_folder_that_cannot_be_renamed_is_an_error",
     ),
     # -- web
     Mutant(

@@ -1,14 +1,19 @@
 """Tables of Delta and Iceberg as sinks: each batch once, also of two drivers, and with other columns."""
 
 from datetime import date
+from pathlib import Path
+from types import SimpleNamespace
+from uuid import uuid4
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from pyiceberg.catalog import load_catalog
 from pyiceberg.utils.config import Config
 
 from purgatory.pipeline._spark.delta import DeltaSink
+from purgatory.pipeline._spark.folder import FolderSink
 from purgatory.pipeline._spark.iceberg import IcebergSink
 from purgatory.pipeline._spark.sinks import sink_of
 
@@ -63,6 +68,45 @@ def test_batch_of_two_drivers_is_written_once(open_sink, before):
     assert (before + 1) * len(ROWS) == len(rows())
 
 
+def test_batch_that_a_table_has_is_computed_and_not_written(open_sink):
+    """A batch that is repeated after a kill is computed for the state of the query, and then dropped."""
+    open_table, rows = open_sink
+    computed = []
+    batch = SimpleNamespace(toArrow=lambda: computed.append(True) or ROWS)
+    for number in (0, 1, 1, 0, 2):
+        open_table().write(batch, "stream", number)
+    assert (5, 3 * len(ROWS)) == (len(computed), len(rows()))
+
+
+@pytest.fixture
+def batch():
+    """A batch that writes a file where Spark's writer would, and has a session without a JVM."""
+
+    def parquet(place):
+        folder = Path(place.removeprefix("file://")) / "date=2026-11-23"
+        folder.mkdir(parents=True)
+        pq.write_table(ROWS.drop_columns("date"), folder / f"part-{uuid4()}.parquet")
+
+    write = SimpleNamespace(partitionBy=lambda *names: SimpleNamespace(parquet=parquet))
+    return SimpleNamespace(columns=ROWS.column_names, write=write, sparkSession=None)
+
+
+def test_folder_has_each_batch_once(tmp_path, batch):
+    """A second driver, or the same batch after a kill, has no effect. Other streams have batches of the same number."""
+    for stream, number in (("one", 0), ("one", 1), ("one", 1), ("two", 1)):
+        FolderSink(f"{tmp_path}/out/").write(batch, stream, number)
+    assert {"commit=one-0", "commit=one-1", "commit=two-1"} == {path.name for path in (tmp_path / "out").iterdir()}
+    assert 3 == len(list((tmp_path / "out").glob("*/*/*.parquet")))
+    assert [] == list((tmp_path / "out_uncommitted").iterdir())
+
+
+def test_folder_that_cannot_be_renamed_is_an_error(tmp_path, batch):
+    """A batch is never lost without an error."""
+    (tmp_path / "out").touch()
+    with pytest.raises(OSError, match="out"):
+        FolderSink(str(tmp_path / "out")).write(batch, "one", 0)
+
+
 def test_table_keeps_its_columns_when_batches_have_more_or_fewer(open_sink):
     """A new column is null in older rows, and a column that a batch lacks is null in its rows."""
     open_table, rows = open_sink
@@ -90,5 +134,6 @@ def test_column_of_another_type_is_rejected(open_sink):
 
 def test_each_format_has_its_sink():
     """The name of the format chooses the sink."""
+    assert FolderSink("out") == sink_of("parquet", "out")
     assert DeltaSink("out") == sink_of("delta", "out")
     assert IcebergSink("a.b.c") == sink_of("iceberg", "a.b.c")

@@ -147,6 +147,29 @@ def test_a_killed_stream_goes_on_exactly_where_it_was(spark, tmp_path, brute, tr
     assert expected == {row["operation"]: (row["outcome"], row["f"]) for row in rows}
 
 
+@pytest.mark.parametrize("times", [5, 6])
+def test_stream_starts_again_if_a_python_worker_is_late(spark, tmp_path, monkeypatch, times):
+    """Spark's own limit of ten seconds does not end a stream on a busy machine, unless that goes on."""
+    failures = iter([StreamingQueryException("Python worker failed to connect back")] * times)
+
+    class Query:
+        recentProgress = ()
+
+        def awaitTermination(self, timeout):
+            for failure in failures:
+                raise failure
+            return True
+
+        def stop(self):
+            pass
+
+    started = []
+    monkeypatch.setattr(stream, "start", lambda *places: started.append(places) or Query())
+    with contextlib.nullcontext() if times < 6 else pytest.raises(StreamingQueryException, match="connect back"):
+        stream.run(spark, "trace", "out", str(tmp_path / "checkpoint"), stream.StreamSettings())
+    assert 6 == len(started)
+
+
 def test_operations_without_events_and_events_without_operations(spark, tmp_path):
     """Operations without an answer expire. Events without a waiting operation have no effect. The malformed are
     distinguished.

@@ -14,8 +14,8 @@ from purgatory.pipeline._pages.texts import clock_text
 
 Numbers: TypeAlias = Sequence[float]
 Text: TypeAlias = Callable[[float], str]
+#: From when to when a plot goes, in microseconds since the epoch.
 Span: TypeAlias = tuple[float, float]
-"""From when to when a plot goes, in microseconds since the epoch."""
 
 WIDTH: Final = 960
 LEFT, RIGHT, TOP, BOTTOM = 58, 16, 12, 26
@@ -50,7 +50,7 @@ class Times:
 
 
 def ticks(top: float, count: int = 4) -> list[float]:
-    """Round values from zero to at least `top`."""
+    """Round values from zero to at least ``top``."""
     if top <= 0:
         return [0, 1]
     raw = top / count
@@ -60,7 +60,7 @@ def ticks(top: float, count: int = 4) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten from at most `low` to at least `high`."""
+    """Powers of ten from at most ``low`` to at least ``high``."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     return [10.0**n for n in range(first, max(last, first + 1) + 1)]
 
@@ -76,13 +76,13 @@ def clock_ticks(first_us: float, last_us: float) -> list[float]:
 
 def clock_marks(span: Span, x: Callable[[float], float], right: float, y: float) -> list[str]:
     """The ticks of a time axis. One at the very edge keeps inside it."""
-    found = clock_ticks(*span)
-    step = min((b - a for a, b in pairwise(found)), default=60e6)
+    instants = clock_ticks(*span)
+    step = min((b - a for a, b in pairwise(instants)), default=60e6)
     odd = 1e6 if step < 86_400e6 else 86_400e6  # odd ticks need no fractions
     step = step if any(abs(step - s * 1e6) < 1e-6 * step for s in _CLOCK_S) else odd
     return [
         text(x(at), y, clock_text(at, span[1] - span[0], step), "end" if x(at) > right - 18 else "middle")
-        for at in found
+        for at in instants
     ]
 
 
@@ -93,7 +93,7 @@ def margin(names: Sequence[str]) -> tuple[int, list[str]]:
 
 
 def tag(name: str, inside: str = "", /, **attributes: object) -> str:
-    """An element. In the names of attributes `_` stands for `-`, but for one at the end. Numbers are rounded."""
+    """An element. In the names of attributes ``_`` stands for ``-``, but for one at the end. Numbers are rounded."""
     said = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{round(value, 2) if isinstance(value, float) else value}"'
         for key, value in attributes.items()
@@ -102,7 +102,7 @@ def tag(name: str, inside: str = "", /, **attributes: object) -> str:
 
 
 def text(x: float, y: float, words: str, anchor: str, kind: str = "tick") -> str:
-    """Words at a place. `anchor` is `start`, `middle` or `end`, and `kind` is a class of the page's style."""
+    """Words at a place. ``anchor`` is ``start``, ``middle`` or ``end``, and ``kind`` is a class of the page's style."""
     return tag("text", escape(words), class_=kind, x=x, y=y, text_anchor=anchor)
 
 
@@ -118,7 +118,7 @@ def polyline(points: Sequence[tuple[float, float]], colour: str) -> str:
 
 @attrs.frozen
 class Plane:
-    """Where things are: the plot's inner box, and both scales. `grid` is what is drawn below everything else."""
+    """Where things are: the plot's inner box, and both scales. ``grid`` is what is drawn below everything else."""
 
     height: int
     x: Callable[[float], float]
@@ -139,7 +139,7 @@ class Plane:
 def plane(
     xs: Span, y_ticks: Numbers, height: int, y_text: Text, *, log: bool = False, x_text: Text | None = None
 ) -> Plane:
-    """The plane of a plot over time or, with `x_text`, over a logarithmic scale.
+    """The plane of a plot over time or, with ``x_text``, over a logarithmic scale.
 
     Args:
         xs: the first and the last value of the horizontal scale.

@@ -103,13 +103,13 @@ _MEASURES: Final = ("a second", "expired", "median wait", "slowest 1%")
 
 
 def _measures(tables: Tables) -> dict[tuple[str, str], list[str]]:
-    waits, found = _waits(tables), {}
+    waits, measures = _waits(tables), {}
     for kind, rows in by_type(tables.outcomes).items():
         operations = total(rows, "operations")
         rate = tables.per_second(operations)
         share = share_text(total(rows, "expired") / operations)
-        found[kind] = ["-" if rate is None else count_text(rate), share, *waits.get(kind, ["-", "-"])]
-    return found
+        measures[kind] = ["-" if rate is None else count_text(rate), share, *waits.get(kind, ["-", "-"])]
+    return measures
 
 
 def _waits(tables: Tables) -> dict[tuple[str, str], list[str]]:

@@ -98,10 +98,10 @@ def _typical(tables: Tables) -> tuple[str, str, str]:
     )
 
 
-def _findings(found: Sequence[Card]) -> str:
-    shown = "".join(map(_card, found[:_SHOWN]))
-    rest = "".join(map(_card, found[_SHOWN:]))
-    more = f"<details><summary>{len(found) - _SHOWN} more</summary><ul class=findings>{rest}</ul></details>"
+def _findings(cards: Sequence[Card]) -> str:
+    shown = "".join(map(_card, cards[:_SHOWN]))
+    rest = "".join(map(_card, cards[_SHOWN:]))
+    more = f"<details><summary>{len(cards) - _SHOWN} more</summary><ul class=findings>{rest}</ul></details>"
     body = f"<ul class=findings>{shown}</ul>{more if rest else ''}"
     return f"<section><h2>What stands out</h2>{body}</section>"
 
@@ -141,8 +141,8 @@ def _incident(findings: Sequence[Finding], margin_us: int) -> list[Finding]:
     if first is None or first.at is None:
         return []
     start, end = first.at[0] - margin_us, first.at[1] + margin_us
-    found = [finding for finding in findings if finding.at and finding.at[0] < end and start < finding.at[1]]
-    return found if len(found) > 1 else []
+    inside = [finding for finding in findings if finding.at and finding.at[0] < end and start < finding.at[1]]
+    return inside if len(inside) > 1 else []
 
 
 def _named(incident: Iterable[Finding], tables: Tables) -> str:

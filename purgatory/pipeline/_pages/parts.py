@@ -27,7 +27,7 @@ _HIDDEN: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u20
 
 
 def tile(value: str, name: str, more: str) -> str:
-    """A figure that is to be seen from afar."""
+    """A headline figure."""
     return f'<div class="tile"><b>{escape(value)}</b><span>{escape(name)}</span><small>{escape(more)}</small></div>'
 
 
@@ -43,7 +43,7 @@ def figure(caption: str, svg: str, keys: str = "") -> str:
 
 
 def table(names: Sequence[str], lines: Sequence[Sequence[str]], *, texts: int = 1) -> str:
-    """Rows under their names. The first columns (`texts`) are words, the others figures."""
+    """Rows under their names. The first columns (``texts``) are words, the others figures."""
     left = ' class="text"'
     head = "".join(f"<th{left if n < texts else ''}>{escape(name)}</th>" for n, name in enumerate(names))
     body = "".join(
@@ -65,7 +65,7 @@ def visible(text: str) -> str:
     >>> print(visible("orders\u202e3"))
     orders\u202e3
     """
-    return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def shell(title: str, when: str, tiles: str, body: str, source: str) -> str:

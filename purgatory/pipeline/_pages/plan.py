@@ -24,14 +24,14 @@ UNEXPLAINED: Final = "the trace does not say why some of its operations left ({}
 
 
 def plan(
-    found: Mapping[str, Sequence[Row]],
+    tables: Mapping[str, Sequence[Row]],
     chosen: Sequence[Choice],
     *,
     exact: bool,
     missing: Sequence[str] = (),
     without: Mapping[str, str] | None = None,
 ) -> str:
-    """The whole page. For the types `without` advice on timeouts, it says why."""
+    """The whole page. For the types ``without`` advice on timeouts, it says why."""
     shared = [each for each in chosen if each.of == "the timer"]
     tiles = "".join(tile(f"{each.value:,}", each.setting, each.of) for each in (shared or chosen)[:_TILES])
     reasons = "".join(
@@ -47,10 +47,10 @@ def plan(
     parts = [
         lost,
         f'<section><h2>What it would choose, and why</h2><ul class="findings">{reasons}</ul></section>',
-        _timeouts(found["timeouts"], chosen, exact=exact),
-        _wheels(found["wheels"]),
-        _purges(found["purges"], chosen),
-        _shards(found["shards"]),
+        _timeouts(tables["timeouts"], chosen, exact=exact),
+        _wheels(tables["wheels"]),
+        _purges(tables["purges"], chosen),
+        _shards(tables["shards"]),
     ]
     about = "every operation's outcome under every timeout, exactly" if exact else "estimates, up to what was observed"
     return shell("What if", about, tiles, "".join(part for part in parts if part), "a grid of settings")

@@ -1,9 +1,9 @@
 """Plots as inline SVG, without a library: no script, sharp at any size, in the colours of the page.
 
-Every function gives a whole `<svg>`. Colours are the page's CSS variables (`var(--satisfied)`), so that a plot follows
-the reader's light or dark theme. Values are shown by a `<title>` on an invisible column per instant: the browser shows
-it as a tooltip, and the page's script shows it under the plot for keys and touch. Plots over time with the same `Times`
-have one axis.
+Every function gives a whole ``<svg>``. Colours are the page's CSS variables (``var(--satisfied)``), so that a plot
+follows the reader's light or dark theme. Values are shown by a ``<title>`` on an invisible column per instant: the
+browser shows it as a tooltip, and the page's script shows it under the plot for keys and touch. Plots over time with
+the same ``Times`` have one axis.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def bars(label: str, rows: Sequence[tuple[str, float, float, str]], colour: str,
 def survival(label: str, curves: Sequence[Series], waits: Sequence[Numbers], marks: Sequence[tuple[float, str]]) -> str:
     """Steps that fall from all operations to those that need longer: share against wait, on logarithmic scales.
 
-    `waits[i]` belong to `curves[i]`. `marks[i]` is a wait to mark there, and its meaning.
+    ``waits[i]`` belong to ``curves[i]``. ``marks[i]`` is a wait to mark there, and its meaning.
     """
     height = 300
     high = max(*(max(w) for w in waits), *(at for at, _ in marks))

@@ -43,27 +43,27 @@ class Tables:
     slowest: Sequence[Row] = ()
     raised: Sequence[Row] = ()
     instances: Sequence[Row] = ()
+    #: The length of a window that was asked for, if any; so many of them may not be drawn.
     asked_us: int = 0
-    """The length of a window that was asked for, if any; so many of them may not be drawn."""
     quarantined: int = 0
+    #: Operations that a shutdown completed before their deadline.
     shut_down: int = 0
-    """Operations that a shutdown completed before their deadline."""
+    #: Records read, those set aside among them.
     rows: int = 0
-    """Records read, those set aside among them."""
     journals: Sequence[str] = ()
+    #: The first and last sequence number of each journal; None of one that holds no row yet.
     ranges: Sequence[tuple[int, int] | None] = ()
-    """The first and last sequence number of each journal; None of one that holds no row yet."""
+    #: What could not be read.
     gaps: Sequence[str] = ()
-    """What could not be read."""
+    #: Operations that the journals' writers dropped.
     dropped: int = 0
-    """Operations that the journals' writers dropped."""
+    #: What lies beside the journals of a fleet and was not read.
     left_out: Sequence[str] = ()
-    """What lies beside the journals of a fleet and was not read."""
     made: datetime = _NEVER
+    #: An earlier report's, to compare with.
     earlier: Tables | None = None
-    """An earlier report's, to compare with."""
+    #: The ends that are no failures.
     normal: Normal = UNSAID
-    """The ends that are no failures."""
 
     def normally(self, rows: Iterable[Row], outcome: str) -> list[Row]:
         """The rows of those types for which the outcome is a normal end."""

@@ -14,8 +14,8 @@ from typing import Final
 
 _COUNTS: Final = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 _IN_FULL: Final = 10_000
+#: A unit in milliseconds, and how many of it are told in the next one.
 _LENGTHS: Final = ((1.0, 1000, "ms"), (1e3, 120, "s"), (6e4, 120, "min"), (3.6e6, 48, "h"), (8.64e7, math.inf, "days"))
-"""A unit in milliseconds, and how many of it are told in the next one."""
 _MOST_DIGITS: Final = 9
 _DAY_US: Final = 86_400e6
 _YEAR_US: Final = 365 * _DAY_US

@@ -1,7 +1,7 @@
 """A range of time: which segments may hold rows of it, by the statistics in their footers.
 
-So a report about the last hour reads an hour. A record belongs to the range in which its operation left (`finished`),
-a trace's row to that of its own instant (`ts`).
+So a report about the last hour reads an hour. A record belongs to the range in which its operation left (``finished``),
+a trace's row to that of its own instant (``ts``).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @attrs.frozen
 class Between:
-    """From `since` (included) until `until` (excluded), in microseconds since the epoch. None means no limit."""
+    """From ``since`` (included) until ``until`` (excluded), in microseconds since the epoch. None means no limit."""
 
     since_us: int | None = None
     until_us: int | None = None
@@ -59,7 +59,7 @@ class Between:
         upto: int = NO_END,
         damaged: list[str] | None = None,
     ) -> None:
-        """Call `sealed` with each Parquet file that may hold rows of the range, and `rest` with the rows beside these.
+        """Call ``sealed`` with each Parquet file that may hold rows of the range, and ``rest`` with all other rows.
 
         A segment that is sealed meanwhile is taken once, under its old or its new name. So the folder is listed again
         until there is nothing new: a listing may have neither name. Two sealed segments are both taken, also if their

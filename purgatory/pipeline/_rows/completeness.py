@@ -10,7 +10,7 @@ A number that was seen twice is as wrong as one that is missing.
 
 Runs are few because each reader reads in order. The cost is one subtraction and one comparison per batch of rows.
 
-Spark's own reader knows files and not sequence numbers. So `numbers` reads that column once, before anything is
+Spark's own reader knows files and not sequence numbers. So ``numbers`` reads that column once, before anything is
 computed from the rows.
 """
 
@@ -122,7 +122,7 @@ def gaps_in(expected: Sequence[Run], runs: Iterable[Run]) -> list[Gap]:
 
 
 def doubled_in(folder: Path) -> list[Gap]:
-    """The rows that two sealed segments of a folder have, by their names. `read_range` reads only one of the two."""
+    """The rows that two sealed segments of a folder have, by their names. ``read_range`` reads only one of the two."""
     return [_gap(str(folder), first, last, doubled=True) for first, last, *_ in doubled(list_segments(folder))]
 
 

@@ -3,7 +3,7 @@
 The JVM reads sealed segments. The driver reads the open ones (one or two) and adds their rows, without those that a
 sealed segment already has. So a report of a journal works while it is written.
 
-`completeness` checks whether all rows are there.
+``completeness`` checks whether all rows are there.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def load(
 
     Args:
         spark: the session.
-        folder: where it is. Spark alone reads an address (`s3a://...`) or a table.
+        folder: where it is. Spark alone reads an address (``s3a://...``) or a table.
         schema: which of the two it holds.
         damaged: if given, segments that cannot be read are noted here and left out.
         between: segments that hold no row of this range of time are left out.

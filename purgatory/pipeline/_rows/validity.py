@@ -10,14 +10,15 @@ from typing import Final
 from purgatory.journal.records import ENDED, EVENT, FLUSH, LATEST_US, OPERATION, OUTCOMES
 
 EARLIEST_US: Final = 946_684_800_000_000  # 2000-01-01
+#: About three thousand years. A longer timeout makes no difference, and would overflow.
 LONGEST_MS: Final = 10**14
-"""About three thousand years. A longer timeout makes no difference, and would overflow."""
 IN_USE: Final = "the name of an operation that is still open"
+#: Whether an operation of a journal was answered.
 ANSWERED: Final = "outcome in ('immediate', 'satisfied')"
-"""Whether an operation of a journal was answered."""
 _MAX_KEYS: Final = 1000
 _OUTCOMES: Final = ", ".join(f"'{outcome}'" for outcome in OUTCOMES)
 
+#: Why a record cannot be true, or null.
 JOURNAL_PROBLEM: Final = f"""case
     when outcome is null or outcome not in ({_OUTCOMES}) then 'unknown outcome'
     when purgatory is null then 'no purgatory'
@@ -28,7 +29,6 @@ JOURNAL_PROBLEM: Final = f"""case
     when checks < 0 then 'a negative number of checks'
     when delay_ms is null then 'no timeout'
 end"""
-"""Why a record cannot be true, or null."""
 
 
 class DataError(ValueError):
@@ -73,6 +73,7 @@ def _hollow(values: str, kind: str) -> str:
         when 2 then get({values}, 0) is null or get({values}, 1) is null else {nulls} end"""
 
 
+#: Why a row of a trace cannot be true, or null. The function names are Spark's. DuckDB gets macros.
 TRACE_PROBLEM: Final = f"""case
     when kind is null or kind not in ('{OPERATION}', '{EVENT}', '{FLUSH}', '{ENDED}') then 'unknown kind'
     when ts is null then 'no instant'
@@ -88,4 +89,3 @@ TRACE_PROBLEM: Final = f"""case
         else size(keys) <> size(array_distinct(keys)) end then 'a key twice'
     when kind = '{OPERATION}' and size(keys) > {_MAX_KEYS} then 'more than {_MAX_KEYS} keys'
 end"""
-"""Why a row of a trace cannot be true, or null. The function names are Spark's. DuckDB gets macros."""

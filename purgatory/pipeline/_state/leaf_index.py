@@ -146,11 +146,11 @@ class LeafIndex(Generic[L]):
 
     def _opened(self, index: int) -> L:
         number = self._numbers[index]
-        found = self._open.get(number)
-        if found is None:
+        entry = self._open.get(number)
+        if entry is None:
             data = self._store.read(number) if self._sizes[index] else None
-            found = self._open[number] = (self._kind() if data is None else self._kind.unpack(data), data)
-        return found[0]
+            entry = self._open[number] = (self._kind() if data is None else self._kind.unpack(data), data)
+        return entry[0]
 
     def save(self) -> None:
         """Write the changes. Split, join and remove leaves that have grown or shrunk."""

@@ -122,8 +122,8 @@ class KeyCore:
     @property
     def next_us(self) -> int | None:
         """The earliest instant at which there is something to do."""
-        found = [due for due in (self._inbox.next_due, self._index.next_due) if due is not None]
-        return min(found, default=None)
+        instants = [due for due in (self._inbox.next_due, self._index.next_due) if due is not None]
+        return min(instants, default=None)
 
     @property
     def is_empty(self) -> bool:
@@ -207,7 +207,7 @@ class OperationCore:
         find = self._index.find
         for name, some in self._claims(opened, hits).items():
             for operation in some if len(some) < 2 else _holders(name, some, watermark, refused):
-                if operation.missing and operation.deadline > watermark:  # as most: they have no `end` yet
+                if operation.missing and operation.deadline > watermark:  # as most: they have no ``end`` yet
                     find((name,)).operations[name] = operation
                 elif (end := operation.end(watermark)) is not None:
                     done.append((name, end[0], operation.arrival, end[1], operation.mark, operation.about))
@@ -230,11 +230,11 @@ class OperationCore:
             if (holder := find((name,)).operations.pop(name, None)) is not None:
                 some.append(holder)
         for name, number, at, mark in hits:
-            found = claims.get(name)
-            if found is None:
+            holders = claims.get(name)
+            if holders is None:
                 holder = find((name,)).operations.pop(name, None)
-                found = claims[name] = [] if holder is None else [holder]
-            for operation in found:
+                holders = claims[name] = [] if holder is None else [holder]
+            for operation in holders:
                 if operation.mark == mark:
                     operation.hit(number, at)
         return claims
@@ -262,13 +262,13 @@ class OperationCore:
 
 def _holders(name: str, claims: list[Operation], watermark: int, refused: list[Refused]) -> list[Operation]:
     """Of several rows with one name, those that came while no operation had it."""
-    found: list[Operation] = []
+    held: list[Operation] = []
     free_at: int | None = None  # when the last one is answered (None: not yet)
     for operation in sorted(claims, key=lambda claim: (claim.arrival, claim.seq)):
-        if found and (free_at is None or operation.arrival < free_at or operation.arrival == found[-1].arrival):
+        if held and (free_at is None or operation.arrival < free_at or operation.arrival == held[-1].arrival):
             refused.append((name, operation.arrival, operation.seq))
             continue
-        found.append(operation)
+        held.append(operation)
         end = operation.end(watermark)
         free_at = None if end is None else end[1]
-    return found
+    return held

@@ -128,12 +128,12 @@ def keyed(rows: pa.Table, buckets: int) -> pa.Table:
     return _with_malformed(pa.table(columns), bad, buckets) if len(bad) else pa.table(columns)
 
 
-def _with_malformed(found: pa.Table, bad: pa.Table, buckets: int) -> pa.Table:
+def _with_malformed(good: pa.Table, bad: pa.Table, buckets: int) -> pa.Table:
     rows = [
         {**row, "bucket": home(row["detail"], buckets), "tag": "malformed", "us": 0, "number": 0}
         for row in bad.select(["reason", "detail"]).to_pylist()
     ]
-    return pa.concat_tables([found, pa.Table.from_pylist(rows, found.schema)])
+    return pa.concat_tables([good, pa.Table.from_pylist(rows, good.schema)])
 
 
 def _escaped(purgatory: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -165,11 +165,13 @@ def _marks(each: tuple[Any, ...], whole: tuple[Any, ...], owner: Any) -> Any:
 def _values(rows: pa.Table) -> pa.RecordBatch:
     bucket = rows.column("bucket").to_numpy()
     order = np.argsort(bucket, kind="stable")
-    found, starts = np.unique(bucket[order], return_index=True)
+    numbers, starts = np.unique(bucket[order], return_index=True)
     rows = rows.drop_columns("bucket").take(pa.array(order)).combine_chunks()
     ends = np.append(starts, len(order))[1:]
     values = [_value(rows.slice(start, end - start)) for start, end in zip(starts, ends, strict=True)]
-    return pa.RecordBatch.from_arrays([pa.array(found, pa.int32()), pa.array(values, pa.binary())], ["bucket", "rows"])
+    return pa.RecordBatch.from_arrays(
+        [pa.array(numbers, pa.int32()), pa.array(values, pa.binary())], ["bucket", "rows"]
+    )
 
 
 def _value(rows: pa.Table) -> bytes:

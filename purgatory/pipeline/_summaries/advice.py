@@ -2,16 +2,16 @@
 
 An operation that expired at 500 ms says only that it needed *more* than 500 ms. Leaving it out makes waits look shorter
 than they are, and so does counting it as 500 ms. The Kaplan-Meier estimate uses exactly what the record says. At each
-wait t, the share of those still waiting (`at_risk`) that was answered at t leaves the curve. Operations that expired,
+wait t, the share of those still waiting (``at_risk``) that was answered at t leaves the curve. Operations that expired,
 were cancelled, forced or drained are *censored*: they leave the denominator without an answer. So does an operation
-that left after its own deadline, however it did, at that deadline (`queries.WAITS`)::
+that left after its own deadline, however it did, at that deadline (``queries.WAITS``)::
 
     S(t) = product over waits w <= t of (1 - answered(w) / at_risk(w))      share that needs more than t
 
 S(t) is the share that would expire under a timeout of t. Beyond the timeouts in use the journal knows nothing. A target
-that is not reached by then gets no number, but the survival at the longest known wait (`known`).
+that is not reached by then gets no number, but the survival at the longest known wait (``known``).
 
-S(t) is a product of as many factors as there were waits, so 10 of 100 may come out as 0.1000000000000001. `meets`
+S(t) is a product of as many factors as there were waits, so 10 of 100 may come out as 0.1000000000000001. ``meets``
 compares a share with a target and allows for that.
 """
 
@@ -32,8 +32,8 @@ ADVICE: Final = schema(
 )
 _KIND: Final = ("purgatory", "type")
 _LEAST_AT_RISK: Final = 0.05
+#: Greater than the rounding error of a million factors, and less than one operation of a hundred million.
 _ROUNDING: Final = 1 + 1e-9
-"""Greater than the rounding error of a million factors, and less than one operation of a hundred million."""
 
 
 def meets(share: float, target: float) -> bool:
@@ -45,7 +45,7 @@ def survival(waits: pa.Table) -> pa.Table:
     """S(t) for each purgatory and type at every wait that occurred, in whole milliseconds (rounded up).
 
     Args:
-        waits: how many left, and how many of them were answered, by wait (`queries.WAITS`).
+        waits: how many left, and how many of them were answered, by wait (``queries.WAITS``).
     """
     parts = [CURVE.empty_table()]
     for kind, rows in groups(waits, _KIND, "wait_ms"):
@@ -73,10 +73,10 @@ def known(curve: pa.Table) -> pa.Table:
 def advice(curve: pa.Table) -> pa.Table:
     """For each purgatory, type and target: the shortest timeout whose expiry share stays at or below the target.
 
-    `timeout_ms` is null where the waits observed don't reach that far. `known_to_ms` and `survival_there`
+    ``timeout_ms`` is null where the waits observed don't reach that far. ``known_to_ms`` and ``survival_there``
     say how far they do.
     """
-    found: list[dict[str, Any]] = []
+    advised: list[dict[str, Any]] = []
     for (purgatory, kind), rows in groups(curve, _KIND, "wait_ms"):
         operations = int(numbers(rows, "left").sum())
         rows = known(rows)  # noqa: PLW2901
@@ -93,5 +93,5 @@ def advice(curve: pa.Table) -> pa.Table:
                 "operations": operations,
                 "identified": len(reached) > 0,
             }
-            found.append(row)
-    return pa.Table.from_pylist(found, ADVICE)
+            advised.append(row)
+    return pa.Table.from_pylist(advised, ADVICE)

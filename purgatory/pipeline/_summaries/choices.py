@@ -1,7 +1,7 @@
 """The settings that a what-if tries, and the choice among them: plain Python over its small tables.
 
-A `Grid` says what is tried, and how much of each harm is acceptable. `choose` takes the least that stays within these
-limits: the shortest timeout, the wheel with the fewest re-insertions, the smallest interval, the fewest shards.
+A ``Grid`` says what is tried, and how much of each harm is acceptable. ``choose`` takes the least that stays within
+these limits: the shortest timeout, the wheel with the fewest re-insertions, the smallest interval, the fewest shards.
 """
 
 from __future__ import annotations
@@ -44,21 +44,21 @@ class Grid:
         """
         try:
             text = Path(path).read_text(encoding="utf-8")
-            found = json.loads(text) if str(path).endswith(".json") else tomllib.loads(text)
+            content = json.loads(text) if str(path).endswith(".json") else tomllib.loads(text)
         except OSError as error:
             raise WrongGrid(f"cannot read the grid file {path}: {error.strerror}; give a TOML or JSON file") from error
         except ValueError as error:
             raise WrongGrid(f"{path}: {error}") from error
-        if not isinstance(found, dict):
-            raise WrongGrid(f"{path} must hold an object with settings, got {found!r}")
+        if not isinstance(content, dict):
+            raise WrongGrid(f"{path} must hold an object with settings, got {content!r}")
         fields = {field.name: field for field in attrs.fields(cls)}
-        if unknown := sorted(set(found) - set(fields)):
+        if unknown := sorted(set(content) - set(fields)):
             raise WrongGrid(f"{path}: unknown {', '.join(unknown)}; known are {', '.join(sorted(fields))}")
-        for name, value in found.items():
+        for name, value in content.items():
             wanted = _wanted(name, value, is_list=isinstance(fields[name].default, tuple))
             if wanted:
                 raise WrongGrid(f"{path}: {name} must be {wanted}, got {value!r}")
-        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found.items()}
+        given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in content.items()}
         return cls(**given)
 
 
@@ -82,10 +82,10 @@ class Choice:
     why: str
 
 
-def choose(found: Mapping[str, list[dict[str, Any]]], grid: Grid) -> list[Choice]:
+def choose(tables: Mapping[str, list[dict[str, Any]]], grid: Grid) -> list[Choice]:
     """A configuration, and the reason for each part of it."""
     chosen: list[Choice] = []
-    for (purgatory, kind), rows in sorted(grouped(found["timeouts"], "purgatory", "type").items()):
+    for (purgatory, kind), rows in sorted(grouped(tables["timeouts"], "purgatory", "type").items()):
         of = f"{purgatory} · {kind}" if kind else purgatory
         known = [row for row in rows if row["expiry_share"] is not None]
         fit = [row for row in known if meets(row["expiry_share"], grid.target_expiry)]
@@ -98,23 +98,23 @@ def choose(found: Mapping[str, list[dict[str, Any]]], grid: Grid) -> list[Choice
         )
         why = f"the shortest tried that lets at most {target} expire: {share}" if fit else longest
         chosen.append(Choice("timeout_ms", of, row["timeout_ms"], why))
-    if found["wheels"]:
-        most_ms = max(grid.max_late_ms, min(r["late_ms_at_most"] for r in found["wheels"]))
-        prompt = [r for r in found["wheels"] if r["late_ms_at_most"] <= most_ms]
+    if tables["wheels"]:
+        most_ms = max(grid.max_late_ms, min(r["late_ms_at_most"] for r in tables["wheels"]))
+        prompt = [r for r in tables["wheels"] if r["late_ms_at_most"] <= most_ms]
         row = min(prompt, key=lambda r: (r["reinsertions"], r["levels"], r["wheel_size"]))
         why = (
             f"{row['reinsertions_each']:.2f} re-insertions each, {row['levels']} levels, "
             f"at most {row['tick_ms']} ms late"
         )
         chosen += [Choice(name, "the timer", row[name], why) for name in ("tick_ms", "wheel_size")]
-    for purgatory, rows in sorted(grouped(found["purges"], "purgatory").items()):
+    for purgatory, rows in sorted(grouped(tables["purges"], "purgatory").items()):
         row = next((r for r in rows if r["anew_share"] <= grid.max_anew), rows[-1])
         why = (
             f"{row['anew']:,} of {row['parked']:,} waits under a key would find it forgotten, and "
             f"at most {row['idle_at_most']:,} keys are remembered while idle"
         )
         chosen.append(Choice("purge_interval", purgatory, row["purge_interval"], why))
-    for purgatory, rows in sorted(grouped(found["shards"], "purgatory").items()):
+    for purgatory, rows in sorted(grouped(tables["shards"], "purgatory").items()):
         floor = rows[-1]["busiest_key"]
         row = next((r for r in rows if r["busiest_shard"] <= 1.2 * floor), rows[-1])
         why = f"the busiest shard takes {row['busiest_shard']:.3g} of the watches, the busiest key alone {floor:.3g}"

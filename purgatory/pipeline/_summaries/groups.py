@@ -21,11 +21,11 @@ Row: TypeAlias = dict[str, Any]
 
 def grouped(rows: Iterable[Row], *by: str) -> dict[Any, list[Row]]:
     """The rows by their values in some columns (one value, or a tuple of several), in order of first appearance."""
-    found: dict[Any, list[Row]] = {}
+    by_value: dict[Any, list[Row]] = {}
     key = itemgetter(*by)
     for row in rows:
-        found.setdefault(key(row), []).append(row)
-    return found
+        by_value.setdefault(key(row), []).append(row)
+    return by_value
 
 
 def groups(table: pa.Table, by: Sequence[str], *order: str) -> Iterator[tuple[tuple[Any, ...], pa.Table]]:
@@ -44,5 +44,5 @@ def groups(table: pa.Table, by: Sequence[str], *order: str) -> Iterator[tuple[tu
 
 def numbers(table: pa.Table, name: str) -> Numbers:
     """A column of whole numbers."""
-    found: Numbers = table.column(name).to_numpy()
-    return found
+    values: Numbers = table.column(name).to_numpy()
+    return values

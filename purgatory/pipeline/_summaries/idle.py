@@ -1,7 +1,7 @@
-"""What another `purge_interval` would have done: which keys would have been forgotten, and created again.
+"""What another ``purge_interval`` would have done: which keys would have been forgotten, and created again.
 
 The library keeps a queue of keys under which no operation waits, because a key may be used again. A key is appended as
-it becomes idle, unless it is in the queue already. If the queue is then longer than a limit (`purge_interval`, or the
+it becomes idle, unless it is in the queue already. If the queue is then longer than a limit (``purge_interval``, or the
 number of keys in use), the two oldest entries are removed. A key that is idle at that time is forgotten::
 
     limit 2     a idle . b idle . a used . a idle . c idle      a is the oldest entry: it is forgotten
@@ -29,11 +29,16 @@ if TYPE_CHECKING:
 
 NEVER: Final = 2**62
 PURGES: Final = schema("purgatory:text purge_interval keys in_use:real parked made anew anew_share:real idle_at_most")
+#: A number instead of a key: the same on both engines.
 _NUMBER: Final = "cast(conv(substr(md5(key), 1, 15), 16, 10) as bigint)"
-"""A number instead of a key: the same on both engines."""
 _AT_ONCE: Final = 65_536
 _ORDER: Final = "over (partition by purgatory, key order by from_us, to_us desc"
 _SO_FAR: Final = f"{_ORDER} rows between unbounded preceding and current row)"
+#: Each time that no operation waits under a key: since when, and until when (``NEVER``: to the end).
+#:
+#: With it come the key's first use, and how many uses there were until then. It reads the relation ``uses``: the wait
+#: of an operation under a key (``purgatory``, ``key``, ``from_us``, ``to_us``). Of several that begin at once the
+#: longest comes first: the others are over within it.
 SPELLS: Final = Table(
     f"""select purgatory, {_NUMBER}, idle_us, coalesce(again_us, {NEVER}), first_us, uses from (
         select purgatory, key, max(to_us) {_SO_FAR} as idle_us, lead(from_us) {_ORDER}) as again_us,
@@ -42,12 +47,6 @@ SPELLS: Final = Table(
     where again_us is null or again_us >= idle_us""",
     "purgatory:text key idle_us again_us first_us uses",
 )
-"""Each time that no operation waits under a key: since when, and until when (`NEVER`: to the end).
-
-With it come the key's first use, and how many uses there were until then. It reads the relation ``uses``: the wait of
-an operation under a key (`purgatory`, `key`, `from_us`, `to_us`). Of several that begin at once the longest comes
-first: the others are over within it.
-"""
 
 
 def forgetting(idle: Numbers, again: Numbers, keys: Numbers, limits: Sequence[int]) -> list[tuple[int, int]]:
@@ -55,7 +54,7 @@ def forgetting(idle: Numbers, again: Numbers, keys: Numbers, limits: Sequence[in
 
     Args:
         idle: since when no operation waits.
-        again: until when (`NEVER`: to the end).
+        again: until when (``NEVER``: to the end).
         keys: under which key.
         limits: how long the queue may be.
     """
@@ -101,7 +100,7 @@ def purging(intervals: Sequence[int]) -> Callable[[Iterable[pa.RecordBatch]], It
 
 
 def tried(purgatory: str, spells: Mapping[str, Numbers], intervals: Sequence[int]) -> list[dict[str, Any]]:
-    """The same of one purgatory's spells (the columns of `SPELLS`)."""
+    """The same of one purgatory's spells (the columns of ``SPELLS``)."""
     idle, again, first, uses, key = (spells[name] for name in ("idle_us", "again_us", "first_us", "uses", "key"))
     last = again == NEVER
     busy = int((idle - first)[last].sum()) - int((again - idle)[~last].sum())

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from purgatory.pipeline._summaries.groups import Row
 
 _ORDER: Final = ("purgatory", "type", "window_us", "slot_us", "wait_ms", "upto_us", "target", "rank", "instance", "seq")
+#: Characters of a name on the page at most. The label of a key has 120.
 LONGEST: Final = 160
-"""Characters of a name on the page at most. The label of a key has 120."""
 
 
 def highest(peaks: pa.Table, most: int) -> list[str]:
@@ -40,7 +40,7 @@ def written(folder: Path, table: pa.Table, drawn: Collection[str] | None = None)
 
 
 def rows_of(table: pa.Table) -> list[Row]:
-    """A table's rows for the page, with no text longer than `LONGEST`."""
+    """A table's rows for the page, with no text longer than ``LONGEST``."""
     rows: list[Row] = table.to_pylist()
     for field in table.schema:
         if pa.types.is_string(field.type):

@@ -1,8 +1,8 @@
 """The work that a timing wheel of another tick and size would have done, in closed form: no simulation.
 
-A bucket of level L spans `size ** L` ticks, and the ring of a level has `2 * size` buckets. So an entry goes in at the
-finest level whose ring reaches its due tick. Its bucket is emptied one span ahead of the bucket's first tick, and the
-entry then moves to the next finer level, unless its operation was answered before::
+A bucket of level L spans ``size ** L`` ticks, and the ring of a level has ``2 * size`` buckets. So an entry goes in at
+the finest level whose ring reaches its due tick. Its bucket is emptied one span ahead of the bucket's first tick, and
+the entry then moves to the next finer level, unless its operation was answered before::
 
     size 20, due in 8,437 ticks: level 0 reaches 40 ticks ahead, level 1 800, level 2 16,000
         in at level 2, its bucket begins at 8,400
@@ -36,7 +36,7 @@ def levels_and_reinsertions(due: Any, start: Any, end: Any, size: int) -> tuple[
     Args:
         due: when each is due, in ticks.
         start: when each arrived.
-        end: when each was answered, or `due`.
+        end: when each was answered, or ``due``.
         size: the buckets of a wheel.
     """
     levels, again, span = 1, 0, size
@@ -48,15 +48,15 @@ def levels_and_reinsertions(due: Any, start: Any, end: Any, size: int) -> tuple[
 
 
 def summed(counts: pa.Table) -> pa.Table:
-    """The sums of what `counting` gave for several parts: the levels used and the re-insertions of each setting."""
-    found = counts.group_by(["tick_ms", "wheel_size"]).aggregate(
+    """The sums of what ``counting`` gave for several parts: the levels used and the re-insertions of each setting."""
+    totals = counts.group_by(["tick_ms", "wheel_size"]).aggregate(
         [("operations", "sum"), ("levels", "max"), ("reinsertions", "sum")]
     )
-    found = found.select(["tick_ms", "wheel_size", "operations_sum", "levels_max", "reinsertions_sum"])
-    found = found.rename_columns(COUNTED.names)
-    each = pc.divide(found["reinsertions"].cast(pa.float64()), found["operations"].cast(pa.float64()))
-    found = found.append_column("reinsertions_each", each).append_column("late_ms_at_most", found["tick_ms"])
-    return found.sort_by([("tick_ms", "ascending"), ("wheel_size", "ascending")])
+    totals = totals.select(["tick_ms", "wheel_size", "operations_sum", "levels_max", "reinsertions_sum"])
+    totals = totals.rename_columns(COUNTED.names)
+    each = pc.divide(totals["reinsertions"].cast(pa.float64()), totals["operations"].cast(pa.float64()))
+    totals = totals.append_column("reinsertions_each", each).append_column("late_ms_at_most", totals["tick_ms"])
+    return totals.sort_by([("tick_ms", "ascending"), ("wheel_size", "ascending")])
 
 
 def counting(
@@ -65,7 +65,7 @@ def counting(
     """A function that counts each setting's entries in the batches of a task."""
 
     def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        found = {(tick, size): [0, 1, 0] for tick in ticks_ms for size in sizes}
+        counts = {(tick, size): [0, 1, 0] for tick in ticks_ms for size in sizes}
         for batch in batches:
             arrival = batch.column("arrival_us").to_numpy()
             delay_us = np.clip(pc.fill_null(batch.column("delay_ms"), 0).to_numpy(), 0, LONGEST_MS) * 1000
@@ -75,12 +75,12 @@ def counting(
                 start, delay = -(-arrival // tick_us), -(-delay_us // tick_us)
                 end = start + np.minimum(wait_us // tick_us, delay)
                 for size in sizes:
-                    sums = found[tick, size]
+                    sums = counts[tick, size]
                     levels, again = levels_and_reinsertions(start + delay, start, end, size)
                     sums[0] += len(arrival)
                     sums[1] = max(sums[1], levels)
                     sums[2] += again
-        rows = [dict(zip(COUNTED.names, (*setting, *sums), strict=True)) for setting, sums in found.items()]
+        rows = [dict(zip(COUNTED.names, (*setting, *sums), strict=True)) for setting, sums in counts.items()]
         yield pa.RecordBatch.from_pylist(rows, COUNTED)
 
     return count

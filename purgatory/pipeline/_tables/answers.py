@@ -7,7 +7,7 @@ that reach its level. The earliest of their instants is a running minimum::
     key orders-3, by level:   event 9 @ 70   event 7 @ 40   watch 7   event 5 @ 20   watch 4
     running minimum of @:          70             40           40          20          20
 
-**Forgotten keys.** A key that no row has named for a time is forgotten (`records`). Its rows then fall into *spells*:
+**Forgotten keys.** A key that no row has named for a time is forgotten (``records``). Its rows then fall into *spells*:
 in one spell, no two neighbors are further apart than that time. A watch counts the events of its own spell and of later
 ones. The first of these spells that reaches the level at all answers it, so the watch joins the order of that spell::
 
@@ -17,9 +17,11 @@ ones. The first of these spells that reaches the level at all answers it, so the
 
 **Reused names.** An operation is known by its purgatory and a name while it is open. A later row with that name is the
 same row again, or it comes after the answer and is another operation, or it cannot be true. So the rows of such names
-are answered first, each as if it had a name of its own, and `refused` reads them in order. These rows are few or none.
+are answered first, each as if it had a name of its own, and ``refused`` reads them in order. These rows are few or
+none.
 
-The levels that an operation needed do not depend on its timeout. So the same relation (`needs`) answers every timeout.
+The levels that an operation needed do not depend on its timeout. So the same relation (``needs``) answers every
+timeout.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ if TYPE_CHECKING:
 
 _COLUMNS: Final = ", ".join(["seq", *(field.name for field in TRACE.fields)])
 _REFUSED: Final = schema("seq reported:flag")
+#: A number made of all that a row says of its operation. It tells a row delivered twice from another one.
 _MARK: Final = "xxhash64(at_us, delay_ms, keys, levels)"
-"""A number made of all that a row says of its operation. It tells a row delivered twice from another one."""
 
 
 def prepare(engine: Local, keep_us: int | None = None) -> None:
@@ -72,7 +74,7 @@ _NOT_REFUSED: Final = "not exists (select 1 from refused as r where r.seq = t.se
 
 
 def _pairs(engine: Local, rows: str) -> str:
-    """One row per key of a row. For an event `count` is 0, for an operation it is the number of its keys."""
+    """One row per key of a row. For an event ``count`` is 0, for an operation it is the number of its keys."""
     return f"""select seq, purgatory, at_us, case when kind = '{OPERATION}' then size(keys) else 0 end as count,
         operation, delay_ms, type, normal_ends, {engine.each_pair} from {rows}"""
 
@@ -81,7 +83,7 @@ _PAIR: Final = "t.seq, t.purgatory, t.at_us, t.count, t.operation, t.delay_ms, t
 
 
 def _in_order(engine: Local, rows: str, *, forgets: bool, where: str = "true") -> str:
-    """The watches of some rows, with `first_us`, the instant at which the level was first reached (null: never)."""
+    """The watches of some rows, with ``first_us``, the instant at which the level was first reached (null: never)."""
     pairs = f"({_pairs(engine, rows)})"
     spell = ""
     if forgets:
@@ -135,8 +137,8 @@ def _forgets(engine: Local, keep_us: int | None) -> bool:
 
 
 def _has_rows(engine: Local, name: str) -> bool:
-    found = engine.query(Table(f"select count(*) from (select 1 from {name} limit 1) as t", "n"))
-    return bool(found["n"][0].as_py())
+    count = engine.query(Table(f"select count(*) from (select 1 from {name} limit 1) as t", "n"))
+    return bool(count["n"][0].as_py())
 
 
 def _refuses(engine: Local, *, forgets: bool) -> bool:
@@ -170,9 +172,9 @@ def _refuses(engine: Local, *, forgets: bool) -> bool:
             from disputed as d join ({needs}) as n on d.seq = n.seq""",
         "purgatory:text operation:text at_us seq mark finished_us",
     )
-    found = engine.mapped(Mapped(claims, refused, _REFUSED, by=("purgatory", "operation"), order=("at_us", "seq")))
-    engine.given("refused", found)
-    return len(found) > 0
+    rows = engine.mapped(Mapped(claims, refused, _REFUSED, by=("purgatory", "operation"), order=("at_us", "seq")))
+    engine.given("refused", rows)
+    return len(rows) > 0
 
 
 def refused(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -185,7 +187,7 @@ def refused(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     holder: dict[str, Any] = {}
     before: set[tuple[int, int]] = set()
     for batch in batches:
-        found = []
+        refusals = []
         for row in batch.to_pylist():
             if (row["purgatory"], row["operation"]) != name:
                 name, holder = (row["purgatory"], row["operation"]), {}
@@ -194,15 +196,15 @@ def refused(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             if holder and says == (holder["at_us"], holder["mark"]):
                 continue  # the holder's own row again
             if holder and (row["at_us"] == holder["at_us"] or row["at_us"] < holder["finished_us"]):
-                found.append({"seq": row["seq"], "reported": says not in before})
+                refusals.append({"seq": row["seq"], "reported": says not in before})
                 before.add(says)
             else:
                 holder = row
-        yield pa.RecordBatch.from_pylist(found, _REFUSED)
+        yield pa.RecordBatch.from_pylist(refusals, _REFUSED)
 
 
 def _needs(watches: str, by: str) -> str:
-    """Each operation, and the instant `ready_us` at which all its needs were there (null: never)."""
+    """Each operation, and the instant ``ready_us`` at which all its needs were there (null: never)."""
     # The keys of an operation are rarely in one partition of Spark. So a sum before the shuffle would gain nothing.
     return f"""select min(seq) as seq, purgatory, operation, at_us as arrival_us, min(delay_ms) as delay_ms,
             {LIMIT_US.replace("delay_ms", "min(delay_ms)")} as limit_us, min(type) as type,
@@ -228,42 +230,42 @@ _ANSWERS: Final = """select purgatory, coalesce(type, '') as type, operation, ou
                 when ready_us < arrival_us + limit_us then 'satisfied' else 'expired' end as outcome
             from needs) as decided) as dated"""
 
+#: What each operation needed: ``wait_us`` is null where its needs were never met.
 WAITS: Final = """select seq, purgatory, coalesce(type, '') as type, arrival_us, delay_ms, limit_us,
         ready_us - arrival_us as wait_us
     from needs"""
-"""What each operation needed: `wait_us` is null where its needs were never met."""
 
+#: Each operation's wait under each key that it was watched under, under the timeouts in use.
 USES: Final = """select purgatory, explode(watched) as key, arrival_us as from_us,
         arrival_us + least(coalesce(wait_us, limit_us), limit_us) as to_us
     from (
         select w.purgatory, arrival_us, wait_us, limit_us, coalesce(watches, keys) as watched
         from waits as w join good as g on w.seq = g.seq) as watched"""
-"""Each operation's wait under each key that it was watched under, under the timeouts in use."""
 
+#: How many operations of each type were cancelled, forced or extended. A trace does not say why.
 UNEXPLAINED: Final = Table(
     f"""select purgatory, coalesce(type, ''), outcome, count(*) from judged
         where reason is null and kind = '{ENDED}' group by all order by purgatory, 2, outcome""",
     "purgatory:text type:text outcome:text operations",
 )
-"""How many operations of each type were cancelled, forced or extended. A trace does not say why."""
 
 
 def unexplained(engine: Local) -> dict[tuple[str, str], str]:
     """The types of each purgatory with operations that the trace does not explain, and what happened to these."""
-    found: dict[tuple[str, str], str] = {}
+    ends: dict[tuple[str, str], str] = {}
     for row in engine.query(UNEXPLAINED).to_pylist():
         kind = row["purgatory"], row["type"]
         told = f"{row['operations']:,} {row['outcome']}"
-        found[kind] = f"{found[kind]}, {told}" if kind in found else told
-    return found
+        ends[kind] = f"{ends[kind]}, {told}" if kind in ends else told
+    return ends
 
 
 def timeouts(tried_ms: Sequence[int]) -> Table:
     """For each timeout of each type, exactly: how many expire, how long they wait, how many are parked.
 
     The trace ends with its last row. An operation that is parked then, before its deadline, has not expired. It is
-    counted apart (`still_parked`), with its wait so far. The share is of the operations whose deadline lies within the
-    trace, answered or not: of later ones, only those that are answered early have an outcome.
+    counted apart (``still_parked``), with its wait so far. The share is of the operations whose deadline lies within
+    the trace, answered or not: of later ones, only those that are answered early have an outcome.
 
     All that matters of a wait is which of the timeouts it outlasts, and which of them end within the trace. So
     operations are summed up by that first, and only these few sums meet the timeouts.

@@ -1,9 +1,9 @@
 """The engine for journals that outgrow one machine: Spark reads and reduces the records, DuckDB does the rest.
 
 A relation is where the relations are that its SQL reads. The records are Spark's. What is reduced from them
-(`Cluster.reduce`) comes to the driver, all such relations in one query, and the tables that read it run on DuckDB. A
-reduced relation of more than `MOST_COLLECTED` rows stays on Spark, and so does all that reads it. If that also reads a
-small relation, Spark is given a copy.
+(``Cluster.reduce``) comes to the driver, all such relations in one query, and the tables that read it run on DuckDB. A
+reduced relation of more than ``MOST_COLLECTED`` rows stays on Spark, and so does all that reads it. If that also reads
+a small relation, Spark is given a copy.
 """
 
 from __future__ import annotations

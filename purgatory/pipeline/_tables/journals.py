@@ -24,30 +24,30 @@ def folders(given: Iterable[str], schema: Schema = JOURNAL, qualified: Callable[
         JournalMissing: there is no journal in one of them, nor in a folder inside it.
         JournalFormat: one holds something else.
     """
-    found: dict[Hashable, str] = {}
+    by_identity: dict[Hashable, str] = {}
     for name in given:
         fleet = journals_in(Path(name)) if schema is JOURNAL and is_folder(name) else []
         for each in [name] if fleet in ([], [Path(name)]) else map(str, fleet):
-            found.setdefault(_identity(each, qualified), each)
-    for name in found.values():
+            by_identity.setdefault(_identity(each, qualified), each)
+    for name in by_identity.values():
         if is_folder(name):
             check_kind(Path(name), schema)
-    return list(found.values())
+    return list(by_identity.values())
 
 
 def left_out(given: Iterable[str]) -> list[str]:
     """What lies beside the journals of a fleet and may be thought to be one, each in a line."""
-    found = []
+    lines = []
     for name in given:
         folder = Path(name)
         fleet = is_folder(name) and folder.is_dir() and not list_segments(folder)
         inside = folders_in(folder) if fleet else []
         empty = [each for each in inside if not list_segments(each)]
-        found += [f"{each}: a trace" for each in inside if is_trace(each)]
+        lines += [f"{each}: a trace" for each in inside if is_trace(each)]
         for each in empty if len(empty) < len(inside) else ():
             deeper = any(map(list_segments, folders_in(each)))
-            found.append(f"{each}: {'its journals lie one folder deeper' if deeper else 'no segment is in it'}")
-    return list(dict.fromkeys(found))
+            lines.append(f"{each}: {'its journals lie one folder deeper' if deeper else 'no segment is in it'}")
+    return list(dict.fromkeys(lines))
 
 
 def _identity(name: str, qualified: Callable[[str], str]) -> Hashable:

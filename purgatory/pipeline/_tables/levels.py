@@ -22,7 +22,7 @@ _MOVES: Final = """select purgatory, case when change > 0 then created_us else f
 def steps(widths: Widths) -> str:
     """The relation ``steps``: arrivals and departures by part of a slot.
 
-    `moved_us` is what these changes add to the area under the curve until the end of the slot.
+    ``moved_us`` is what these changes add to the area under the curve until the end of the slot.
     """
     fine, slot = widths.fine_us, widths.slot_us
     return f"""select purgatory, at_us - at_us % {fine} as fine_us, count_if(change > 0) as arrived,
@@ -31,7 +31,7 @@ def steps(widths: Widths) -> str:
 
 
 def occupancy(widths: Widths) -> Table:
-    """Per purgatory and slot: the level at its end (`close`), its time-weighted mean, arrivals and departures.
+    """Per purgatory and slot: the level at its end (``close``), its time-weighted mean, arrivals and departures.
 
     A running sum over slots gives the level at each slot's end. The mean follows from the same sums: in a slot that
     ends at E, an arrival at t adds E - t, a departure removes E - t, and what was there at its start adds the whole
@@ -109,7 +109,7 @@ def peaks(widths: Widths) -> Table:
 
 
 def widths_of(window_us: int, slot_us: int, span: Mapping[str, int]) -> Widths:
-    """The widths for a journal's `SPAN`.
+    """The widths for a journal's ``SPAN``.
 
     A peak is looked for in parts of a slot so short that few operations arrive in one, beside how much the level
     varies. With n operations per second that wait w seconds, about n * w are parked, give or take the root of that. In

@@ -1,4 +1,4 @@
-"""The engine: DuckDB in this process, straight over the sealed segments. `cluster` lets Spark read them instead.
+"""The engine: DuckDB in this process, straight over the sealed segments. ``cluster`` lets Spark read them instead.
 
 A segment is read only after its checksum is right, and its sequence numbers have been compared with its name. A segment
 that is not Parquet yet (open, or sealed without pyarrow) is copied into Parquet files aside.
@@ -149,7 +149,7 @@ class Local:
             self._run(f"create macro {macro}")
 
     def _unread(self, runs: Sequence[Run], damaged: Sequence[str], *, whole: bool, allow_gaps: bool) -> list[str]:
-        """Compare the rows that were read with those that should be there: of the `whole`, or of the range of time."""
+        """Compare the rows that were read with those that should be there, of the ``whole`` or of the range of time."""
         gaps = gaps_in(self.expected if whole else spans_by_journal(runs), runs)
         if gaps and not allow_gaps:
             raise IncompleteJournal(gaps, damaged)

@@ -77,21 +77,21 @@ def _between(n: int, share: float) -> str:
 _FIGURES: Final = [_between(n, share) for n, share in enumerate(PERCENTILES.values())]
 _WAITED: Final = f"purgatory:text type:text answered {' '.join(PERCENTILES)} max_ms"
 
+#: Exact percentiles of the waits of answered operations, per window, purgatory and type.
 LATENCY: Final = Table(
     _percentiles(f"not expired and window_us <> {_ALL_WINDOWS}", "window_us, purgatory, type", _OF_WAITS, _FIGURES),
     f"window_us {_WAITED}",
     "window",
 )
-"""Exact percentiles of the waits of answered operations, per window, purgatory and type."""
 
+#: The same over all windows together.
 WAITING: Final = Table(
     _percentiles(f"not expired and window_us = {_ALL_WINDOWS}", "purgatory, type", _OF_WAITS, _FIGURES), _WAITED
 )
-"""The same over all windows together."""
 
+#: How long after their deadline expired operations left, by window, purgatory and type.
 LATENESS: Final = Table(
     _percentiles("expired", "window_us, purgatory, type", _OF_LATENESS, ["v0 / 1000", "v1 / 1000"]),
     "window_us purgatory:text type:text expired p50_ms p99_ms max_ms",
     "window",
 )
-"""How long after their deadline expired operations left, by window, purgatory and type."""

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from purgatory.pipeline._tables.local import Local
 
+#: Where a band of waits ends: three to a power of ten, from 0.1 ms to some hours. The last band has no end (-1).
 BANDS_US: Final = tuple(step * 10**power for power in range(2, 11) for step in (1, 2, 5))
-"""Where a band of waits ends: three to a power of ten, from 0.1 ms to some hours. The last band has no end (-1)."""
+#: Examples of each purgatory and type.
 SLOWEST: Final = 5
-"""Examples of each purgatory and type."""
 MOST_MALFORMED: Final = 10_000
 _TOP_KEYS, _TOP_EXPIRIES = 20, 12
 
@@ -71,13 +71,13 @@ def prepare(engine: Local, widths: Widths, *, malformed: bool) -> None:
 
     Each of the first takes one pass over the records:
 
-    - ``sums``: operations by window, purgatory, type, outcome, band of wait (`upto_us`) and bin (see `percentiles`)
+    - ``sums``: operations by window, purgatory, type, outcome, band of wait (``upto_us``) and bin (see ``percentiles``)
     - ``key_sums``: operations by purgatory, type and key, and by window those that expired
-    - ``steps``: arrivals and departures by short slots of time (see `levels`)
+    - ``steps``: arrivals and departures by short slots of time (see ``levels``)
     - ``waits``, ``raised`` and ``malformed``, each for a table.
 
-    From these follows which few records must be put in order, for ``ordered`` (see `percentiles`), ``highest`` (see
-    `levels`) and ``slow``: when the operations left that waited longest.
+    From these follows which few records must be put in order, for ``ordered`` (see ``percentiles``), ``highest`` (see
+    ``levels``) and ``slow``: when the operations left that waited longest.
     """
     wrong = {"malformed": MALFORMED.sql} if malformed else {}
     first = {"sums": _sums(widths), "key_sums": _key_sums(widths), "steps": levels.steps(widths)}
@@ -88,10 +88,11 @@ def prepare(engine: Local, widths: Widths, *, malformed: bool) -> None:
 
 
 _COUNTS: Final = ", ".join(f"sum(case when outcome = '{name}' then n else 0 end)" for name in OUTCOMES)
+#: The tables of every report that do not depend on its widths, by name. ``slowest`` and ``quarantine`` are apart.
 TABLES: Final = {
     # Per window, purgatory and type: operations by outcome, checks and wasted ones, errors, timeouts.
     #
-    # `late` are those that were satisfied after their deadline. Operations that a shutdown completed are left out.
+    # ``late`` are those that were satisfied after their deadline. Operations that a shutdown completed are left out.
     "outcomes": Table(
         f"""select window_us, purgatory, type, sum(n), {_COUNTS}, sum(late), sum(checks), sum(wasted_checks),
             sum(errors), sum(waited_us), max(delay_ms), min(shortest_ms),
@@ -101,7 +102,7 @@ TABLES: Final = {
         "waited_us delay_ms:int shortest_ms:int expiry_share:real",
         "window",
     ),
-    # Answered operations by window, purgatory, type and band of wait: more than the band before, up to `upto_us`.
+    # Answered operations by window, purgatory, type and band of wait: more than the band before, up to ``upto_us``.
     "bands": Table(
         f"select window_us, purgatory, type, upto_us, sum(n) from sums where {ANSWERED} group by all",
         "window_us purgatory:text type:text upto_us answered",
@@ -110,9 +111,9 @@ TABLES: Final = {
     "waits": WAITS.of("waits"),
     # The most used keys of each purgatory, with their expiries and wasted checks.
     #
-    # `share` is of the purgatory's operations (`of`). As one operation may have several keys, shares may add up to more
-    # than one. `skew` is how many times as many operations a key has as the mean of the purgatory's `keys`. Expiries of
-    # the types in the relation ``expiry_normal`` do not count.
+    # ``share`` is of the purgatory's operations (``of``). As one operation may have several keys, shares may add up to
+    # more than one. ``skew`` is how many times as many operations a key has as the mean of the purgatory's ``keys``.
+    # Expiries of the types in the relation ``expiry_normal`` do not count.
     "hot_keys": Table(
         f"""with counts as (
             select purgatory, key, sum(operations) as operations, sum(wasted_checks) as wasted,
@@ -132,7 +133,7 @@ TABLES: Final = {
     ),
     # Where and when operations expired: counts by window, for the keys of each type that expire most.
     #
-    # `of_key` is what expired under the key in all windows, of its `operations` of that type.
+    # ``of_key`` is what expired under the key in all windows, of its ``operations`` of that type.
     "expiries": Table(
         f"""with whole as (
             select purgatory, type, key, sum(operations) as operations,
@@ -165,7 +166,6 @@ TABLES: Final = {
     "waiting": percentiles.WAITING,
     "lateness": percentiles.LATENESS,
 }
-"""The tables of every report that do not depend on its widths, by name. `slowest` and `quarantine` are apart."""
 
 
 #: The longest waits of some parts of the rows (``sums``) say how long one of the longest must have waited at least. So

@@ -1,6 +1,6 @@
 """The relations that the report's tables read.
 
-An engine provides the relation ``source``: one row per record. `prepare` adds the others:
+An engine provides the relation ``source``: one row per record. ``prepare`` adds the others:
 
 - ``judged``: every record, with the reason why it cannot be true, or null
 - ``census``: how many records there are of each instance, purgatory, type and outcome
@@ -27,14 +27,14 @@ from purgatory.pipeline._tables.table import Table, schema
 if TYPE_CHECKING:
     from purgatory.pipeline._tables.local import Local
 
+#: Checks beyond the two of parking and the one that finds the operation satisfied.
 _WASTED: Final = "greatest(checks - case when outcome = 'satisfied' then 3 else 2 end, 0)"
-"""Checks beyond the two of parking and the one that finds the operation satisfied."""
+#: How an operation that a shutdown completed would have ended is unknown: it is in no figure of outcomes.
 _OUTCOME: Final = f"case when ended_by = '{SHUTDOWN}' then '{SHUTDOWN}' else outcome end as outcome"
-"""How an operation that a shutdown completed would have ended is unknown: it is in no figure of outcomes."""
 LIMIT_US: Final = f"least(greatest(delay_ms, 0), {LONGEST_MS}) * 1000"
 _WAIT_US: Final = "(finished_us - created_us)"
+#: What percentiles are of: the wait, or how long after its deadline an expired operation left.
 MEASURED_US: Final = f"case when outcome = 'expired' then greatest({_WAIT_US} - {LIMIT_US}, 0) else {_WAIT_US} end"
-"""What percentiles are of: the wait, or how long after its deadline an expired operation left."""
 #: Its bin: the bounds of a bin are one percent apart. Operations that neither were answered nor expired have -1.
 _BIN: Final = f"""cast(case when outcome = 'expired' or {ANSWERED} then floor(ln({MEASURED_US} + 1) * 100)
     else -1 end as smallint)"""
@@ -110,8 +110,8 @@ class Widths:
     window_us: int
     slot_us: int
     fine_us: int
+    #: How many slots the journal's span has.
     slots: int
-    """How many slots the journal's span has."""
 
 
 def window_of(widths: Widths) -> str:

@@ -17,7 +17,7 @@ _TYPES |= {"texts": pa.list_(pa.string()), "instant": INSTANT}
 
 
 def schema(text: str) -> pa.Schema:
-    """A schema from `name:type` words. A column without a type is `int`, or `real` if its name ends in `_ms`."""
+    """A schema from ``name:type`` words. Without a type, a column is ``int``, or ``real`` if it ends in ``_ms``."""
     fields = [word.partition(":") for word in text.split()]
     return pa.schema([(name, _TYPES[kind or ("real" if name.endswith("_ms") else "int")]) for name, _, kind in fields])
 
@@ -35,7 +35,7 @@ def typed(rows: pa.Table, table: Table) -> pa.Table:
 
 @attrs.frozen
 class Table:
-    """One table: its SQL, its columns (or their `schema` as text), and which of them is to be an instant as well."""
+    """One table: its SQL, its columns (or their ``schema`` as text), and which of them is to be an instant as well."""
 
     sql: str
     columns: pa.Schema = attrs.field(converter=_columns)
@@ -54,7 +54,7 @@ class Mapped:
         function: takes the batches of a part and gives batches.
         columns: what the function gives.
         by: rows that are equal in these columns are in one part, next to each other.
-        order: the order of the rows that are equal in `by`.
+        order: the order of the rows that are equal in ``by``.
     """
 
     table: Table
