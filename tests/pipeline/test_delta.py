@@ -1,6 +1,7 @@
 """A stream's answers as a Delta table: each batch once, compacted in place."""
 
 import json
+import shutil
 from datetime import timedelta
 from pathlib import Path
 
@@ -20,11 +21,22 @@ SHAPE = {"operations": 60, "events": 120}
 SETTINGS = stream.StreamSettings(buckets=1, partitions=1, files_per_batch=1, format="delta", once=True)
 
 
+@pytest.fixture(scope="module")
+def finished(spark, tmp_path_factory):
+    """A folder with a trace of several files, and with the answers and the checkpoint of a stream over it."""
+    folder = tmp_path_factory.mktemp("finished")
+    workloads.place_trace(folder / "trace", attrs.evolve(workloads.WORKLOADS["kafka"], **SHAPE), 1, 4)
+    told = []
+    stream.run(spark, *(str(folder / name) for name in ("trace", "out", "checkpoint")), SETTINGS, tell=told.append)
+    return folder, told
+
+
 @pytest.fixture
-def places(tmp_path):
-    """A trace of several files, and the places of answers and checkpoint."""
-    workloads.place_trace(tmp_path / "trace", attrs.evolve(workloads.WORKLOADS["kafka"], **SHAPE), 1, 4)
-    return tuple(str(tmp_path / name) for name in ("trace", "out", "checkpoint"))
+def places(finished, tmp_path):
+    """The trace, and a copy of the answers and of the checkpoint."""
+    for name in ("out", "checkpoint"):
+        shutil.copytree(finished[0] / name, tmp_path / name)
+    return str(finished[0] / "trace"), str(tmp_path / "out"), str(tmp_path / "checkpoint")
 
 
 def answered(spark, out):
@@ -35,15 +47,12 @@ def answered(spark, out):
 
 def test_answers_in_a_delta_table_are_those_of_the_plainest_reading(spark, places, brute, trace_rows):
     """Every operation is answered once, with the right outcome and instant."""
-    stream.run(spark, *places, SETTINGS)
-
     assert brute(trace_rows("kafka", **SHAPE)) == answered(spark, places[1])
 
 
 @pytest.mark.parametrize("lost", [1, 2])
 def test_batch_that_is_repeated_is_not_written_twice(spark, places, brute, trace_rows, lost):
     """A driver killed after the table's commit and before Spark's repeats the batch. The table has it already."""
-    stream.run(spark, *places, SETTINGS)
     before = DeltaTable(places[1]).version()
     commits = Path(places[2], "commits")
     numbers = sorted(int(path.name) for path in commits.iterdir() if path.name.isdigit())
@@ -59,7 +68,6 @@ def test_batch_that_is_repeated_is_not_written_twice(spark, places, brute, trace
 
 def test_two_streams_write_to_one_table(spark, places, tmp_path):
     """Batches of another stream have the same numbers. They are written all the same."""
-    stream.run(spark, *places, SETTINGS)
     once = stream.answers(spark, places[1]).count()
     stream.run(spark, places[0], places[1], str(tmp_path / "another"), SETTINGS)
 
@@ -68,7 +76,6 @@ def test_two_streams_write_to_one_table(spark, places, tmp_path):
 
 def test_compaction_keeps_every_row(spark, places, capsys):
     """Small files become few. The rows stay the same, and old files are deleted after the retention."""
-    stream.run(spark, *places, SETTINGS)
     before, rows = len(DeltaTable(places[1]).file_uris()), answered(spark, places[1])
     assert 2 < before
 
@@ -96,11 +103,9 @@ def test_compaction_of_a_folder_that_is_no_table_is_refused(tmp_path, capsys):
     assert "run the stream with --format delta" in capsys.readouterr().err
 
 
-def test_progress_shows_watermark_and_lag(spark, places):
+def test_progress_shows_watermark_and_lag(finished):
     """The line of a batch says how far event time has come, and how far that is behind the clock."""
-    told = []
-    stream.run(spark, *places, SETTINGS, tell=told.append)
-
+    _, told = finished
     assert told[0].watermark is None
     assert "no watermark yet" in str(told[0])
     (shown,) = {one.watermark for one in told[-1:]}
@@ -109,9 +114,8 @@ def test_progress_shows_watermark_and_lag(spark, places):
     assert [one.watermark for one in told[1:]] == sorted(one.watermark for one in told[1:])
 
 
-def test_stream_is_named_by_its_checkpoint(spark, places):
+def test_stream_is_named_by_its_checkpoint(places):
     """The id that a batch is written under survives a restart, because it is the checkpoint's."""
-    stream.run(spark, *places, SETTINGS)
     stream_id = json.loads(Path(places[2], "metadata").read_text(encoding="utf-8"))["id"]
 
     assert DeltaSink(places[1]).last_batch(stream_id) is not None

@@ -184,7 +184,7 @@ def test_operations_without_events_and_events_without_operations(spark, tmp_path
     )
     settings = stream.StreamSettings(buckets=1, once=True)
     told = []
-    places = (str(tmp_path / name) for name in ("trace", "out", "checkpoint"))
+    places = [str(tmp_path / name) for name in ("trace", "out", "checkpoint")]
     stream.run(spark, *places, settings, tell=told.append)
     assert (20, 0, 1) == tuple(sum(getattr(one, what) for one in told) for what in ("answered", "late", "malformed"))
     assert 0 == told[-1].parked

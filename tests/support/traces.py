@@ -30,7 +30,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             "spark.default.parallelism": "2",
             "spark.sql.adaptive.enabled": "false",
             "spark.driver.extraJavaOptions": quick,
-            "spark.sql.codegen.factoryMode": "FALLBACK",
+            "spark.sql.codegen.wholeStage": "false",  # few rows are over before their code is compiled
+            "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.python.authenticate.socketTimeout": "120s",
         },
     )
