@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -114,7 +113,7 @@ class MissedChecks:
     __slots__ = ("_is_closed", "_lock", "_noted", "_numbers", "_suspicion", "count", "decides_at_end", "last")
 
     def __init__(self) -> None:
-        self._noted: deque[tuple[int, Hashable]] = deque(maxlen=MOST_NOTED)
+        self._noted: list[tuple[int, Hashable]] = []  # the last ones. An empty list is small, and a deque is not
         self._numbers = itertools.count(1)
         self._lock = new_lock()  # for the attributes below
         self._is_closed = False
@@ -126,6 +125,7 @@ class MissedChecks:
     def note(self, key: Hashable) -> None:
         """Note the key of a check that found no operation."""
         self._noted.append((next(self._numbers), key))
+        del self._noted[:-MOST_NOTED]
 
     def mark(self, parking: Parking) -> int:
         """The number of the last check that was noted. From the first call on, checks are noted."""
