@@ -96,7 +96,7 @@ def test_position_of_another_history_is_said_to_be_gone(server):
             await stream.has(1)
             stream.task.cancel()
             epoch, _, rest = stream.ids[0].partition("-")
-            other = Stream(client, "a", after=f"{int(epoch, 16) - 1:x}-{rest}")
+            other = Stream(client, "a", after=f"{int(epoch) - 1}-{rest}")
             await asyncio.wait({other.task})
             assert ["gone"] == other.names
 
