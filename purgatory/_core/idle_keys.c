@@ -57,8 +57,10 @@ static int is_over(IdleKeys *self)
 /* Note a key that has no operation any more. The caller has set the mark. 0, or -1 with an error. */
 static int append(IdleKeys *self, Watchers *watchers)
 {
+    /* 1. append it, once */
     if (!put_behind(self, watchers))
         return 0;
+    /* 2. forget the two oldest if the queue is too long */
     return forget_oldest(self) < 0 || (is_over(self) && forget_oldest(self) < 0) ? -1 : 0;
 }
 

@@ -47,11 +47,13 @@ class IdleKeys:
 
     def append(self, watchers: Watchers) -> None:
         """Append a key that has become idle to the queue, and shorten the queue if it is too long."""
+        # 1. append it, once
         with self._lock:
             if watchers.is_queued:
                 return
             watchers.is_queued = True
             self._queue.append(watchers)
+        # 2. forget the two oldest if the queue is too long
         if len(self._queue) > self._limit:
             self._forget_oldest()
             if len(self._queue) > self._limit:

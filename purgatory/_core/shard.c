@@ -139,12 +139,14 @@ static PyObject *shard_find(Shard *self, PyObject *key)
 static PyObject *shard_counts(Shard *self, PyObject *Py_UNUSED(none))
 {
     Py_ssize_t outcomes[STATES];
+    /* 1. read them under the lock */
     lock_shard(self);
     Py_ssize_t expired_normally = self->normal_ends[EXPIRED], cancelled_normally = self->normal_ends[CANCELLED];
     Py_ssize_t parked = self->parked, extended = self->extended, checks = self->checks;
     for (int state = 0; state < STATES; state++)
         outcomes[state] = self->outcomes[state];
     unlock_shard(self);
+    /* 2. return them in this order */
     return Py_BuildValue("(nnnnnnnnnnnnn)", parked, extended, checks, outcomes[0], outcomes[1], outcomes[2], outcomes[3],
                          outcomes[4], outcomes[5], outcomes[6], outcomes[7], expired_normally, cancelled_normally);
 }

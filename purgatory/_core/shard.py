@@ -107,9 +107,11 @@ class Shard:
     def counts(self) -> tuple[int, ...]:
         """The numbers of parked operations, extensions, checks, outcomes and normal ends at one moment."""
         outcomes, normal_ends = [0] * len(OUTCOMES), [0] * len(OUTCOMES)
+        # 1. read them under the lock
         with self.lock:
             parked, extended, checks = self.parked, self.extended, self.checks
             outcomes[:], normal_ends[:] = self.outcomes, self.normal_ends
+        # 2. return them in this order
         return parked, extended, checks, *outcomes, normal_ends[EXPIRED], normal_ends[CANCELLED]
 
     @property

@@ -188,8 +188,8 @@ NUMBERED = {
         *("try_complete_else_watch", "_park", "_start_waiting", "check_and_complete"),
     ],
     ("purgatory/_core/many_keys.py", "purgatory/_core/many_keys.c"): ["check_keys"],
-    ("purgatory/_core/shard.py", "purgatory/_core/shard.c"): ["watch", "remove_if_empty"],
-    ("purgatory/_core/idle_keys.py", "purgatory/_core/idle_keys.c"): ["_forget_oldest"],
+    ("purgatory/_core/shard.py", "purgatory/_core/shard.c"): ["watch", "remove_if_empty", "counts"],
+    ("purgatory/_core/idle_keys.py", "purgatory/_core/idle_keys.c"): ["append", "_forget_oldest"],
 }
 
 #: The first halves of functions that are two in C.
