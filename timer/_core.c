@@ -92,7 +92,8 @@ static int make_core(void)
                           {&core.str_span, "span"}};
     core.system_clock = imported("time", "monotonic_ns");
     core.partial = core.system_clock == NULL ? NULL : imported("functools", "partial");
-    if (core.partial == NULL || make_names(names, sizeof names / sizeof *names))
+    core.no_arguments = PyTuple_New(0);
+    if (core.partial == NULL || core.no_arguments == NULL || make_names(names, sizeof names / sizeof *names))
         return -1;
     core.bucket = make_type(&bucket_spec);
     core.quick_timer = make_type(&quick_spec);

@@ -104,7 +104,7 @@ static int64_t whole_delay_ms(PyObject *delay_ms)
 /* A second __init__ of a pending task changes nothing. */
 static int entry_init_delay(TimerEntry *self, PyObject *delay_ms)
 {
-    int64_t delay = whole_delay_ms(delay_ms);
+    int64_t delay = delay_ms == NULL ? 0 : whole_delay_ms(delay_ms);
     if (delay < 0)
         return -1;
     if (peek_bucket(self) == NULL) {
@@ -115,18 +115,10 @@ static int entry_init_delay(TimerEntry *self, PyObject *delay_ms)
     return 0;
 }
 
-static PyObject *entry_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+/* object.__new__() allocates, or raises the error that names the abstract methods. */
+static PyObject *entry_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
 {
-    (void)args;
-    (void)kwargs;
-    if (type->tp_flags & Py_TPFLAGS_IS_ABSTRACT) { /* object() raises the error that names the abstract methods */
-        PyObject *nothing = PyTuple_New(0), *refused = NULL;
-        if (nothing != NULL)
-            refused = PyBaseObject_Type.tp_new(type, nothing, NULL);
-        Py_XDECREF(nothing);
-        return refused;
-    }
-    TimerEntry *self = (TimerEntry *)type->tp_alloc(type, 0);
+    TimerEntry *self = (TimerEntry *)PyBaseObject_Type.tp_new(type, core.no_arguments, NULL);
     if (self != NULL)
         self->delay_ms = TIMER_UNSET;
     return (PyObject *)self;
@@ -137,15 +129,10 @@ static int entry_init(TimerEntry *self, PyObject *args, PyObject *kwargs)
     static char *names[] = {"delay_ms", NULL};
     PyObject *delay_ms = NULL;
     if (kwargs == NULL && PyTuple_GET_SIZE(args) == 1)
-        return entry_init_delay(self, PyTuple_GET_ITEM(args, 0));
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:__init__", names, &delay_ms))
+        delay_ms = PyTuple_GET_ITEM(args, 0);
+    else if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:__init__", names, &delay_ms))
         return -1;
-    if (delay_ms != NULL)
-        return entry_init_delay(self, delay_ms);
-    PyObject *none = PyLong_FromLong(0);
-    int failed = none == NULL ? -1 : entry_init_delay(self, none);
-    Py_XDECREF(none);
-    return failed;
+    return entry_init_delay(self, delay_ms);
 }
 
 static int entry_traverse(TimerEntry *self, visitproc visit, void *arg)
@@ -178,16 +165,6 @@ static PyObject *entry_get_bucket(TimerEntry *self, void *closure)
     PyObject *bucket = Py_XNewRef((PyObject *)self->bucket);
     unlock_entry(self);
     return bucket != NULL ? bucket : Py_NewRef(Py_None);
-}
-
-/* Only a bucket sets this attribute. Python may set None for a task that is in no bucket. */
-static int entry_set_bucket(TimerEntry *self, PyObject *value, void *closure)
-{
-    (void)closure;
-    if (value == Py_None && peek_bucket(self) == NULL)
-        return 0;
-    PyErr_SetString(PyExc_AttributeError, "bucket of a task is read-only; call put() or take() of the bucket");
-    return -1;
 }
 
 /* The three times as they are kept. `which` is the offset of the field. */
@@ -256,7 +233,7 @@ static PyMethodDef entry_methods[] = {
     {"_task_withdraw", (PyCFunction)entry_task_withdraw, METH_NOARGS, "_task_withdraw($self, /)\n--\n\n"}, {NULL}};
 
 static PyGetSetDef entry_getset[] = {
-    {"_task_bucket", (getter)entry_get_bucket, (setter)entry_set_bucket, NULL, NULL},
+    {"_task_bucket", (getter)entry_get_bucket, NULL, NULL, NULL},
     {"_task_delay_ms", (getter)entry_get_time, (setter)entry_set_time, NULL, (void *)offsetof(TimerEntry, delay_ms)},
     {"_task_deadline_ns", (getter)entry_get_time, (setter)entry_set_time, NULL,
      (void *)offsetof(TimerEntry, deadline_ns)},

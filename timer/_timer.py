@@ -184,33 +184,21 @@ class SystemTimer(Timer):
             raise not_a_task(task)
         # 1. the deadline
         whole_ms = whole_delay_ms(delay_ms)
-        if whole_ms:
-            deadline_ns = self._clock() + whole_ms * NS_PER_MS
-            with self._lock:
-                # 2. find the bucket
-                bucket = self._find_bucket(deadline_ns)
-                # 3. move the task to it
-                source = task._task_bucket
-                if bucket is not None and source is not None and source.lock is self._lock:
-                    bucket.take(task, source, deadline_ns)
-                    self._reschedules += 1
-                    return True
-        return self._reschedule_slowly(task, whole_ms)
-
-    def _reschedule_slowly(self, task: TimerTask, delay_ms: float | None) -> bool:
-        """Reschedule a task that is due at once, or not pending here, or whose bucket is not there."""
         now_ns = self._clock()
-        deadline_ns = now_ns + whole_delay_ms(delay_ms) * NS_PER_MS
+        deadline_ns = now_ns + whole_ms * NS_PER_MS
         with self._lock:
             source = task._task_bucket
             # After shutdown, a task of a batch must keep its deadline: nothing would run it later.
             if source is None or source.lock is not self._lock or self._closed:
                 return False
-            bucket = self._bucket_for(deadline_ns, now_ns)
-            if not bucket.take(task, source, deadline_ns):
-                return False
-            self._reschedules += 1
-            return True
+            # 2. find the bucket
+            bucket = self._find_bucket(deadline_ns) if whole_ms else None
+            if bucket is None:
+                bucket = self._bucket_for(deadline_ns, now_ns)
+            # 3. move the task to it
+            is_moved = bucket.take(task, source, deadline_ns)
+            self._reschedules += is_moved
+            return is_moved
 
     def _find_bucket(self, deadline_ns: int) -> TimerTaskList | None:
         """The bucket for a deadline ahead, if it is there."""
@@ -403,6 +391,8 @@ if not TYPE_CHECKING and CORE is not None:
 
     class SystemTimer(native_class(SystemTimer, "QuickTimer"), SystemTimer):
         __doc__ = SystemTimer.__doc__
+
+        _reschedule_slowly = SystemTimer.reschedule  # called by C for tasks whose bucket is not there
 
         def after_fork(self) -> None:
             self._free_mutexes(list(self._wheel.buckets()))
