@@ -247,8 +247,7 @@ OURS = (
         "the lock is released while a task is put off",
         TIMER,
         """
-        if not bucket.take(task, source, deadline_ns):
-            return False
+        is_moved = bucket.take(task, source, deadline_ns)
         """,
         """
         source.remove(task)
@@ -256,6 +255,7 @@ OURS = (
         task._task_deadline_ns = deadline_ns
         self._lock.acquire()
         bucket.put(task)
+        is_moved = True
         """,
         "reschedule_vs_cancel",
         2,
