@@ -108,6 +108,29 @@ def test_bucket_that_was_taken_out_takes_in_no_more():
     assert (45, 46) == (later._task_bucket.first, later._task_bucket.end)
 
 
+def test_remembered_bucket_that_was_taken_out_takes_in_no_more():
+    """A coarse bucket is taken out before its time. A task for its span that comes then runs in time, too."""
+    timer = by_hand()
+    tasks = add_all(timer, [Ping(50), Ping(50)])  # the second one finds the bucket of the first
+    let_pass(timer, 20)  # the bucket is taken out, and its tasks move
+    tasks.append(added(timer, Ping(30)))
+    check_invariants(timer)
+    let_pass(timer, 29)
+    assert 3 == timer.size
+    let_pass(timer, 1)
+    assert [[task] for task in tasks] == [task.log for task in tasks]
+
+
+def test_remembered_bucket_takes_in_its_own_span_alone():
+    """A task whose deadline lies close to that of an earlier one has a bucket of its own."""
+    timer = by_hand()
+    early, early_too, late = add_all(timer, [Ping(5), Ping(5), Ping(30)])
+    let_pass(timer, 29)
+    assert ([early], [early_too], []) == (early.log, early_too.log, late.log)
+    let_pass(timer, 1)
+    assert [late] == late.log
+
+
 def test_walk_tolerates_cancelling():
     """A task that runs may cancel others of its own bucket, which then don't run."""
     log, timer = [], by_hand()

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 import pytest
 
 import timer as package
-from tests.support import PATIENCE_S, Ping, add_all
+from tests.support import PATIENCE_S, Ping, add_all, added
 from tests.support.tasks import Collecting, by_hand, fail, let_pass
 from timer import (
     Driver,
     InlineExecutor,
+    ManualClock,
     MockTimer,
     SystemTimer,
     SystemTimerReaper,
@@ -168,6 +169,27 @@ def test_a_batch_that_fails_is_due_again():
     timer._dispatcher._executor = InlineExecutor()
     assert timer.advance_clock(0)
     assert [True, True] == [task.ran.is_set() for task in tasks]
+
+
+def test_a_batch_that_cannot_be_submitted_is_due_again():
+    """An interrupt of the executor's ``submit`` loses nothing: the batch runs with the next round."""
+    interrupts = [KeyboardInterrupt()]
+
+    class Interrupted(InlineExecutor):
+        def submit(self, fn, /, *args):
+            if interrupts:
+                raise interrupts.pop()
+            super().submit(fn, *args)
+
+    clock = ManualClock()
+    timer = SystemTimer(clock=clock, executor=Interrupted())
+    task = added(timer, Ping(5))
+    clock.advance(5)
+    with pytest.raises(KeyboardInterrupt):
+        timer.advance_clock(0)
+    assert 1 == timer.size
+    timer.advance_clock(0)
+    assert [task] == task.log
 
 
 def test_a_reaper_runs_what_was_put_back():
