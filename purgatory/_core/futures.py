@@ -17,6 +17,8 @@ from timer._base import JOIN_ERRORS, ShutdownOnExit
 from timer._fork import call_after_fork, free_future
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from typing_extensions import TypeVar
 
     from purgatory._core.observers import Observer
@@ -217,6 +219,10 @@ class DelayedFuturePurgatory(ShutdownOnExit):
     def snapshot(self) -> PurgatorySnapshot:
         """The purgatory as it is now."""
         return self._purgatory.snapshot()
+
+    def __enter__(self) -> Self:
+        self._purgatory.__enter__()  # which rejects one that is shut down
+        return self
 
     def shutdown(self, drain: Drain = "expire", *, timeout_ms: int = 5_000) -> ShutdownReport[Any]:
         """Settle the sets that wait as ``DelayedOperationPurgatory.shutdown`` does, and end the executor's thread.

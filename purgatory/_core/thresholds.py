@@ -18,6 +18,8 @@ from timer._fork import call_after_fork, free_future
 from timer._task import whole_delay_ms
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from purgatory._core.operation import DelayedOperation
     from purgatory._core.snapshot import ShutdownReport
     from timer import Timer
@@ -135,6 +137,10 @@ class ThresholdPurgatory(Numbers, ShutdownOnExit):
     def purgatory(self) -> DelayedOperationPurgatory[DelayedOperation]:
         """The purgatory that the waiters are parked in. Attach observers here."""
         return self._purgatory  # type: ignore[return-value]  # only this class parks in it
+
+    def __enter__(self) -> Self:
+        self._purgatory.__enter__()  # which rejects one that is shut down
+        return self
 
     def shutdown(self) -> ShutdownReport[Any]:
         """Stop, and fail the waiters with ``WaitDrained``, which is a ``PurgatoryClosed`` and a ``TimeoutError``."""

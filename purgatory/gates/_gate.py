@@ -42,6 +42,8 @@ from purgatory.gates._waits import GateWait, TaskAtGate, ThreadAtGate
 from timer._task import checked_delay_ms
 
 if TYPE_CHECKING:
+    from typing import Self
+
     from purgatory import ShutdownReport
     from purgatory._core.shutdown import Drain
     from timer import Timer
@@ -197,6 +199,13 @@ class Gate(AbstractContextManager["Gate"], AbstractAsyncContextManager["Gate"]):
         report = await asyncio.to_thread(self.shutdown, drain, timeout_ms=timeout_ms)
         await self._async.shutdown(timeout_ms=timeout_ms)  # returns when the tasks have their answers
         return report
+
+    def __enter__(self) -> Self:
+        self._purgatory.__enter__()  # which rejects one that is shut down
+        return self
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
 
     def __exit__(self, *_: object) -> None:
         self.shutdown()

@@ -18,6 +18,7 @@ The callers of a share are the keys of an ``OrderedDict``, so one that gives up 
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -83,9 +84,20 @@ class ArrivalQueue:
 
 
 class PriorityQueue(ArrivalQueue):
-    """Waiting callers by priority."""
+    """Waiting callers by priority. A heap has each priority that has callers, and some that had any."""
 
-    _admitted = 0
+    def __init__(self, weights: Mapping[str, int] | None = None) -> None:
+        super().__init__(weights)
+        self._heap: list[Any] = []  # ints, the shares of this order
+        self._in_heap: set[Any] = set()
+        self._admitted = 0
+
+    def add(self, wait: GateWait) -> None:
+        """Put a caller at the end of its priority."""
+        if wait.share not in self._in_heap:
+            heapq.heappush(self._heap, wait.share)
+            self._in_heap.add(wait.share)
+        super().add(wait)
 
     def place(self, share: int) -> float:
         """The place that a caller would have, if no more urgent one comes later."""
@@ -98,7 +110,9 @@ class PriorityQueue(ArrivalQueue):
     def _next_share(self) -> Any:
         self._admitted += 1
         if self._admitted % OLDEST_EVERY:
-            return min(self._by_share)
+            while self._heap[0] not in self._by_share:
+                self._in_heap.remove(heapq.heappop(self._heap))
+            return self._heap[0]
         return min(self._by_share, key=lambda share: next(iter(self._by_share[share])).created_ns)
 
 

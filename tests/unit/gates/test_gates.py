@@ -761,3 +761,11 @@ def test_repr(gate):
 def test_errors_are_the_library_s_own():
     """One except clause catches what a gate raises."""
     assert all(issubclass(error, PurgatoryError) for error in (GateRejected, GateTimeout, BlockingEnter))
+
+
+def test_closed_gate_cannot_be_entered_as_a_block():
+    """A gate that is shut down admits no callers, so a block on it is a mistake."""
+    gate = Gate("model", 1, max_waiting=None)
+    gate.shutdown()
+    with pytest.raises(PurgatoryClosed, match="cannot be entered"), gate:
+        pass

@@ -444,3 +444,11 @@ def test_set_without_a_deadline(votes, mock_timer):
     mock_timer.advance_clock(10**9)
     assert (None, None) == (operation.outcome, operation.delay_ms)
     operation.cancel()
+
+
+def test_closed_purgatory_of_futures_cannot_be_entered(make_votes):
+    """As with the other purgatories, a block on one that is shut down is a mistake."""
+    votes = make_votes()
+    votes.shutdown()
+    with pytest.raises(PurgatoryClosed, match="cannot be entered"), votes:
+        pass
