@@ -7,12 +7,11 @@ are made from docstrings, and are listed as HTML.
 import re
 from pathlib import Path
 
-from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 
-INCLUDE = re.compile(r"^```\{literalinclude\} (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+INCLUDE = re.compile(r"^```\{(literal)?include\} (\S+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 CONTENTS = re.compile(r"^```\{toctree\}\n.*?^```\n?", re.MULTILINE | re.DOTALL)
 ABOUT = (
     "A Python library for requests that cannot be answered yet: park an operation under watch keys, check it on "
@@ -24,8 +23,8 @@ def written_out(source: str, folder: Path) -> str:
     """A page with the files that it includes, and without tables of contents."""
 
     def included(match: re.Match[str]) -> str:
-        options = dict(re.findall(r'^:([\w-]+): "?(.*?)"?$', match[2], re.MULTILINE))
-        lines = (folder / match[1]).read_text(encoding="utf-8").splitlines()
+        options = dict(re.findall(r'^:([\w-]+): "?(.*?)"?$', match[3], re.MULTILINE))
+        lines = (folder / match[2]).read_text(encoding="utf-8").splitlines()
         for name, offset in (("start-at", 0), ("start-after", 1)):
             if name in options:
                 start = next(n for n, line in enumerate(lines) if options[name] in line)
@@ -34,27 +33,31 @@ def written_out(source: str, folder: Path) -> str:
             lines = lines[
                 : next(n for n, line in enumerate(lines) if options["end-before"] in line)
             ]
-        return "\n".join([f"```{options.get('language', '')}", *lines, "```"])
+        if match[1]:
+            lines = [f"```{options.get('language', '')}", *lines, "```"]
+        return "\n".join(lines)
 
     return CONTENTS.sub("", INCLUDE.sub(included, source))
 
 
-def described(env: BuildEnvironment, page: str) -> str:
+def described(source: str) -> str:
     """The first sentence of a page."""
-    for paragraph in env.get_doctree(page).findall(nodes.paragraph):
-        if isinstance(paragraph.parent, nodes.section):  # none of a table
-            return re.split(r"(?<=\.)\s", " ".join(paragraph.astext().split()))[0].rstrip(":")
+    for paragraph in re.split(r"\n\s*\n", CONTENTS.sub("", source)):
+        if not paragraph.startswith(("#", "|", "```", "    ")):
+            text = re.sub(r"\]\([^)]*\)|[\[*`]", "", " ".join(paragraph.split()))
+            return re.split(r"(?<=\.)\s", text)[0].rstrip(":")
     return ""
 
 
 def listed(env: BuildEnvironment, page: str) -> list[str]:
     """The line of a page, and those of the pages below it."""
     link = f"{page}.html" if page.startswith("reference/") else f"{page}.md"
-    title = env.titles[page].astext()
-    lines = [f"- [{title}]({link}): {described(env, page)}"]
-    for contents in env.get_doctree(page).findall(addnodes.toctree):
-        lines += [line for name in contents["includefiles"] for line in listed(env, name)]
-    return lines
+    path = Path(env.doc2path(page))
+    about = described(written_out(path.read_text(encoding="utf-8"), path.parent))
+    lines = [f"- [{env.titles[page].astext()}]({link}): {about}"]
+    return lines + [
+        line for name in env.toctree_includes.get(page, []) for line in listed(env, name)
+    ]
 
 
 def write(app: Sphinx, error: Exception | None) -> None:

@@ -199,6 +199,25 @@ def test_no_line_of_code_and_no_diagram_is_clipped(built, browser, width):
     assert {} == clipped
 
 
+OUTSIDE = """
+const {width, height} = document.documentElement.viewBox.baseVal;
+return [...document.querySelectorAll("text")].filter((node) => {
+    const box = node.getBBox();
+    return box.x < 0 || box.x + box.width > width - 4 || box.y + box.height > height;
+}).map((node) => node.textContent);
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["flows", "life", "wheel"])
+def test_words_of_a_picture_are_within_it(browser, name):
+    """No word of a picture is cut off at its edge."""
+    browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    browser.get((ROOT / "docs" / "pictures" / f"{name}.svg").as_uri())
+
+    assert [] == browser.execute_script(OUTSIDE)
+
+
 def test_pages_end_with_who_made_them(built):
     """Each page says at its foot whose it is, and the licence."""
     foot = re.search(r"<footer>.*</footer>", (built / "guide.html").read_text(encoding="utf-8"), re.DOTALL)[0]

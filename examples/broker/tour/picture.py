@@ -22,7 +22,7 @@ from examples.broker.tour.ledger import Ledger
 from examples.broker.tour.outage import watch
 from examples.broker.tour.settings import Settings
 
-_SIZE: Final = (1400, 1092)
+_SIZE: Final = (1400, 1077)
 _LOAD_S: Final = 45.0
 _LOADED_S: Final = 5.0
 _TAKEN_AT_S: Final = 36.0
