@@ -1012,7 +1012,8 @@ def caller(world, permits, purgatory, *, name, delay_ms=1_000):
 
     made = Wait()
     world.operations.append(made)
-    world.sleeps.append(made.woken)
+    made.wake = world.core.purgatory._core.blocking.taken_lock()
+    world.sleeps.append(made.wake)
     made.enter = lambda: (park(world, purgatory, made), permits.join(made))
     return made
 
