@@ -1486,4 +1486,11 @@ MUTANTS = (
         "",
         "tests/unit/purgatory/test_future.py::test_quorum_that_cannot_be_reached_answers_at_once",
     ),
+    Mutant(
+        "a following that is never entered is reported",
+        FOLLOWING,
+        "            warnings.warn(message, ResourceWarning",
+        "            str(message) or warnings.warn(message, ResourceWarning",
+        "tests/unit/feeds/test_following.py::test_following_that_is_never_entered_is_reported",
+    ),
 )

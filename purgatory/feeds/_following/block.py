@@ -15,6 +15,8 @@ Everything here belongs to the loop that enters the block, except that other thr
 from __future__ import annotations
 
 import asyncio
+import warnings
+import weakref
 from typing import TYPE_CHECKING, Any
 
 from purgatory import DelayedOperationPurgatory
@@ -27,6 +29,7 @@ from purgatory.feeds._following.applying import Stopped
 from purgatory.feeds._following.reading import Progress, Reading
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
     from typing import Self
 
@@ -69,13 +72,15 @@ class Following(Progress):
     On threads, ``with`` does the same: see :class:`~purgatory.feeds.ThreadFollowing`.
     """
 
+    _is_entered = True  # until __init__ has ended
+
     def __init__(
         self,
         feed: Feed,
         purgatory: AsyncPurgatory[Any] | DelayedOperationPurgatory[Any],
         settings: Settings,
     ) -> None:
-        super().__init__(Reading(feed, purgatory, settings, self._wake))
+        super().__init__(Reading(feed, purgatory, settings, _weakly(self._wake)))
         self.feed = feed
         self._purgatory = purgatory
         self._settings = settings
@@ -90,6 +95,15 @@ class Following(Progress):
         self._traceback: TracebackType | None = None  # of the error, when it ended the following
         #: What has ended the following, or None.
         self.error: Exception | None = None
+        self._is_entered = False
+
+    def __del__(self) -> None:
+        if not self._is_entered:
+            message = (
+                f"follow() of feed {self.feed.name!r} was never entered, so nothing is applied; write "
+                "'async with feed.follow(...)', or 'with' on threads"
+            )
+            warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
 
     # -- what a worker asks
 
@@ -144,6 +158,7 @@ class Following(Progress):
     # -- the block
 
     async def __aenter__(self) -> Self:
+        self._is_entered = True
         if self._loop is not None:
             raise FollowingEnded(self.feed.name, "call follow() again for another block")
         self._loop = asyncio.get_running_loop()
@@ -188,6 +203,7 @@ class Following(Progress):
     def __enter__(self) -> ThreadFollowing:
         from purgatory.feeds._following.threads import ThreadFollowing  # noqa: PLC0415  # it imports this module
 
+        self._is_entered = True
         self._in_threads = ThreadFollowing(self, self._purgatory, self._settings)
         return self._in_threads.start()
 
@@ -275,3 +291,15 @@ class Following(Progress):
         if loop is not asyncio.get_running_loop():
             raise WrongLoop(self.feed.name, "await this on the loop that entered the block")
         return loop
+
+
+def _weakly(method: Callable[[], None]) -> Callable[[], None]:
+    """Call a method of an object that this does not keep alive. So one that is dropped is freed, and warns, at once."""
+    reference = weakref.WeakMethod(method)
+
+    def call() -> None:
+        alive = reference()
+        if alive is not None:
+            alive()
+
+    return call

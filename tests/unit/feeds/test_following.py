@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import gc
 import threading
 import time
 import traceback
@@ -44,6 +45,21 @@ async def test_bad_arguments_are_errors(name, value):
         arguments = {"purgatory": purgatory, "apply": lambda event: [], name: value}
         with pytest.raises(InvalidSetting, match=name):
             MemoryFeed().follow(**arguments)
+
+
+async def test_following_that_is_never_entered_is_reported(feed):
+    """``follow`` without ``async with`` applies nothing. A warning says so, where the following is dropped."""
+    async with AsyncPurgatory("worker") as purgatory:
+        with pytest.warns(ResourceWarning, match=r"follow\(\) of feed 'memory' was never entered.*async with"):
+            feed.follow(purgatory, lambda event: [])  # noqa: B018
+
+
+async def test_following_that_was_entered_is_not_reported(feed, warned):
+    """A block that was left, on a loop or on threads, or that failed, leaves no warning."""
+    async with AsyncPurgatory("worker") as purgatory, feed.follow(purgatory, lambda event: []):
+        pass
+    gc.collect()
+    assert [] == [text for text in warned() if "never entered" in text]
 
 
 @pytest.mark.parametrize(
