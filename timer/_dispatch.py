@@ -153,7 +153,7 @@ class Batch:
 
     def _run_task(self, task: TimerTask, tally: Tally, late_ns: int) -> None:
         try:
-            self._claimed = task if task._task_is_owned else None
+            self._claimed = task if task._task_is_owned else None  # only an owned task may run twice
             task.run()
         except BaseException as error:  # noqa: BLE001  # contain() raises an interrupt again
             tally.failed += 1

@@ -1,7 +1,7 @@
 /* SystemTimer.add and reschedule (timer/_timer.py), if the task's bucket exists. On purpose, these differ:
  *
  *  - They do not take the timer's lock. An open bucket takes the task, under the mutexes of both. If there is none, the
- *    Python methods do it. So do they if the timer is closed, because its buckets are.
+ *    Python methods do it. A closed timer has only closed buckets, so Python rejects the task.
  *  - Without a global lock, there is a cache of buckets per lane. */
 
 /* Called at the end of __init__, with the objects that the Python class has made. */

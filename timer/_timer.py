@@ -170,7 +170,7 @@ class SystemTimer(Timer):
             bucket.put(task)
 
     def _check_source(self, task: TimerTask, source: TimerTaskList) -> None:
-        """A task that is pending is moved: within this timer in one step, and out of another timer before."""
+        """Check that a pending task may be moved. If it is in another timer, remove it there."""
         if task._task_is_owned:
             raise TaskHeld(task)
         if source.lock is not self._lock:
@@ -214,7 +214,7 @@ class SystemTimer(Timer):
         return bucket
 
     def _bucket_for(self, deadline_ns: int, now_ns: int) -> TimerTaskList:
-        """A new bucket for a deadline. If it is the earliest one, or after an interrupt, the drivers are woken."""
+        """The bucket for a deadline, made if needed. For a new earliest one, the drivers are woken."""
         if self._closed:
             raise TimerClosed(self.name)
         try:
@@ -289,8 +289,8 @@ class SystemTimer(Timer):
     def _requeue(self, buckets: list[TimerTaskList]) -> None:
         """Make the tasks that remain in some buckets due again."""
         with self._lock:
-            there = set(map(id, self._wheel.due))
-            self._wheel.due += [bucket for bucket in buckets if id(bucket) not in there]
+            due_ids = set(map(id, self._wheel.due))
+            self._wheel.due += [bucket for bucket in buckets if id(bucket) not in due_ids]
             self._wake_all()
 
     @property

@@ -27,7 +27,7 @@ PLAIN: Final = frozenset({list, tuple})
 def check_ready(operation: DelayedOperation) -> None:
     """Check that an operation is initialized, was not parked before, and is not in its user's timer."""
     try:
-        is_in_timer = operation._task_bucket is not None  # read first: a purgatory sets the home shard before this
+        is_in_timer = operation._task_bucket is not None  # read first: parking sets the home shard before the bucket
         if operation._op_home_shard is not NOWHERE:
             raise AlreadyParked(operation)
     except AttributeError:

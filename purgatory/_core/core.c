@@ -36,7 +36,7 @@
  * closed watchers calls no user code, and no Python runs between "no operation is parked here" and the deletion.
  *
  * Threads. With a global lock, each stretch of C between two calls of Python is one step. Without one, an operation has
- * a mutex for its state and its lock, and a shard has a mutex for its counters and for the lists and marks of its keys.
+ * a mutex for its state, turn and links, and a shard has one for its counters and for the lists and marks of its keys.
  * They are taken in this order: operation, shard. The mutex of the idle keys is taken alone. Under a mutex nothing is
  * allocated, freed or called. References are given up after it is released.
  *

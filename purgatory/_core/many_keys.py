@@ -92,7 +92,7 @@ def check_keys(parking: Parking, keys: Iterable[Hashable], limit: int | None) ->
                     break
     except BaseException:
         # 3. after an interrupt the retrier makes the rest of the check
-        completed += begun is not None and begun._op_state == SATISFIED
+        completed += begun is not None and begun._op_state == SATISFIED  # a hook may have raised
         retry_rest(parking, given, None if limit is None else limit - completed)
         raise
     return completed

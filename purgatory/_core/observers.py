@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class Observer:
     """Is notified of each operation that is parked, and of its outcome. Subclass it and define the methods you need.
 
-    They are called on the thread that parks or completes the operation, perhaps with the operation's lock held. So they
-    must not wait. Their exceptions are counted and logged. A method that is not defined costs nothing.
+    They are called on the thread that parks or completes the operation, perhaps with the operation's ``lock=`` held. So
+    they must not wait. Their exceptions are counted and logged. A method that is not defined costs nothing.
     """
 
     __slots__ = ()

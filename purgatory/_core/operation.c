@@ -2,14 +2,15 @@
  * what they promise. On purpose, these differ:
  *
  *  - No signal handler runs inside a step. So a thread knows by itself what it owes for an outcome. An interrupt that a
- *    hook raises is kept in `deferred` until all that is owed has run. It needs no second removal.
+ *    hook raises is kept in `deferred` until all that is owed has run. So there is no _op_make_up().
  *  - An error of the retrier, as without memory, is reported as unraisable where Python raises it. A RecursionError
  *    after the decision is dropped.
  *  - An operation is under a key by a link in a list, not by an entry in a dict.
- *  - With a global lock, each stretch of C between two calls of Python is one step, and the operation's lock is empty.
- *    Without one it is a mutex.
+ *  - With a global lock, each stretch of C between two calls of Python is one step, and the operation lock is empty.
+ *    Without one it is a mutex. `lock` is the user's lock.
  *  - An operation that was never parked has no home shard, which saves counting references to the common one.
- *  - An operation gets an outcome only if the C stack, too, has room for its hooks (stack.c).
+ *  - An operation gets an outcome only if the C stack, too, has room for its hooks (stack.c). A cancellation, which has
+ *    no hooks, needs no room.
  *  - extend() lets a native timer move the deadline without Python in between. */
 
 static int op_check_with(Operation *op);
@@ -56,6 +57,7 @@ static int maybe_try_complete(Operation *op)
     while (completed == 0) {
         /* 1. take the turn, or keep it if another thread asked for a check meanwhile */
         lock_operation(op);
+        /* Over: after an outcome, if this thread has the turn and no other asked, or if another has the turn. */
         int is_over = op->state > PARKED || (has_turn ? !op->recheck : op->turn);
         if (op->state <= PARKED) {
             if (is_over && has_turn)
@@ -138,8 +140,9 @@ RARE int report_check(Operation *op, int answer, PyObject *key, PyObject *keys)
 static int op_check_now(Operation *op, PyObject *key, PyObject *keys)
 {
     /* 1. expire it if it is overdue */
+    /* It takes nothing that the event provided, so it does not count towards a limit. */
     if (flag_of(&op->overdue) && state_of(op) != ARRIVING)
-        return op_end(op, EXPIRED) < 0 ? -1 : 0; /* it takes nothing that the event provided, so it does not count */
+        return op_end(op, EXPIRED) < 0 ? -1 : 0;
     /* 2. call try_complete */
     count_check(op);
     int answer = call_try_complete(op);
@@ -175,7 +178,7 @@ static int op_retry(Operation *op)
     return 0;
 }
 
-/* Take the operation out of the timer, mark it as drained, and check it, which expires it. -1 with an error. */
+/* Mark the operation as drained, remove it from the timer, and check it, which expires it. -1 with an error. */
 static int op_expire_for_shutdown(Operation *op)
 {
     if (!flag_of(&op->overdue))
@@ -191,7 +194,7 @@ static int op_expire_for_shutdown(Operation *op)
 static int op_arrive(Operation *op, Shard *home_shard, int *reached)
 {
     lock_operation(op);
-    /* 1. take no step if it has a home, an outcome, or another thread checks it */
+    /* 1. take no step if it has a home shard, an outcome, or another thread checks it */
     int arrives = op->state == NEW && !op->turn;
     if (arrives) {
         /* 2. set the state, the turn and the home shard */
@@ -251,7 +254,7 @@ static int op_reset(Operation *op, int *reached)
 /* ---------------------------------------------------------------- completing */
 
 /* Complete or cancel the operation: 1, 0 if it has an outcome already, or -1 with an error that interrupts this
- * thread. */
+ * thread. `outcome`: FORCED, EXPIRED or CANCELLED. If a thread has the turn, FORCED becomes IMMEDIATE or SATISFIED. */
 static int op_end(Operation *op, int outcome)
 {
     PyObject *deferred = NULL;
@@ -316,7 +319,7 @@ static int op_decide(Operation *op, int outcome)
     if (outcome == FORCED && op->turn)
         outcome = before == ARRIVING ? IMMEDIATE : SATISFIED;
     else if (before == ARRIVING)
-        home_shard->parked++;
+        home_shard->parked++; /* it is cancelled, and Totals.waiting subtracts that from the parked ones */
     /* 4. count it */
     home_shard->outcomes[outcome]++;
     home_shard->normal_ends[outcome] += is_normal;

@@ -18,13 +18,14 @@ parked       cancelled                 ``cancel``, ``cancel_for_key``, a shutdow
 
 **Exactly once.** A state above PARKED is an *outcome*. An operation reaches exactly one. The thread that takes this
 step removes the operation from its keys, the timer and the capacity, and runs the hooks. If the operation is still
-ARRIVING, the parking thread removes it, because only that thread knows which keys were added.
+ARRIVING, the parking thread removes it, because that thread may be adding it to another key.
 
-**One lock.** The operation's own lock guards its whole life: the state, the turn and the recheck flag. The counters of
-its *home shard*, the shard of its first key, have the lock of that shard, which is taken inside. No hook, key, timer or
+**One lock.** The *operation lock*, ``_op_mutex``, guards the state, the turn and the recheck flag. The counters of the
+*home shard*, the shard of the first key, have the lock of that shard, which is taken inside. No hook, key, timer or
 finalizer runs while one of them is held.
 
-**No check is lost.** A thread that checks or parks an operation has its *turn*.
+**No check is lost.** A thread that checks or parks an operation has its *turn*. After an outcome there are no more
+checks, so the turn is not given up then.
 
     1. Thread A takes the turn and calls ``try_complete``, which returns False.
     2. Thread B changes the state and checks. Under the lock it finds the turn taken, sets the recheck flag and returns.
@@ -32,8 +33,9 @@ finalizer runs while one of them is held.
 
 Steps 2 and 3 exclude each other. If step 2 comes first, A checks again. If step 3 comes first, B takes the turn.
 
-**A user's lock** (``lock=``) is held in addition while an operation is parked or checked. A check takes the turn
-first, and then tries this lock once. If it is taken, the retrier, a background thread, repeats the check.
+**The user's lock** (``lock=``, ``_op_lock``) is held in addition while an operation is parked or checked. A check takes
+the turn first, and then tries this lock once. If another thread holds it, the retrier, a background thread, repeats the
+check.
 
 **Expiry** marks the operation as overdue and checks it. The thread that has the turn then expires it instead of calling
 ``try_complete``. So expiry and check exclude each other, and an executor thread never waits for a user's lock.
@@ -43,8 +45,8 @@ a thread has done under the lock is noted in the same block, without a call in b
 has brought an operation that it parks, and what it owes for an outcome (:class:`Owed`). Its exception handler passes an
 unfinished check to the retrier, or does what is owed.
 
-**Lock order.** The user's lock, then the operation's, then the shard's. Each of the other locks in these steps (key,
-idle keys, retrier, capacity, observers, timer) is taken alone, while none of the library's own is held.
+**Lock order.** The user's lock, then the operation lock, then the shard's lock. Each of the other locks in these steps
+(key, idle keys, retrier, capacity, observers, timer) is taken alone, while none of the library's own is held.
 """
 
 from __future__ import annotations
@@ -102,7 +104,7 @@ TIME_IS_UP: Final = 1
 DRAINED: Final = 2
 
 
-#: The hooks of each way in which an operation ends.
+#: The hooks of each end, as :meth:`DelayedOperation._op_end` gets it. FORCED includes IMMEDIATE and SATISFIED.
 _HOOKS: Final[dict[int, tuple[str, ...]]] = {
     FORCED: ("on_complete",),
     EXPIRED: ("on_complete", "on_expiration"),
@@ -113,7 +115,7 @@ _HOOKS: Final[dict[int, tuple[str, ...]]] = {
 class Owed:
     """What the thread that decided an outcome has still to do."""
 
-    #: Whether this thread has decided an outcome, and not reported its end. Written under the operation's lock.
+    #: Whether this thread has decided an outcome, and not reported its end. Written under the operation lock.
     is_open = False
     #: The state before the outcome.
     before = NEW
@@ -142,9 +144,10 @@ class DelayedOperation(TimerTask, abc.ABC):
         ReservedName: the subclass, or an assignment, uses a reserved name.
     """
 
-    # Under the operation's lock, _op_mutex: _op_state, _op_turn, _op_recheck, and _op_extended, whether extend() was
-    # called while the operation was arriving. After an exception, the thread that has the turn gives it up without the
-    # lock, because no other thread changes it.
+    # Under the operation lock, _op_mutex: _op_state, _op_turn, _op_recheck, and _op_extended, whether extend() was
+    # called while the operation was arriving. Two writes are made without the lock: after an exception, the thread that
+    # has the turn gives it up, and the parking thread clears _op_extended before it adds the operation to the timer.
+    # _op_lock is the user's lock, or None.
     # Written by the thread that has the turn: _op_checks. By the parking thread: _op_home_shard, _op_watches (of the
     # keys) and _op_context (of the hooks). By the timer or a shutdown, if it must expire: _op_overdue.
     __slots__ = (
@@ -206,8 +209,8 @@ class DelayedOperation(TimerTask, abc.ABC):
     def try_complete(self) -> bool:
         """Check whether the operation can complete. If so, ``return self.force_complete()``, else return False.
 
-        Called by one thread at a time, with the operation's lock held. Change state only in :meth:`on_complete`: if
-        :meth:`force_complete` returns False, another thread has completed the operation. An exception is logged and
+        Called by one thread at a time, with the user's lock (``lock=``) held. Change state only in :meth:`on_complete`:
+        if :meth:`force_complete` returns False, another thread has completed the operation. An exception is logged and
         counted, and the operation stays parked.
         """
 
@@ -252,7 +255,7 @@ class DelayedOperation(TimerTask, abc.ABC):
                 completed = self._op_check_now() if self._op_lock is None else self._op_check_with(self._op_lock)
         except BaseException:
             # 3. after an interrupt the retrier repeats the check
-            self._op_check_initialized()
+            self._op_check_initialized()  # the error may be that __init__ was not called
             if has_turn:
                 self._op_turn = False
             if self._op_state <= PARKED:
@@ -378,10 +381,10 @@ class DelayedOperation(TimerTask, abc.ABC):
         # 1. expire it if it is overdue
         if self._op_overdue and self._op_state != ARRIVING:
             self._op_end(EXPIRED)
-            return False  # an expiry takes nothing that the event provided, so it does not count
+            return False  # an expiry takes nothing that the event provided, so it does not count towards a limit
         # 2. call try_complete
         self._op_checks += 1
-        calls = here.calls
+        calls = here.calls  # while it runs, the call is recorded for the watchdog and others: see timer._running
         record = (self, "try_complete", next(numbers))
         calls += (record,)
         try:
@@ -412,6 +415,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             self._op_home_shard.retrier.retry(self)
 
     def _op_expire_for_shutdown(self) -> None:
+        """Mark the operation as drained, remove it from the timer, and check it, which expires it."""
         self._op_overdue = self._op_overdue or DRAINED
         self._task_withdraw()
         self.maybe_try_complete()
@@ -424,7 +428,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         ``reached`` has one item: the state that the parking thread has brought the operation to.
         """
         with self._op_mutex:
-            # 1. take no step if it has a home, an outcome, or another thread checks it
+            # 1. take no step if it has a home shard, an outcome, or another thread checks it
             if self._op_state != NEW or self._op_turn:
                 return False
             # 2. set the state, the turn and the home shard
@@ -467,7 +471,10 @@ class DelayedOperation(TimerTask, abc.ABC):
     # -- completing
 
     def _op_end(self, outcome: int) -> bool:
-        """Complete or cancel the operation. False if it has an outcome already."""
+        """Complete or cancel the operation. False if it has an outcome already.
+
+        ``outcome``: FORCED, EXPIRED or CANCELLED. If a thread has the turn, FORCED becomes IMMEDIATE or SATISFIED.
+        """
         owed = Owed()
         try:
             if self._op_state > PARKED:
@@ -510,7 +517,7 @@ class DelayedOperation(TimerTask, abc.ABC):
                 if outcome == FORCED and self._op_turn:
                     outcome = IMMEDIATE if before == ARRIVING else SATISFIED
                 elif before == ARRIVING:
-                    home_shard.parked += 1
+                    home_shard.parked += 1  # it is cancelled, and Totals.waiting subtracts that from the parked ones
                 # 4. count it
                 home_shard.outcomes[outcome] += 1
                 if is_normal:
@@ -522,7 +529,10 @@ class DelayedOperation(TimerTask, abc.ABC):
                 return True
 
     def _op_make_up(self, owed: Owed) -> None:
-        """After an interrupt: do what is owed, whatever the calls raise."""
+        """After an interrupt: do what is owed, whatever the calls raise.
+
+        A hook may be interrupted again. So this repeats itself until the end is reported.
+        """
         try:
             if owed.before != ARRIVING:
                 self._op_remove()
@@ -546,7 +556,7 @@ class DelayedOperation(TimerTask, abc.ABC):
                     if wakes:
                         wake()
                     hook = getattr(self, name)
-                    owed.hooks = owed.hooks[1:]  # no call before the hook's: an interrupt would lose the hook
+                    owed.hooks = owed.hooks[1:]  # next comes the hook's call: an interrupt between them would lose it
                     answer = hook() if context is None else context.run(hook)
                     if answer is not None:
                         reject_coroutine(self, answer)

@@ -1,6 +1,6 @@
 /* The flows try_complete_else_watch and check_and_complete (parking.py). On purpose, these differ:
  *
- *  - The first half of try_complete_else_watch, which examines the arguments, is parking_park(). */
+ *  - Steps 1 to 4 of try_complete_else_watch, which examine the arguments, are in parking_park(), near the end. */
 
 static int park(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys, int *reached);
 static int find_place(Parking *self, Operation *op, int *reached);
@@ -164,7 +164,7 @@ static int find_place(Parking *self, Operation *op, int *reached)
 static int start_waiting(Parking *self, Operation *op, int *reached)
 {
     /* 1. add it to the timer */
-    op->extended = 0; /* from here on, extend() sets another delay than the timer has */
+    op->extended = 0; /* an extend() from here on may be too late for add_to_timer(): see step 2 */
     int failed = add_to_timer(self, op);
     /* 2. take the step to parked, or add it again with the delay of an extend() */
     while (!failed && !op_finish_parking(op, reached) && state_of(op) == ARRIVING) {

@@ -5,9 +5,10 @@ parking thread keeps the turn over both, which prevents this deadlock:
 
     1. The parking thread has watched its operation under one key, and is about to watch it under another.
     2. A checking thread finds the operation complete, and runs ``on_complete``, which takes the user's lock X.
-    3. The parking thread, whose caller holds X, calls ``try_complete`` again, which waits for the checking thread.
+    3. The parking thread, whose caller holds X, is about to check again. Only one thread at a time may check, so it
+       waits for the checking thread, which waits for X.
 
-Instead, the checking thread finds the turn taken, sets the recheck flag and returns. The parking thread checks once
+Instead, the thread of step 2 finds the turn taken, sets the recheck flag and returns. The parking thread checks once
 more after it has given up the turn.
 
 **Completed while arriving.** Any thread may force or cancel the operation while it is being parked. That thread decides
@@ -79,7 +80,7 @@ class Parking:
         self._keep_context = keep_context
         self._closed = False
         self._admitted: set[type] = set()  # types of operations that were checked
-        self._note_unwatched: Callable[[Hashable], object] | None = None  # is called with a key without operations
+        self._note_unwatched: Callable[[Hashable], object] | None = None  # gets each key without operations
 
     def try_complete_else_watch(self, operation: DelayedOperation, watch_keys: Sequence[Hashable]) -> bool:
         """Complete the operation at once, or park it under every key.
@@ -199,7 +200,7 @@ class Parking:
             return
         try:
             # 1. add it to the timer
-            operation._op_extended = False  # from here on, extend() sets another delay than the timer has
+            operation._op_extended = False  # an extend() from here on may be too late for add(): see step 2
             self._timer.add(operation)
             # 2. take the step to parked, or add it again with the delay of an extend()
             while not operation._op_finish_parking(reached) and operation._op_state == ARRIVING:

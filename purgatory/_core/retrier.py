@@ -37,7 +37,7 @@ class Retrier(TimerTask):
         self._name = name
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._missed: dict[Any, int] = {}  # the operations, each with the number of its missed checks
+        self._missed: dict[Any, int] = {}  # the operations to check again, by how often each was queued
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._timer = timer
@@ -68,15 +68,15 @@ class Retrier(TimerTask):
 
     def _try_each(self) -> None:
         with self._lock:
-            missed = list(self._missed.items())
-        for operation, misses in missed:
+            queued = list(self._missed.items())
+        for operation, times in queued:
             try:
                 operation.maybe_try_complete()  # calls retry() again if the user's lock is still taken
             except BaseException as error:  # noqa: BLE001  # no caller waits for this thread, and it must go on
                 with contextlib.suppress(BaseException):  # a log handler that raises must not end it either
                     operation._op_home_shard.observers.contain(operation, "try_complete", error)
             with self._lock:
-                if self._missed.get(operation) == misses:
+                if self._missed.get(operation) == times:  # it was not queued again meanwhile
                     del self._missed[operation]
 
     def waiting(self) -> list[Any]:

@@ -3,14 +3,14 @@
 The hash of a key decides which shard it belongs to. **The lock** guards the counters of the operations whose first key
 is here (see ``purgatory._core.operation``).
 
-**The key lock** guards a key's list of operations: it is made, watched and forgotten under this lock, which calls the
-key's ``__hash__`` and ``__eq__``. This prevents a defect that Kafka had to fix:
+**The key lock** guards the watchers of a key, its list of operations. Under this lock they are made, inserted into and
+forgotten, and the key's ``__hash__`` and ``__eq__`` run. This prevents a defect that Kafka had to fix:
 
     1. The parking thread finds the watchers of key K and is about to insert its operation.
     2. Another thread finds the watchers empty and removes K from the shard.
     3. The parking thread inserts into watchers that no thread can find any more. Every later check of K misses it.
 
-An operation is removed from its keys without the lock, which can only make a list shorter.
+An operation is removed from its keys without this lock, because a removal can only make a list shorter.
 """
 
 from __future__ import annotations
@@ -83,7 +83,10 @@ class Shard:
         self.timer = timer
 
     def watch(self, operation: Any, key: Hashable) -> None:
-        """Insert an operation under one more key. ``_op_watches`` is set first: if this raises, it is removed again."""
+        """Insert an operation under one more key.
+
+        ``_op_watches`` is set first. So if this raises, ``_op_remove`` finds the key.
+        """
         with self.key_lock:
             # 1. find the key's list, or make it
             watchers = self.find(key)
@@ -100,7 +103,7 @@ class Shard:
             if watchers:
                 return False
             # 2. delete the key
-            if self.find(watchers.key) is watchers:  # it is not if an interrupt has ended the call that forgot it
+            if self.find(watchers.key) is watchers:  # False if an interrupted call has deleted it already
                 del self.by_key[watchers.key]
             return True
 

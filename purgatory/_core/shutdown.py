@@ -140,7 +140,7 @@ def _until(condition: Callable[[], bool], deadline: float) -> Generator[float, N
 
 def own_hooks(shards: Iterable[Shard]) -> frozenset[int]:
     """The ids of operations with an outcome, in ``shards``, whose hooks or observers run on this thread."""
-    here = set(map(id, shards))
+    shard_ids = set(map(id, shards))
     return frozenset(
-        id(task) for _, task, hook, _ in calls_here() if hook in _AT_THE_END and id(task._op_home_shard) in here
+        id(task) for _, task, hook, _ in calls_here() if hook in _AT_THE_END and id(task._op_home_shard) in shard_ids
     )

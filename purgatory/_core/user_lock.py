@@ -29,13 +29,13 @@ def lock_not_taken(operation: object, answer: object) -> InvalidOperation:
 
 
 def call_with(lock: LockLike, operation: object, call: Callable[..., bool], *args: object, wait: bool) -> bool | None:
-    """Call ``call(*args)`` with the operation's lock held.
+    """Call ``call(*args)`` with the user's lock held.
 
-    If the lock is taken, wait for it, or return None if ``wait`` is False.
+    If another thread holds the lock, wait for it, or return None if ``wait`` is False.
     """
     taken: list[bool] = []
     try:
-        taken.extend(map(lock.acquire, (wait,)))  # one call, because a signal can raise an exception between two
+        taken.extend(map(lock.acquire, (wait,)))  # one call: an interrupt between two would leave it locked
         if taken[0]:
             return call(*args)
         if wait:
