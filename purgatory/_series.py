@@ -67,7 +67,7 @@ class _NameSeries:
                 if _KIND[series[0]] is Kind.COUNTER:
                     self._gone_values[series] = self._gone_values.get(series, 0.0) + value
             for series, counts in observed.items():
-                self._gone_observed[series] = _added(self._gone_observed.get(series, _NOTHING), counts)
+                self._gone_observed[series] = _add(self._gone_observed.get(series, _NOTHING), counts)
         self._last = members
         total = dict(self._gone_values)
         total_observed = dict(self._gone_observed)
@@ -76,11 +76,11 @@ class _NameSeries:
                 pick = _PICK.get(_KIND[series[0]], sum)
                 total[series] = pick((total[series], value)) if series in total else value
             for series, counts in observed.items():
-                total_observed[series] = _added(total_observed.get(series, _NOTHING), counts)
+                total_observed[series] = _add(total_observed.get(series, _NOTHING), counts)
         return total, total_observed
 
 
-def _added(one: Observed, other: Observed) -> Observed:
+def _add(one: Observed, other: Observed) -> Observed:
     longer, shorter = sorted((one[0], other[0]), key=len, reverse=True)
     counts = [*longer]
     for place, number in enumerate(shorter):
@@ -88,7 +88,7 @@ def _added(one: Observed, other: Observed) -> Observed:
     return tuple(counts), one[1] + other[1]
 
 
-def _unmeasured(_: DelayedOperationPurgatory[Any]) -> None:
+def _measure_nothing(_: DelayedOperationPurgatory[Any]) -> None:
     """No observer measures a purgatory."""
 
 
@@ -105,8 +105,8 @@ class SeriesByName:
 
     def read(
         self,
-        parked_time: Callable[[DelayedOperationPurgatory[Any]], HasParkedTime | None] = _unmeasured,
-        callback_time: Callable[[DelayedOperationPurgatory[Any]], HasCallbackTime | None] = _unmeasured,
+        parked_time: Callable[[DelayedOperationPurgatory[Any]], HasParkedTime | None] = _measure_nothing,
+        callback_time: Callable[[DelayedOperationPurgatory[Any]], HasCallbackTime | None] = _measure_nothing,
     ) -> dict[Name, Reading]:
         """The sums by subject and name. The functions return the observers that measure a purgatory, or None."""
         readings = self._read(parked_time, callback_time)

@@ -119,7 +119,7 @@ class Served(Closing):
         self.url: str = f"http://{f'[{addr}]' if ':' in addr else addr}:{self.port}{path}"
 
 
-def guarded(app: WSGIApplication, hosts: frozenset[str] | None, token: str | None) -> WSGIApplication:
+def guard(app: WSGIApplication, hosts: frozenset[str] | None, token: str | None) -> WSGIApplication:
     """The app, for requests with access."""
 
     def answer(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:

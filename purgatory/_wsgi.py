@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from purgatory._core.log import log, throttle
-from purgatory._serving import Served, guarded, hosts_for, listen
+from purgatory._serving import Served, guard, hosts_for, listen
 
 if TYPE_CHECKING:
     from wsgiref.types import WSGIApplication
@@ -137,7 +137,7 @@ class WsgiServer(Served):
     ) -> None:
         self._listening = listen(port, addr)
         super().__init__(self._listening, addr, path)
-        self._app = _App(guarded(app, hosts_for(addr), token), self._listening)
+        self._app = _App(guard(app, hosts_for(addr), token), self._listening)
         self._reading = _Stage("reading", patience_s, selectors.EVENT_READ)
         self._answering = _Stage("answering", math.inf)
         self._writing = _Stage("writing", patience_s, selectors.EVENT_WRITE)

@@ -49,11 +49,11 @@ class Feeds:
             rates = self._rates.setdefault(feed, _Rates(statistics))
             rates.update(statistics)
             number = used[feed.name] = used.get(feed.name, 0) + 1
-            feeds.append(_described(feed.name if number == 1 else f"{feed.name} #{number}", statistics, rates))
+            feeds.append(_describe_feed(feed.name if number == 1 else f"{feed.name} #{number}", statistics, rates))
         return feeds
 
 
-def _described(identity: str, statistics: FeedStatistics, rates: _Rates) -> Json:
+def _describe_feed(identity: str, statistics: FeedStatistics, rates: _Rates) -> Json:
     return {
         "id": identity,
         "followings": statistics.followings,

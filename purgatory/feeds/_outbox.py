@@ -117,7 +117,7 @@ class Outbox:
         cause: BaseException | None = None
         why = "the feed was closed"
         try:
-            publisher = await self._connected()
+            publisher = await self._connect()
             failed = PublishUncertain
             async with asyncio.timeout(self._feed.publish_timeout_ms / 1000):
                 answers = await publisher.publish([pending.event for pending in batch])
@@ -137,7 +137,7 @@ class Outbox:
             if not answers and failed is PublishUncertain:
                 await self._drop()  # last: this task may be cancelled meanwhile
 
-    async def _connected(self) -> Publisher:
+    async def _connect(self) -> Publisher:
         """The connection, which is made if there is none.
 
         Raises:

@@ -110,11 +110,11 @@ class Journal(FolderWriter):
                     self._count_dropped(1)
                     raise
 
-        recorder = Recorder(self._buffer, source, now_ns, named, self._refuse, self._take_down)
+        recorder = Recorder(self._buffer, source, now_ns, named, self._refuse, self._record_from_attributes)
         # It has no ``parked``, which a purgatory then doesn't call: that is a call less for each operation.
         return _JournalObserver(recorder)
 
-    def _take_down(
+    def _record_from_attributes(
         self, source: _Source, operation: DelayedOperation, outcome: Any, error: BaseException | None, left: int
     ) -> None:
         """Add the row of an operation that is not the core's, or has times beyond 64 bits, from its attributes."""

@@ -128,8 +128,8 @@ class Ledger(Rows):
             delays = [delay + -(-more // NS_PER_MS) for delay, more in zip(delays, reschedules, strict=True)]
         if 0 in dues:
             created = [at if due else now for at, due, now in zip(created, dues, left, strict=True)]
-        groups, index = _grouped(sources, kinds, watches, outcomes, errors)
-        lines = groups, index, packed(created), _packed(delays), packed(left), _packed(checks)
+        groups, index = _group(sources, kinds, watches, outcomes, errors)
+        lines = groups, index, packed(created), _pack(delays), packed(left), _pack(checks)
         self.drop(len(sources))  # last: all that could fail is done
         return lines
 
@@ -143,7 +143,7 @@ def part_of(lines: Lines, start: int, stop: int) -> Lines:
     return [groups[group] for group in numbers], *kept
 
 
-def _grouped(
+def _group(
     sources: list[Any], kinds: list[Any], watches: list[Any], outcomes: list[Any], errors: list[Any]
 ) -> tuple[list[Group], array[int]]:
     """The distinct text parts of a journal's rows, and the number of each row's part.
@@ -186,7 +186,7 @@ def _constant(values: list[int]) -> bool:
     return values.count(values[0]) == len(values)
 
 
-def _packed(values: list[int]) -> array[int]:
+def _pack(values: list[int]) -> array[int]:
     return packed(values[:1]) * len(values) if _constant(values) else packed(values)
 
 

@@ -172,7 +172,7 @@ def test_feeds_have_a_line_each(page, console, fetch, monkeypatch):
         assert page.shows("#feeds tbody", HOSTILE[0])
         feed.disconnect(away=True)
         assert page.shows("#feeds tbody", "not following")
-        feed.come_back()
+        feed.restore()
     assert page.shows("#feeds tbody", "publishes only")
     assert "owned" not in page.driver.title
 

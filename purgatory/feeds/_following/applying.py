@@ -106,7 +106,7 @@ class Applying:
             for event in events[start : start + self._settings.slice_size]:
                 try:
                     if not event.is_repeated:
-                        _add_keys(keys, _traced(event.context, self._settings.apply, event), event.context)
+                        _add_keys(keys, _call_traced(event.context, self._settings.apply, event), event.context)
                 except (Exception, asyncio.CancelledError) as error:
                     if self._settings.on_error == "stop":
                         error.add_note(f"feed {self._name!r} stopped before position {event.position}")
@@ -130,13 +130,13 @@ class Applying:
         try:
             while chunks:
                 context, chunk = chunks.popleft()
-                _traced(context, self._check_all, chunk)
+                _call_traced(context, self._check_all, chunk)
                 if chunks and time.perf_counter() > give_up_s:
                     await asyncio.sleep(0)
                     give_up_s = time.perf_counter() + SLICE_S
         finally:
             for context, chunk in chunks:
-                _traced(context, self._check_all, chunk)
+                _call_traced(context, self._check_all, chunk)
             self._keys_checked(events)
 
     async def check_everything(self) -> None:
@@ -168,7 +168,7 @@ class Applying:
             )
 
 
-def _traced(context: str | None, call: Callable[[ArgumentT], AnswerT], argument: ArgumentT) -> AnswerT:
+def _call_traced(context: str | None, call: Callable[[ArgumentT], AnswerT], argument: ArgumentT) -> AnswerT:
     """Return ``call(argument)``. A tracer has the publisher's span current meanwhile."""
     tracer = tracing.tracer
     return call(argument) if tracer is None or context is None else tracer.run(context, call, argument)

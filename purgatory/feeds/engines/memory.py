@@ -4,7 +4,7 @@ It keeps its last events in a list, as a server would. Its methods cause the fau
 service can see what a lost connection or a gap does::
 
     feed.disconnect()      every connection is lost, and can be made again
-    feed.disconnect(away=True), feed.come_back()     the server is away meanwhile
+    feed.disconnect(away=True), feed.restore()     the server is away meanwhile
     feed.trim(0)           the history is forgotten, as by a short retention
     feed.lose_last(2)      the last events are lost, as by a failover to a server that lags behind
     feed.restart()         everything is lost, and the stream gets another epoch
@@ -87,14 +87,14 @@ class MemoryFeed(Feed):
     # -- faults, for tests
 
     def disconnect(self, *, away: bool = False) -> None:
-        """Lose every connection. With ``away``, no other can be made until :meth:`come_back`."""
+        """Lose every connection. With ``away``, no other can be made until :meth:`restore`."""
         with self._lock:
             self._is_away = away
             lost, self._connections = self._connections, set()
         for connection in lost:
             connection.lose()
 
-    def come_back(self) -> None:
+    def restore(self) -> None:
         """Accept connections again."""
         self._is_away = False
 

@@ -97,11 +97,11 @@ class OpenSegment:
         with contextlib.suppress(OSError):
             self._unsynced = [path for path in self._unsynced if path.exists()]
         # One at a time: a disk that syncs nothing must not get a segment of each flush.
-        if not self._unsynced and self._file is not None and not self._synced(self._file):
+        if not self._unsynced and self._file is not None and not self._sync(self._file):
             self.close()
         return not self._unsynced
 
-    def _synced(self, file: RawIOBase) -> bool:
+    def _sync(self, file: RawIOBase) -> bool:
         try:
             self._force(file)
         except OSError as error:
@@ -132,7 +132,7 @@ class OpenSegment:
         if file is None:
             return
         if self._options.sync != "never":
-            self._synced(file)
+            self._sync(file)
         with contextlib.suppress(OSError):
             file.close()
         if self._size:  # otherwise none of its rows was acknowledged, and the next frame writes the same file again

@@ -10,7 +10,7 @@ import psycopg
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from purgatory.feeds.engines.redis._entries import unpacked
+from purgatory.feeds.engines.redis._entries import unpack
 from tests.support.kafka import Cluster
 from tests.support.postgres import PostgresServer
 from tests.support.redis_server import RedisServer
@@ -30,7 +30,7 @@ return entries
 
 
 def _uid(data):
-    return unpacked(data, 0, 0).value.decode().split()[1]
+    return unpack(data, 0, 0).value.decode().split()[1]
 
 
 class Redis:

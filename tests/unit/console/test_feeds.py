@@ -37,7 +37,7 @@ async def test_state_has_each_feed(monkeypatch):
         worker.feed.disconnect(away=True)
         await until(lambda: not worker.following.is_following)
         assert look(sampler, "healthy")["is_following"] is False
-        worker.feed.come_back()
+        worker.feed.restore()
 
 
 async def test_process_that_only_publishes_has_no_position():
@@ -67,7 +67,7 @@ async def test_top_has_a_line_per_feed(monkeypatch, capsys, columns, has_positio
             assert 0 == cli.main([server.url, "--once"])
             lines = capsys.readouterr().out.splitlines()
             assert 0 == cli.main([server.url, "--json"])
-        lost.feed.come_back()
+        lost.feed.restore()
     (heading,) = [line.split() for line in lines if line.startswith("feed ")]
     assert {"feed", "state", "lag", "events", "applied/s", "gaps", "skipped"} <= set(heading)
     (line,) = [line for line in lines if line.startswith("[red]inbox")]

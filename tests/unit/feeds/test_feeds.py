@@ -123,7 +123,7 @@ async def test_server_that_is_away_rejects_all_that_waits(feed, logs):
         assert ["PublishRejected"] == await answers(feed.publish("key", b"1"))
     assert 7 == feed.statistics().rejected
     assert 1 == sum(line["event"] == "publish_failed" for line in logs)
-    feed.come_back()
+    feed.restore()
     await feed.publish("key", b"2")
 
 

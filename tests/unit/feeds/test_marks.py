@@ -90,7 +90,7 @@ async def test_event_that_has_the_offset_of_a_lost_one_is_not_taken_for_it(feed)
         with pytest.raises(Gone, match="another event"):
             await worker.following.applied(new)
         waiting = worker.following.applied(feed._append(feed._new_event("key", b"newer", None)))
-        feed.come_back()
+        feed.restore()
         await waiting
         with pytest.raises(Gone):
             await worker.following.applied(lost)

@@ -20,7 +20,7 @@ class MemoryFaults(Faults):
         self._feeds[0].disconnect(away=True)
 
     def start(self):
-        self._feeds[0].come_back()
+        self._feeds[0].restore()
 
     def trim(self, keep):
         self._feeds[0].trim(keep)

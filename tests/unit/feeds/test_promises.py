@@ -46,7 +46,7 @@ async def test_poll_is_answered_by_its_event(parked, feed, worker):
     feed.disconnect(away=True)
     await until(lambda: not worker.following.is_following)
     polls["during"] = worker.waits(b"2", "key")
-    feed.come_back()
+    feed.restore()
     await feed.publish("key", b"2")
     polls["after"] = worker.waits(b"2", "key")
     await until(lambda: polls[parked][0].is_completed)
@@ -78,7 +78,7 @@ async def test_block_is_left_at_once_though_the_server_is_away(feed):
         async with Worker(feed) as worker:
             feed.disconnect(away=True)
             await until(lambda: not worker.following.is_following)
-        feed.come_back()
+        feed.restore()
     await feed.publish("key", b"1")
     await asyncio.sleep(0.1)
     assert [] == worker.state

@@ -52,7 +52,7 @@ async def test_lost_connection_and_gap_show(scraped, feed):
         assert [0, 1, None] == scraped("following", "publishes_rejected_total", "lag_events")
         assert [0] < scraped("lag_seconds")
         feed.restart()
-        feed.come_back()
+        feed.restore()
         await until(lambda: worker.following.is_following)
         assert [1, 1] == scraped("following", "gaps_total")
         assert [1, 2] == scraped("reconnections_total", "reloads_total")
@@ -88,7 +88,7 @@ async def test_worker_that_stopped_with_an_error_does_not_follow_until_another_d
         async with Worker(feed, start_timeout_ms=0):
             pass
     assert [0] == scraped("following")
-    feed.come_back()
+    feed.restore()
     async with Worker(feed):
         assert [1] == scraped("following")
     assert [None] == scraped("following")
@@ -104,7 +104,7 @@ async def test_namesakes_are_one_series_and_the_one_behind_counts(scraped, feed)
         await until(lambda: not one.following.is_following)
         assert [0] == scraped("following")
         assert [0] < scraped("lag_seconds")
-        feed.come_back()
+        feed.restore()
 
 
 def test_series_ends_with_its_feed(scraped, registry):

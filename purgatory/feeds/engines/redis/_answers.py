@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final
 
 from purgatory.feeds.engine import Disconnected, Event, ForeignStream, Gap, LogPosition
-from purgatory.feeds.engines.redis._entries import is_event, unpacked
+from purgatory.feeds.engines.redis._entries import is_event, unpack
 
 _NONE: Final = b"*-1\r\n"
 _LINE: Final = b"\r\n"
@@ -113,4 +113,4 @@ class Answer:
         if more and not self.events:
             self.after = int.from_bytes(buffer[stop + more - 4 : stop + more], "big")
         self._offset += 1
-        self.events.append(unpacked(data, self._epoch, self._offset))
+        self.events.append(unpack(data, self._epoch, self._offset))

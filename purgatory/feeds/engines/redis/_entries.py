@@ -20,7 +20,7 @@ _HEAD: Final = struct.Struct(">BQIII")
 _FORMAT: Final = 1
 
 
-def packed(event: NewEvent) -> bytes:
+def pack(event: NewEvent) -> bytes:
     """An event as the value of an entry."""
     key, name, context = event.key.encode(), (event.id or "").encode(), (event.context or "").encode()
     head = _HEAD.pack(_FORMAT, event.published_ns, len(key), len(name), len(context))
@@ -42,7 +42,7 @@ def mark_before(fields: Sequence[bytes]) -> int:
     return int.from_bytes(fields[3], "big") if fields[2:3] == [b"after"] else 0
 
 
-def unpacked(data: bytes, epoch: int, offset: int) -> Event:
+def unpack(data: bytes, epoch: int, offset: int) -> Event:
     """The event that a value holds."""
     _, published_ns, key_size, id_size, context_size = _HEAD.unpack_from(data)
     key_end = _HEAD.size + key_size

@@ -19,7 +19,7 @@ from purgatory.feeds.engine import (
     PublishUncertain,
 )
 from purgatory.feeds.engines.redis._connection import RedisConnection
-from purgatory.feeds.engines.redis._entries import PUBLISH, packed
+from purgatory.feeds.engines.redis._entries import PUBLISH, pack
 
 if TYPE_CHECKING:
     from purgatory.feeds.engine import Answer
@@ -45,7 +45,7 @@ class RedisPublisher(RedisConnection, Publisher):
         feed = self._feed
         prefix = self._id_prefix
         keys = [self._stream, *(self._stream if event.id is None else prefix + event.id.encode() for event in events)]
-        args = [feed.seen_epoch, feed.keep, feed.keep_ids_ms, *map(packed, events)]
+        args = [feed.seen_epoch, feed.keep, feed.keep_ids_ms, *map(pack, events)]
         answered = await self._run(PUBLISH, keys, args)
         if isinstance(answered, Exception):  # the script has done nothing
             return [self._rejected(answered, str(answered)) for _ in events]

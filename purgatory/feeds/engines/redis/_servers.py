@@ -39,12 +39,12 @@ class Servers:
     """
 
     def __init__(self, urls: object, sentinels: object) -> None:
-        self._seeds = [_pool("url", url) for url in _listed(urls)]
-        self._sentinels = [_pool("sentinels", url) for url in _listed(sentinels)]
+        self._seeds = [_pool("url", url) for url in _as_list(urls)]
+        self._sentinels = [_pool("sentinels", url) for url in _as_list(sentinels)]
         if not self._seeds or (self._sentinels and len(self._seeds) > 1):
             wanted = "one URL" if self._sentinels else "a URL, or a list of URLs"
             raise InvalidSetting("url", urls, wanted, "for example redis://localhost:6379/0")
-        self._master = urlsplit(str(_listed(urls)[0])).netloc.rpartition("@")[2].partition(":")[0]
+        self._master = urlsplit(str(_as_list(urls)[0])).netloc.rpartition("@")[2].partition(":")[0]
         self._nodes: list[tuple[str, int]] = []  # those that a cluster has named, the owner of the stream first
         self.is_cluster = False
 
@@ -145,7 +145,7 @@ async def _ask(connection: Any, *command: bytes) -> Any:
     return await connection.read_response(disable_decoding=True)
 
 
-def _listed(urls: object) -> Sequence[object]:
+def _as_list(urls: object) -> Sequence[object]:
     return urls if isinstance(urls, (list, tuple)) else [urls]
 
 
