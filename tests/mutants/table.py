@@ -1042,7 +1042,7 @@ MUTANTS = (
     Mutant(
         "keys of an applied event are checked although the following ends",
         APPLYING,
-        "            for context, chunk in chunks:\n                _traced(context, self._check_all, chunk)\n",
+        "            for context, chunk in chunks:\n                _call_traced(context, self._check_all, chunk)\n",
         "",
         T_FOLLOWING + "test_keys_of_a_slice_are_checked_though_the_following_is_left",
     ),
