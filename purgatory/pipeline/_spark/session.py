@@ -60,6 +60,8 @@ _LOCAL: Final[Mapping[str, str]] = {
 #: Settings of the command line for a session of Spark Connect, which is opened later.
 _REMOTE: Final[dict[str, str]] = {}
 
+#: The name of an archive of classes in the environment's folder. Another JVM, or other jars, ignore it.
+CLASS_ARCHIVE: Final = "purgatory-spark.jsa"
 _JAVA_OPTIONS: Final = "SPARK_SUBMIT_OPTS"
 _BAR: Final = "spark.ui.showConsoleProgress"
 
@@ -138,7 +140,7 @@ def _start(name: str, settings: Mapping[str, str], defaults: SizeDefaults) -> Sp
 
     insisted = list(settings.items())
     conf = SparkConf(loadDefaults=False).setAll(insisted)
-    with java_options(defaults.java_options):
+    with java_options(f"{defaults.java_options} {_shared_classes()}"):
         SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001  # nothing public starts the JVM without a context
     given = SparkConf().setAll(insisted)
     if given.get("spark.master", None) is None:
@@ -156,6 +158,12 @@ def _start(name: str, settings: Mapping[str, str], defaults: SizeDefaults) -> Sp
     spark.sparkContext.setLogLevel(given.get("spark.log.level", "ERROR") or "ERROR")
     importable(spark)
     return spark
+
+
+def _shared_classes() -> str:
+    """The option for an archive of loaded classes beside the environment, if there is one. It halves a JVM's start."""
+    archive = Path(sys.prefix, CLASS_ARCHIVE)
+    return f"-XX:SharedArchiveFile={archive} -Xlog:cds*=off" if archive.exists() else ""
 
 
 @contextmanager

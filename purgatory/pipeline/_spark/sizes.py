@@ -40,7 +40,7 @@ def defaults_for(records: int | None) -> SizeDefaults:
     settings = dict(DEFAULTS.settings)
     if records is None or records > _MANY:
         return SizeDefaults(settings)
-    settings["spark.sql.adaptive.enabled"] = "false"
+    settings |= {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "4"}
     if records <= _FEW:
         settings |= _INTERPRETED
     return SizeDefaults(settings, "-XX:TieredStopAtLevel=1")
