@@ -83,6 +83,7 @@ static TimerBucket *place(PyObject *wheel, int64_t tick)
     return (TimerBucket *)bucket;
 }
 
+/* move_tasks(wheel, tasks, source, due): the loop of the cascade. Python calls it once per slice, in move_slice(). */
 static PyObject *move_tasks(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
 {
     if (count != 4 || !PyList_Check(args[1])) {

@@ -7,7 +7,8 @@ under another key, or is checked a moment too late. So the wait becomes a **susp
     2. A task of the purgatory's timer comes a second later. If a key was checked meanwhile, the check was only late.
     3. Otherwise the missed check is counted, and logged as ``expired_but_true``.
 
-A purgatory has one suspicion at a time. Waits that expire meanwhile are not examined.
+A purgatory has one suspicion at a time. Waits that expire meanwhile are not examined. The retrier does not make missed
+checks: it repeats checks that began and could not end.
 
 **Checks that find nothing.** Once a purgatory has a wait of ``wait_for``, a check that finds no operation notes its
 key. Two questions need the last of these keys: whether a key of the wait was checked after it had left and before its

@@ -383,7 +383,7 @@ static void op_run_hooks(Operation *op, int outcome, PyObject **deferred)
 static void op_remove(Operation *op, PyObject **deferred)
 {
     /* 1. from the timer */
-    core.timer->withdraw(&op->entry);
+    core.timer->withdraw(&op->entry); /* _task_withdraw, in timer/_task.c */
     Shard *home_shard = op->home_shard;
     if (home_shard == NULL)
         return;

@@ -80,7 +80,7 @@ static PyObject *links_of(Operation *self, int keys)
 }
 static Py_ssize_t watchers_length(Watchers *self) { return __atomic_load_n(&self->count, __ATOMIC_ACQUIRE); }
 
-/* A list of the first `most` operations in order of arrival. NULL with an error. */
+/* Watchers.operations(most): a copy of the first `most` operations in order of arrival. NULL with an error. */
 static PyObject *list_of(Watchers *self, Py_ssize_t most)
 {
     for (;;) {
