@@ -60,6 +60,8 @@ _QUEUES: Final = {"arrival": ArrivalQueue, "priority": PriorityQueue, "fair": Fa
 HEADROOM: Final = 1.25
 #: The part of ``max_waiting`` that one tenant may hold. So a flood of one tenant leaves places to the others.
 LARGEST_SHARE: Final = 0.9
+#: The least priority.
+_LEAST: Final = -(2**63)
 #: ``retry_after_ms`` before the first release.
 UNKNOWN_MS: Final = 1_000
 
@@ -141,8 +143,8 @@ class Gate(AbstractContextManager["Gate"], AbstractAsyncContextManager["Gate"]):
         """
         if timeout_ms is not None and type(timeout_ms) is not int:
             timeout_ms = checked_delay_ms(timeout_ms)
-        if priority != 0:
-            checked_int("priority", priority, -(2**63))
+        if type(priority) is not int or priority < _LEAST:
+            checked_int("priority", priority, _LEAST)
         if tenant is not None and type(tenant) is not str:
             raise InvalidSetting("tenant", tenant, "a str or None")
         return Entry(self, timeout_ms, priority if self._order == "priority" else tenant)
@@ -282,7 +284,7 @@ class Entry:
         timeout_ms = self._timeout_ms
         if timeout_ms is None:
             return False
-        wait_ms = gate._permits.estimate_ms(self._share)
+        wait_ms = gate._permits.estimate_ms(self._share, timeout_ms / HEADROOM)
         if timeout_ms > 0 and wait_ms * HEADROOM <= timeout_ms:
             return False
         with gate._permits.lock:

@@ -18,7 +18,6 @@ The callers of a share are the keys of an ``OrderedDict``, so one that gives up 
 
 from __future__ import annotations
 
-import heapq
 from collections import OrderedDict
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
@@ -43,15 +42,22 @@ class ArrivalQueue:
     def __init__(self, weights: Mapping[str, int] | None = None) -> None:
         if weights is not None:
             raise InvalidSetting("weights", weights, "None with this order", 'pass order="fair" too')
-        self._by_share: OrderedDict[Any, OrderedDict[GateWait, None]] = OrderedDict()  # no share is empty
+        # By share, and then by caller: the number of its arrival. No share is empty.
+        self._by_share: OrderedDict[Any, OrderedDict[GateWait, int]] = OrderedDict()
+        self._arrivals = 0
+        self._spare: OrderedDict[GateWait, int] = OrderedDict()  # for the next share: an urgent one is empty often
         self._count = 0
 
     def add(self, wait: GateWait) -> None:
         """Put a caller at the end of its share."""
+        self._arrivals += 1
         waits = self._by_share.get(wait.share)
-        if waits is None:
-            waits = self._by_share[wait.share] = OrderedDict()
-        waits[wait] = None
+        if waits is not None:
+            waits[wait] = self._arrivals
+        else:
+            waits = OrderedDict() if self._spare else self._spare
+            waits[wait] = self._arrivals  # first, so that no share is ever empty
+            self._by_share[wait.share] = waits
         self._count += 1
 
     def discard(self, wait: GateWait) -> None:
@@ -61,7 +67,7 @@ class ArrivalQueue:
             del waits[wait]
             self._count -= 1
             if not waits:
-                del self._by_share[wait.share]
+                self._spare = self._by_share.pop(wait.share)
 
     def pop(self) -> GateWait | None:
         """Remove and return the next caller. None if there is none."""
@@ -72,8 +78,11 @@ class ArrivalQueue:
         wait = waits.popitem(last=False)[0]
         self._count -= 1
         if not waits:
-            del self._by_share[share]
+            self._spare = self._by_share.pop(share)
         return wait
+
+    def __len__(self) -> int:
+        return self._count
 
     def place(self, share: Any) -> float:  # noqa: ARG002  # the other orders need it
         """The place that a caller would have that came now. 1 is the next."""
@@ -84,36 +93,19 @@ class ArrivalQueue:
 
 
 class PriorityQueue(ArrivalQueue):
-    """Waiting callers by priority. A heap has each priority that has callers, and some that had any."""
+    """Waiting callers by priority."""
 
-    def __init__(self, weights: Mapping[str, int] | None = None) -> None:
-        super().__init__(weights)
-        self._heap: list[Any] = []  # ints, the shares of this order
-        self._in_heap: set[Any] = set()
-        self._admitted = 0
-
-    def add(self, wait: GateWait) -> None:
-        """Put a caller at the end of its priority."""
-        if wait.share not in self._in_heap:
-            heapq.heappush(self._heap, wait.share)
-            self._in_heap.add(wait.share)
-        super().add(wait)
+    _admitted = 0
 
     def place(self, share: int) -> float:
         """The place that a caller would have, if no more urgent one comes later."""
-        place = 1
-        for priority, waits in self._by_share.items():
-            if priority <= share:
-                place += len(waits)
-        return place
+        return 1 + sum([len(waits) for priority, waits in self._by_share.items() if priority <= share])
 
     def _next_share(self) -> Any:
         self._admitted += 1
         if self._admitted % OLDEST_EVERY:
-            while self._heap[0] not in self._by_share:
-                self._in_heap.remove(heapq.heappop(self._heap))
-            return self._heap[0]
-        return min(self._by_share, key=lambda share: next(iter(self._by_share[share])).created_ns)
+            return min(self._by_share)
+        return min([(next(iter(waits.values())), share) for share, waits in self._by_share.items()])[1]
 
 
 class FairQueue(ArrivalQueue):

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
+from starlette.websockets import WebSocket
 
 from purgatory import InvalidSetting
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 ResultT = TypeVar("ResultT")
 
+_DISCONNECT = frozenset({"http.disconnect", "websocket.disconnect"})
 _CLIENT_CLOSED_REQUEST = 499  # no standard defines it, but proxies log it
 
 #: How much of a body a listener takes, and what a piece counts as at least.
@@ -142,32 +144,37 @@ class _BufferedReceive:
         return self.messages.pop(0) if self.messages else await self.receive()
 
 
-def buffered_receive(request: Request | Receive) -> _BufferedReceive:
+def buffered_receive(request: Request | WebSocket | Receive) -> _BufferedReceive:
     """The request's messages, for a listener. A request has one such object, however many waits it makes.
 
     Raises:
         InvalidSetting: it is neither a request nor the ``receive`` of one.
     """
-    if not isinstance(request, Request) and (isinstance(request, HTTPConnection) or not callable(request)):
-        checked_request(request)  # raises
-    if not isinstance(request, Request):
+    if not isinstance(request, (Request, WebSocket)):
+        if isinstance(request, HTTPConnection) or not callable(request):
+            checked_request(request)  # raises
         return request if isinstance(request, _BufferedReceive) else _BufferedReceive(request)
-    buffered = request.receive
+    buffered = request._receive  # noqa: SLF001  # a WebSocket has no public one
     if not isinstance(buffered, _BufferedReceive):
         buffered = request._receive = _BufferedReceive(buffered)  # noqa: SLF001  # Starlette has no public way to set it
     return buffered
 
 
 async def listen_for_hang_up(buffered: _BufferedReceive, cancel: Callable[[], object]) -> bool:
-    """Take messages until the client goes, and then cancel what waits for it. Returns whether the client has gone."""
+    """Take messages until the client goes, and then cancel what waits for it. Returns whether the client has gone.
+
+    The messages of a WebSocket are dropped, so a client may send any number of them.
+    """
     messages = buffered.messages
     room = _MOST_BYTES - sum(map(_size, messages))
     try:
-        while not messages or messages[-1]["type"] != "http.disconnect":
+        while not messages or messages[-1]["type"] not in _DISCONNECT:
             if room <= 0:
                 return False
-            messages.append(await buffered.receive())
-            room -= _size(messages[-1])
+            message = await buffered.receive()
+            if message["type"] != "websocket.receive":
+                messages.append(message)
+                room -= _size(message)
     except Exception:  # noqa: BLE001  # a server that fails to report a hang-up is not asked again
         return False
     cancel()

@@ -48,6 +48,7 @@ from purgatory.web._streams import KEEP_ALIVE, Current, KeepAlive
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.types import Receive
+    from starlette.websockets import WebSocket
 
 ResultT = TypeVar("ResultT")
 
@@ -222,7 +223,7 @@ class LongPolls(Generic[OperationT]):
 
     async def stream(
         self,
-        request: Request | Receive,
+        request: Request | WebSocket | Receive,
         find: Callable[[], ResultT | None],
         *,
         keys: Sequence[Hashable],
@@ -238,8 +239,9 @@ class LongPolls(Generic[OperationT]):
         down, and when the purgatory is full. The client then connects again, perhaps to another worker.
 
         Args:
-            request: a request of Starlette or FastAPI, or the ``receive`` of any ASGI framework. With ``receive``, read
-                the body first.
+            request: a request or an accepted WebSocket of Starlette or FastAPI, or the ``receive`` of any ASGI
+                framework. With ``receive``, read the body first. The stream drops what a WebSocket's client sends. To
+                handle it, pass a function that awaits ``websocket.receive()``, handles the message, and returns it.
             find: a plain function without arguments.
             keys: the keys whose checks call it again.
             keep_alive_ms: the longest time without an item.

@@ -25,6 +25,7 @@ NAMES = (
     "aio",
     "web",
     "gates",
+    "streams",
     "journal",
     "metrics",
     "state",

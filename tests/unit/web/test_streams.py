@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from starlette.applications import Starlette
 from starlette.middleware.base import BaseHTTPMiddleware
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import StreamingResponse
 from starlette.routing import Route
 from starlette.websockets import WebSocket
@@ -146,11 +146,29 @@ async def test_errors_are_raised(polls):
     await polls.purgatory.shutdown()
 
 
-@pytest.mark.parametrize("request_", [5, WebSocket({"type": "websocket"}, None, None)])
+@pytest.mark.parametrize("request_", [5, HTTPConnection({"type": "http"})])
 async def test_request_is_checked(polls, request_):
-    """Neither a WebSocket, whose messages are the application's, nor any other object is taken."""
+    """What is no request, no WebSocket and no ``receive`` is not taken."""
     with pytest.raises(InvalidSetting, match="request must be a Request"):
         await anext(polls.stream(request_, lambda: None, keys=["topic"]))
+
+
+async def test_stream_takes_a_websocket(polls):
+    """It drops what the client sends, however much that is, and ends when the client goes."""
+    messages, items = asyncio.Queue(), [1]
+    websocket = WebSocket({"type": "websocket"}, messages.get, None)
+    stream = polls.stream(websocket, lambda: items.pop() if items else None, keys=["topic"])
+    assert 1 == await anext(stream)
+    following = asyncio.ensure_future(anext(stream, "the end"))
+    for _ in range(3_000):
+        messages.put_nowait({"type": "websocket.receive", "text": "x" * 1_000})
+    await until(messages.empty)
+    items.append(2)
+    polls.purgatory.check_and_complete("topic")
+    assert 2 == await following
+    messages.put_nowait({"type": "websocket.disconnect", "code": 1001})
+    assert "the end" == await anext(stream, "the end")
+    await polls.purgatory.shutdown()
 
 
 @pytest.mark.parametrize("end", ["hang-up", "shutdown"])
