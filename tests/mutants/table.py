@@ -108,7 +108,7 @@ MUTANTS = (
         OPERATION,
         "                if before > PARKED or (outcome",
         "                if (outcome",
-        T_OPERATION + "test_force_complete_takes_the_operation_out",
+        T_OPERATION + "test_outcome_that_comes_before_the_decision_counts",
     ),
     Mutant(
         "`on_expiration` runs only if expiry won",

@@ -101,6 +101,21 @@ def test_force_complete_takes_the_operation_out(purgatory, mock_timer):
     assert (Outcome.FORCED, ["complete"]) == (operation.outcome, operation.history)
 
 
+@pytest.mark.interpreted
+@pytest.mark.guarantee("exactly once")
+def test_outcome_that_comes_before_the_decision_counts(purgatory, monkeypatch):
+    """A thread that completes an operation just before another one decides its outcome is the only one."""
+    operation = park(purgatory, "a")
+
+    def complete_first():
+        monkeypatch.undo()
+        assert operation.force_complete()
+
+    monkeypatch.setattr("purgatory._core.operation.has_room_for_outcome", complete_first)
+    assert not operation.force_complete()
+    assert (["complete"], 1) == (operation.history, purgatory.totals().forced)
+
+
 def test_cancel_takes_the_operation_out_uncompleted(purgatory, mock_timer):
     """A cancelled operation is in no list and no timer. No hook runs, and nothing completes it any more."""
     operation = park(purgatory, "a", "b", delay_ms=10)
