@@ -111,7 +111,7 @@ def check_invariants(timer: SystemTimer) -> None:
                 assert wheel.hand < bucket.first < wheel.hand + level.reach, (
                     f"bucket [{bucket.first}, {bucket.end}) of level {index} is out of reach of hand {wheel.hand}"
                 )
-                assert not bucket.closed, "a closed bucket is still in the wheel"
+                assert not (bucket.closed and len(bucket)), "a closed bucket with tasks is still in the wheel"
         tasks = [(task, bucket) for bucket in listed for task in bucket]
         for task, bucket in tasks:
             assert task._task_bucket is bucket, f"{task!r} doesn't know its bucket"

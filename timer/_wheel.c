@@ -1,6 +1,6 @@
-/* TimingWheel (timer/_wheel.py): the bucket of a deadline, and the loop of the cascade. All other steps of the wheel, such as
- * a new bucket, are Python's. On purpose, find_bucket() keeps the levels in an array: it makes no objects for their
- * numbers. */
+/* TimingWheel (timer/_wheel.py): the bucket of a deadline, and the loop of the cascade. All other steps of the wheel, such
+ * as a new bucket, are Python's. On purpose, wheel_find_bucket() keeps the levels in an array: it makes no objects for
+ * their numbers. */
 
 /* Note the levels that the wheel has made since the last call. It makes few, and removes none. */
 static void learn_levels(Wheel *self)
@@ -65,7 +65,7 @@ static TimerBucket *wheel_find_bucket(Wheel *self, int64_t deadline_ns)
         if (found == NULL)
             return NULL;
         TimerBucket *bucket = (TimerBucket *)found;
-        if (Py_IS_TYPE(found, core.bucket) && bucket->first <= tick && tick < bucket->end)
+        if (Py_IS_TYPE(found, core.bucket) && bucket->first <= tick && tick < bucket->end && !is_set(&bucket->closed))
             return bucket;
         Py_DECREF(found);
     }

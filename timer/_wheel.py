@@ -112,7 +112,7 @@ class TimingWheel:
         # 2. the finest level with a bucket for that tick
         for level in self.levels:
             bucket = level.slots[tick // level.span % len(level.slots)]
-            if bucket is not None and bucket.first <= tick < bucket.end:
+            if bucket is not None and bucket.first <= tick < bucket.end and not bucket.closed:
                 return bucket
         return None
 
@@ -135,7 +135,7 @@ class TimingWheel:
         level = self.levels[index]
         slot = tick // level.span % len(level.slots)
         bucket = level.slots[slot]
-        if bucket is not None:
+        if bucket is not None and not bucket.closed:  # an interrupt may have left a closed one, which is empty
             assert bucket.first <= tick < bucket.end
             return bucket, False
         first = tick // level.span * level.span
