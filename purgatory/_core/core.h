@@ -22,7 +22,7 @@ typedef struct Link {
 struct Operation {
     TimerEntry entry;
     Shard *home_shard;  /* owned. NULL if it was never parked */
-    PyObject *lock;     /* owned: the user's lock, or NULL */
+    PyObject *user_lock; /* owned: the user's lock, or NULL */
     PyObject *context;  /* owned. NULL: hooks run in the current context. Set once, by the parking thread */
     Link first;
     Link *further;      /* owned: the links of the keys after the first */

@@ -73,7 +73,7 @@ static int maybe_try_complete(Operation *op)
         if (is_over)
             return 0;
         /* 2. check */
-        completed = op->lock == NULL ? op_check_now(op, NULL, NULL) : op_check_with(op);
+        completed = op->user_lock == NULL ? op_check_now(op, NULL, NULL) : op_check_with(op);
     }
     /* 3. after an interrupt the retrier repeats the check */
     if (completed < 0) {
@@ -464,7 +464,7 @@ static int operation_init(Operation *self, PyObject *args, PyObject *kwargs)
     if (init_delay(self, delay_ms))
         return -1;
     if (has_lock)
-        Py_XSETREF(self->lock, Py_NewRef(lock));
+        Py_XSETREF(self->user_lock, Py_NewRef(lock));
     return 0;
 }
 
@@ -638,7 +638,7 @@ static PyObject *operation_created_ns(PyObject *self, void *Py_UNUSED(none))
 static int operation_traverse(Operation *self, visitproc visit, void *arg)
 {
     Py_VISIT((PyObject *)self->home_shard);
-    Py_VISIT(self->lock);
+    Py_VISIT(self->user_lock);
     Py_VISIT(self->context);
     for (int i = 0; i <= self->further_count; i++)
         Py_VISIT((PyObject *)link_at(self, i)->under);
@@ -647,7 +647,7 @@ static int operation_traverse(Operation *self, visitproc visit, void *arg)
 
 static int operation_clear(Operation *self)
 {
-    Py_CLEAR(self->lock);
+    Py_CLEAR(self->user_lock);
     Py_CLEAR(self->context);
     return core.timer->entry_type->tp_clear((PyObject *)self);
 }
@@ -655,7 +655,7 @@ static int operation_clear(Operation *self)
 static void operation_dealloc(Operation *self)
 {
     PyObject_GC_UnTrack(self);
-    Py_CLEAR(self->lock);
+    Py_CLEAR(self->user_lock);
     Py_CLEAR(self->context);
     for (int i = 0; i <= self->further_count; i++)
         Py_CLEAR(link_at(self, i)->under);

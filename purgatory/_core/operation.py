@@ -33,9 +33,9 @@ checks, so the turn is not given up then.
 
 Steps 2 and 3 exclude each other. If step 2 comes first, A checks again. If step 3 comes first, B takes the turn.
 
-**The user's lock** (``lock=``, ``_op_lock``) is held in addition while an operation is parked or checked. A check takes
-the turn first, and then tries this lock once. If another thread holds it, the retrier, a background thread, repeats the
-check.
+**The user's lock** (``lock=``, ``_op_user_lock``) is held in addition while an operation is parked or checked. A check
+takes the turn first, and then tries this lock once. If another thread holds it, the retrier, a background thread,
+repeats the check.
 
 **Expiry** marks the operation as overdue and checks it. The thread that has the turn then expires it instead of calling
 ``try_complete``. So expiry and check exclude each other, and an executor thread never waits for a user's lock.
@@ -147,7 +147,7 @@ class DelayedOperation(TimerTask, abc.ABC):
     # Under the operation lock, _op_mutex: _op_state, _op_turn, _op_recheck, and _op_extended, whether extend() was
     # called while the operation was arriving. Two writes are made without the lock: after an exception, the thread that
     # has the turn gives it up, and the parking thread clears _op_extended before it adds the operation to the timer.
-    # _op_lock is the user's lock, or None.
+    # _op_user_lock is the user's lock, or None.
     # Written by the thread that has the turn: _op_checks. By the parking thread: _op_home_shard, _op_watches (of the
     # keys) and _op_context (of the hooks). By the timer or a shutdown, if it must expire: _op_overdue.
     __slots__ = (
@@ -155,12 +155,12 @@ class DelayedOperation(TimerTask, abc.ABC):
         "_op_context",
         "_op_extended",
         "_op_home_shard",
-        "_op_lock",
         "_op_mutex",
         "_op_overdue",
         "_op_recheck",
         "_op_state",
         "_op_turn",
+        "_op_user_lock",
         "_op_watches",
     )
 
@@ -183,7 +183,7 @@ class DelayedOperation(TimerTask, abc.ABC):
         self._task_delay_ms = whole_delay_ms(delay_ms)
         self._task_bucket = None
         self._task_deadline_ns = self._task_moved_by_ns = 0
-        self._op_lock = lock
+        self._op_user_lock = lock
         self._op_mutex = threading.Lock()
         self._op_state: int = NEW
         self._op_turn = False
@@ -252,7 +252,9 @@ class DelayedOperation(TimerTask, abc.ABC):
                     self._op_turn = has_turn = True
                     self._op_recheck = False
                 # 2. check
-                completed = self._op_check_now() if self._op_lock is None else self._op_check_with(self._op_lock)
+                completed = (
+                    self._op_check_now() if self._op_user_lock is None else self._op_check_with(self._op_user_lock)
+                )
         except BaseException:
             # 3. after an interrupt the retrier repeats the check
             self._op_check_initialized()  # the error may be that __init__ was not called

@@ -83,11 +83,11 @@ static void cancel_after_error(Operation *op)
 static int try_complete_else_watch(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys)
 {
     /* 5. park, with the user's lock held */
-    if (op->lock != NULL && take_lock(op, 1) < 0)
+    if (op->user_lock != NULL && take_lock(op, 1) < 0)
         return -1;
     int reached = NEW; /* the state that this thread has brought the operation to */
     int completed = park(self, op, home_shard, key, keys, &reached);
-    if (op->lock != NULL)
+    if (op->user_lock != NULL)
         completed = release_lock(op, completed);
     if (completed >= 0 && reached == NEW)
         return 0; /* it had completed before, or is new again */

@@ -114,7 +114,7 @@ class Parking:
         if self._closed:
             raise PurgatoryClosed(self._name)
         check_ready(operation)
-        lock = operation._op_lock
+        lock = operation._op_user_lock
         reached = [NEW]  # the state that this thread has brought the operation to
         try:
             # 5. park, with the user's lock held

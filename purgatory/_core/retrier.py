@@ -30,14 +30,14 @@ TIMER_ROUND_MS = 20
 class Retrier(TimerTask):
     """Repeats checks on a thread that exists only while there are any, or else on ``timer``."""
 
-    __slots__ = ("_changed", "_lock", "_missed", "_name", "_stopped", "_thread", "_timer")
+    __slots__ = ("_changed", "_lock", "_name", "_queued", "_stopped", "_thread", "_timer")
 
     def __init__(self, name: str, timer: Timer | None = None) -> None:
         super().__init__(TIMER_ROUND_MS)
         self._name = name
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._missed: dict[Any, int] = {}  # the operations to check again, by how often each was queued
+        self._queued: dict[Any, int] = {}  # the operations to check again, by how often each was queued
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._timer = timer
@@ -47,7 +47,7 @@ class Retrier(TimerTask):
         with self._lock:
             if self._stopped:
                 return
-            self._missed[operation] = self._missed.get(operation, 0) + 1
+            self._queued[operation] = self._queued.get(operation, 0) + 1
             if self._thread is not None and is_alive(self._thread):
                 self._changed.notify_all()
                 return
@@ -68,7 +68,7 @@ class Retrier(TimerTask):
 
     def _try_each(self) -> None:
         with self._lock:
-            queued = list(self._missed.items())
+            queued = list(self._queued.items())
         for operation, times in queued:
             try:
                 operation.maybe_try_complete()  # calls retry() again if the user's lock is still taken
@@ -76,13 +76,13 @@ class Retrier(TimerTask):
                 with contextlib.suppress(BaseException):  # a log handler that raises must not end it either
                     operation._op_home_shard.observers.contain(operation, "try_complete", error)
             with self._lock:
-                if self._missed.get(operation) == times:  # it was not queued again meanwhile
-                    del self._missed[operation]
+                if self._queued.get(operation) == times:  # it was not queued again meanwhile
+                    del self._queued[operation]
 
     def waiting(self) -> list[Any]:
         """The operations to try again, and those that are being tried. Some may have completed meanwhile."""
         with self._lock:
-            return list(self._missed)
+            return list(self._queued)
 
     def after_fork(self) -> None:
         """In a forked child: make a new lock, and leave the checks to the parent.
@@ -92,7 +92,7 @@ class Retrier(TimerTask):
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._thread = None
-        self._missed.clear()
+        self._queued.clear()
 
     def stop(self, timeout_s: float) -> None:
         """End the thread after the check that it makes, and drop the others. Wait for it up to ``timeout_s``.
@@ -101,7 +101,7 @@ class Retrier(TimerTask):
         """
         with self._lock:
             self._stopped = True
-            self._missed.clear()
+            self._queued.clear()
             self._changed.notify_all()
             thread = self._thread
         if thread is not None and thread is not threading.current_thread():
@@ -125,17 +125,17 @@ class Retrier(TimerTask):
         sleep_s = SHORTEST_SLEEP_S
         while True:
             with self._lock:
-                if not self._missed and not self._stopped:
+                if not self._queued and not self._stopped:
                     self._changed.wait(IDLE_S)
                     sleep_s = SHORTEST_SLEEP_S
-                if not self._missed:
+                if not self._queued:
                     self._thread = None
                     return
-                before = len(self._missed)
+                before = len(self._queued)
             self._try_each()
             with self._lock:
-                if len(self._missed) < before:
+                if len(self._queued) < before:
                     sleep_s = SHORTEST_SLEEP_S
-                if self._missed:
+                if self._queued:
                     self._changed.wait(sleep_s)
                     sleep_s = min(2 * sleep_s, LONGEST_SLEEP_S)

@@ -4,7 +4,7 @@
 /* Take the user's lock, and wait for it if `wait` is true: 1, 0 if it is taken, or -1 with an error. */
 static int take_lock(Operation *op, int wait)
 {
-    PyObject *given[2] = {op->lock, wait ? Py_True : Py_False};
+    PyObject *given[2] = {op->user_lock, wait ? Py_True : Py_False};
     PyObject *answer = PyObject_VectorcallMethod(core.str_acquire, given, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
     int taken = truth_of_call(Py_XNewRef(answer));
     if (taken == 0 && wait) {
@@ -20,7 +20,7 @@ static int take_lock(Operation *op, int wait)
 static int release_lock(Operation *op, int answer)
 {
     Kept kept = keep_error();
-    if (done_call(PyObject_CallMethodNoArgs(op->lock, core.str_release))) {
+    if (done_call(PyObject_CallMethodNoArgs(op->user_lock, core.str_release))) {
         drop_kept(kept);
         return -1;
     }

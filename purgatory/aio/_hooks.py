@@ -1,6 +1,6 @@
 """Operations whose hooks are coroutines.
 
-The core calls ``on_complete`` when the operation completes, on any thread and perhaps with the operation's lock held.
+The core calls ``on_complete`` when the operation completes, on any thread and perhaps with the user's lock held.
 Nothing can be awaited there. So an operation with a coroutine hook is parked with hooks that do nothing. After it has
 completed, a task on the loop runs its own hooks:
 

@@ -3,7 +3,7 @@
 A purgatory calls a ``Recorder`` for each operation. It copies what it needs (it keeps no reference to the operation)
 and adds a row to its journal's ``Ledger``. The writer takes rows as columns::
 
-    recorder.finished(operation, outcome, error)      any thread, perhaps with the operation's lock held
+    recorder.finished(operation, outcome, error)      any thread, perhaps with the user's lock held
         -> ledger: source, type, watches, outcome, error, times, checks, one row after another
     ledger.take(2_048)                                 the writer's thread
         -> the distinct (source, type, watches, outcome, error), which of them each row has, and four columns of numbers

@@ -36,9 +36,9 @@ GUARDED = _words(
 FIXED = _words(
     "_admitted _broker_id _buckets _op_context _keep_context _capacity _changed _clock _closing _count "
     "_dispatcher _errors _idle_keys _inside _interval _count_keys _lock _made _make _missed "
-    "_name _queue _observers _occupied _on_error _on_restart _origin_ns _start_ns _own_executor _own_timer "
+    "_name _queue _queued _observers _occupied _on_error _on_restart _origin_ns _start_ns _own_executor _own_timer "
     "_retrier _shards _tick_ns _timer _waiting _wheel __weakref__ by_key "
-    "_op_lock _op_mutex ending key_lock capacity clock end normal_ends "
+    "_op_user_lock _op_mutex ending key_lock capacity clock end normal_ends "
     "after_ns until_ns _known "
     "find first idle_keys key outcomes level limit lock name observers reach retrier shard slots span taken timer "
     "requeue inner levels moving tick_ms wheel_size _resting _sleep _owner _tenant_of _reserved _tenants _most missed"

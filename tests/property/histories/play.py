@@ -331,7 +331,7 @@ def _retry(retrier, operation):
     if retrier._stopped:
         return
     World.now.retry(operation)
-    retrier._missed[operation] = retrier._missed.get(operation, 0) + 1
+    retrier._queued[operation] = retrier._queued.get(operation, 0) + 1
 
 
 def main():
