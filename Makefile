@@ -154,7 +154,7 @@ clean: ## Remove the environment and everything generated
 
 # What each kind of work needs. It is installed into the one environment when it is first needed, and when the lists change.
 NEEDS_core     = --group anywhere --editable .
-NEEDS_check    = --group check --editable ".[$(EXTRAS)]"
+NEEDS_check    = --group check --group recipes --editable ".[$(EXTRAS)]"
 NEEDS_test     = --group test --group recipes --group $(BROKER)/pyproject.toml:run --editable ".[$(EXTRAS)]"
 NEEDS_docs     = --group docs --editable ".[$(LIGHT)]"
 NEEDS_run      = --group $(BROKER)/pyproject.toml:run --editable .
