@@ -252,9 +252,8 @@ class DelayedOperation(TimerTask, abc.ABC):
                     self._op_turn = has_turn = True
                     self._op_recheck = False
                 # 2. check
-                completed = (
-                    self._op_check_now() if self._op_user_lock is None else self._op_check_with(self._op_user_lock)
-                )
+                lock = self._op_user_lock
+                completed = self._op_check_now() if lock is None else self._op_check_with(lock)
         except BaseException:
             # 3. after an interrupt the retrier repeats the check
             self._op_check_initialized()  # the error may be that __init__ was not called

@@ -301,8 +301,8 @@ MUTANTS = (
     Mutant(
         "no callback runs with an operation's lock held",
         OPERATION,
-        "                completed = (\n                    self._op_check_now() if",
-        "                with self._op_mutex:\n                    completed = (\n                    self._op_check_now() if",
+        "                completed = self._op_check_now() if",
+        "                with self._op_mutex:\n                    completed = self._op_check_now() if",
         T_OPERATION + "test_no_hook_runs_with_a_lock_of_the_purgatory_held",
     ),
     Mutant(
