@@ -26,13 +26,14 @@ finds others in it fails. ``check_checkpoint`` finds out before the start.
 
 from __future__ import annotations
 
+import re
 import time
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
@@ -63,7 +64,7 @@ METRICS: Final = "purgatory"
 FORMATS: Final = ("parquet", "delta", "iceberg")
 #: Spark gives a Python process beside the driver ten seconds to connect, which no setting changes. On a busy machine it
 #: may need longer. The query is then started again, where it was.
-_LATE_WORKER: Final = "Python worker failed to connect back"
+_LATE_WORKER: Final = re.compile("Python worker.* connect back")
 _MOST_RESTARTS: Final = 5
 _at_least_one: Final = attrs.validators.ge(1)
 
@@ -339,19 +340,20 @@ def run(
     """
     started = time.monotonic()
     before = read_status(spark, checkpoint).parked if places.exists(spark, f"{checkpoint}/metadata") else 0
-    query = start(spark, source, out, checkpoint, settings)
+    query: StreamingQuery | None = None
     rows, batches, parked, last = 0, 0, before, -1
     going, restarts = True, _MOST_RESTARTS
     try:
         while going:
+            is_late = False
             try:
+                query = query or start(spark, source, out, checkpoint, settings)
                 going = not query.awaitTermination(1)
-            except StreamingQueryException as error:
-                if _LATE_WORKER not in str(error) or not restarts:
+            except PySparkException as error:
+                if not _LATE_WORKER.search(str(error)) or not restarts:
                     raise
-                restarts -= 1
-                query = start(spark, source, out, checkpoint, settings)
-            for progress in query.recentProgress:
+                restarts, is_late = restarts - 1, True
+            for progress in () if query is None else query.recentProgress:
                 if progress["batchId"] <= last or "addBatch" not in progress["durationMs"]:
                     continue  # reported already, or a report that there is nothing to do
                 last = progress["batchId"]
@@ -359,6 +361,9 @@ def run(
                 rows, batches, parked = rows + each.rows, batches + 1, each.parked
                 if tell is not None:
                     tell(each)
+            if is_late:
+                query = None
     finally:
-        query.stop()  # a server would go on with it
+        if query is not None:
+            query.stop()  # a server would go on with it
     return {"rows": rows, "batches": batches, "seconds": time.monotonic() - started}
