@@ -363,7 +363,8 @@ class DelayedOperation(TimerTask, abc.ABC):
 
     @property
     def _task_is_done(self) -> bool:  # type: ignore[override]  # for the timer, which puts an interrupted task back
-        return self._op_state > PARKED
+        retrier = self._op_home_shard.retrier
+        return self._op_state > PARKED or (retrier is not None and retrier.has(self))
 
     # -- checking
 

@@ -79,6 +79,10 @@ class Retrier(TimerTask):
                 if self._queued.get(operation) == times:  # it was not queued again meanwhile
                     del self._queued[operation]
 
+    def has(self, operation: Any) -> bool:
+        """Whether it will check the operation."""
+        return operation in self._queued
+
     def waiting(self) -> list[Any]:
         """The operations to try again, and those that are being tried. Some may have completed meanwhile."""
         with self._lock:

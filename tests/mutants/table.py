@@ -891,6 +891,13 @@ MUTANTS = (
         T_FAULTS + "test_an_interrupt_of_a_batch_loses_no_task",
     ),
     Mutant(
+        "an operation that the retrier has is not put back into its timer",
+        OPERATION,
+        "self._op_state > PARKED or (retrier is not None and retrier.has(self))",
+        "self._op_state > PARKED",
+        T_RETRIER + "test_interrupted_expiry_is_left_to_the_retrier_alone",
+    ),
+    Mutant(
         "a task that may run once is not put back after its run has begun",
         DISPATCH,
         "self._claimed = task if task._task_is_owned else None",

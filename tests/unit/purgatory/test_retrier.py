@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from purgatory import Outcome
 from tests.support import PATIENCE_S, eventually, in_thread, park, raising, satisfy
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
@@ -90,3 +91,28 @@ def test_interrupt_at_a_missed_check_leaves_the_retriers_lock_free(threaded, int
         changed.release()
 
     assert free
+
+
+@pytest.mark.guarantee("an interrupt loses no operation")
+def test_interrupted_expiry_is_left_to_the_retrier_alone(purgatory, mock_timer):
+    """If a lock's ``acquire`` is interrupted as its operation expires, the retrier alone has it."""
+    is_free = threading.Event()
+
+    class Interrupted:
+        calls = 0
+
+        def acquire(self, blocking=True, timeout=-1):
+            self.calls += 1
+            if self.calls == 2:
+                raise KeyboardInterrupt
+            return self.calls == 1 or is_free.is_set()
+
+        def release(self):
+            pass
+
+    operation = park(purgatory, delay_ms=10, lock=Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        mock_timer.advance_clock(10)
+    assert (False, 0) == (operation.is_pending, mock_timer.size)
+    is_free.set()
+    assert eventually(lambda: operation.outcome is Outcome.EXPIRED)
