@@ -256,9 +256,10 @@ class DelayedOperation(TimerTask, abc.ABC):
                 completed = self._op_check_now() if lock is None else self._op_check_with(lock)
         except BaseException:
             # 3. after an interrupt the retrier repeats the check
-            self._op_check_initialized()  # the error may be that __init__ was not called
+            # The turn comes before any call, for which there may be no stack.
             if has_turn:
                 self._op_turn = False
+            self._op_check_initialized()  # the error may be that __init__ was not called
             if self._op_state <= PARKED:
                 self._op_retry()
             raise
