@@ -103,6 +103,41 @@ def test_position_of_another_history_is_said_to_be_gone(server):
     bounded(main)
 
 
+def test_position_that_the_worker_has_not_applied_waits(server):
+    """A client that comes from a faster worker gets no ``gone``. Events of another history are gone later."""
+
+    async def main():
+        async with httpx.AsyncClient(base_url=server.url, **CLIENTS) as client:
+            await publish(client, "a", "1")
+            first = Stream(client, "a")
+            await first.has(1)
+            first.task.cancel()
+            epoch, offset, mark = first.ids[0].split("-")
+            ahead = Stream(client, "a", after=f"{epoch}-{int(offset) + 1}-{mark}")
+            await ahead.is_open.wait()
+            await asyncio.sleep(0.2)
+            assert ([], False) == (ahead.names, ahead.task.done())
+            await publish(client, "a", "2")
+            await asyncio.wait({ahead.task})
+            assert (["gone"], [""], [""]) == (ahead.names, ahead.ids, ahead.data)
+
+    bounded(main)
+
+
+def test_event_without_content_is_sent(server):
+    """An empty body is an event with an empty ``data``, which a browser does not ignore."""
+
+    async def main():
+        async with httpx.AsyncClient(base_url=server.url, **CLIENTS) as client:
+            await publish(client, "a", "", "2")
+            stream = Stream(client, "a")
+            await stream.has(2)
+            stream.task.cancel()
+            assert ["", "2"] == stream.data
+
+    bounded(main)
+
+
 def test_stop_signal_ends_every_stream_cleanly(server):
     """At SIGTERM each response is complete, nothing is written to standard error, and the server ends."""
 
