@@ -289,7 +289,8 @@ class Entry:
             return False
         with gate._permits.lock:
             gate._permits.late += 1
-        raise self._rejected(f"it would wait for about {math.ceil(wait_ms)} ms, and has {timeout_ms} ms")
+        wait, most = math.ceil(wait_ms), math.ceil(wait_ms * HEADROOM)
+        raise self._rejected(f"it would wait for about {wait} ms, {most} ms with headroom, and has {timeout_ms} ms")
 
     def _wait(self, kind: type[WaitT]) -> WaitT:
         wait = kind(self._timeout_ms)
