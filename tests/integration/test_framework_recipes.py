@@ -96,6 +96,49 @@ def test_tasks_of_the_protocol_end_at_any_worker(tmp_path):
         assert 0 == done.returncode, done.stderr + server.output
 
 
+def test_tasks_of_a_killed_worker_are_lost(tmp_path):
+    """A client that waits at one worker gets ``lost`` for a task of a worker that was killed. Other tasks go on."""
+    need_redis()
+    write_out("mcp.md", tmp_path)
+    text = (tmp_path / "server.py").read_text("utf-8")
+    (tmp_path / "server.py").write_text(
+        text.replace("asyncio.sleep(0.5)", 'asyncio.sleep(float(text or "60"))'), "utf-8"
+    )
+    command, path = ("uvicorn", "server:app", "--port", "{port}"), f"{tmp_path}:{ROOT}"
+
+    async def main(one, other):
+        async def call(server, tool, **arguments):
+            async with pytest.importorskip("mcp").Client(f"{server.url}/mcp") as client:
+                return await client.call_tool(tool, arguments)
+
+        lost = (await call(one, "start", text="")).content[0].text
+        going_on = (await call(other, "start", text="10")).content[0].text
+        assert "working" == (await call(other, "result", id=lost, timeout_ms=0)).structured_content["status"]
+        one.tell(signal.SIGKILL)
+        for expected, task in (("lost", lost), ("completed", going_on)):
+            assert expected == (await call(other, "result", id=task)).structured_content["status"]
+
+    with RedisServer(tmp_path) as redis:
+        options = {"cwd": tmp_path, "ready": "/", "PYTHONPATH": path, "REDIS_URL": redis.url}
+        with served(*command, **options) as one, served(*command, **options) as other:
+            asyncio.run(main(one, other))
+
+
+def test_failed_task_ends(tmp_path):
+    """A job that raises ends its task as ``failed``, and the client of the recipe raises."""
+    need_redis()
+    write_out("mcp.md", tmp_path)
+    text = (tmp_path / "server.py").read_text("utf-8")
+    (tmp_path / "server.py").write_text(text.replace("asyncio.sleep(0.5)", "asyncio.sleep(1 / 0)"), "utf-8")
+    command, path = ("uvicorn", "server:app", "--port", "{port}"), f"{tmp_path}:{ROOT}"
+    with (
+        RedisServer(tmp_path) as redis,
+        served(*command, cwd=tmp_path, ready="/", PYTHONPATH=path, REDIS_URL=redis.url) as server,
+    ):
+        done = ended(sys.executable, "client.py", f"{server.url}/mcp", cwd=tmp_path)
+        assert "'status': 'failed'" in done.stderr, done.stderr + server.output
+
+
 @pytest.fixture
 def database():
     require_postgres()
