@@ -570,11 +570,18 @@ MUTANTS = (
         T_REAPER + "test_no_work_is_done_for_empty_ticks",
     ),
     Mutant(
-        "a bucket that was taken out takes in no more",
+        "a closed bucket that an interrupt left in the wheel is not found",
         WHEEL,
-        "is bucket:\n            level.slots[slot] = None\n",
-        "is bucket:\n            pass\n",
-        T_BUCKET + "test_bucket_that_was_taken_out_takes_in_no_more",
+        "tick < bucket.end and not bucket.closed:",
+        "tick < bucket.end:",
+        T_BUCKET + "test_closed_bucket_that_an_interrupt_left_in_the_wheel_takes_in_no_more",
+    ),
+    Mutant(
+        "a closed bucket that an interrupt left in the wheel is replaced",
+        WHEEL,
+        "        if bucket is not None and not bucket.closed:",
+        "        if bucket is not None:",
+        T_BUCKET + "test_closed_bucket_that_an_interrupt_left_in_the_wheel_takes_in_no_more",
     ),
     Mutant(
         "a bucket that is remembered takes in no more once it was taken out",

@@ -134,11 +134,11 @@ def test_remembered_bucket_takes_in_its_own_span_alone():
 def test_closed_bucket_that_an_interrupt_left_in_the_wheel_takes_in_no_more():
     """After an interrupt between the close of an empty bucket and its removal, its span gets another bucket."""
     timer = by_hand()
-    cancelled = added(timer, Ping(5))
+    early, cancelled = add_all(timer, [Ping(2), Ping(5)])
     closed = cancelled._task_bucket
     cancelled.cancel()
     assert closed.close_if_empty()
-    tasks = add_all(timer, [Ping(5), Ping(3), Ping(5)])
+    tasks = [early, *add_all(timer, [Ping(5), Ping(3), Ping(5)])]
     assert 0 == len(closed)
     check_invariants(timer)
     let_pass(timer, 5)
