@@ -48,7 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"purgatory pipeline: {error}\n")
         return 3 if isinstance(error, (DataError, JournalDamaged)) else 2
     except ImportError as error:
-        extra = _EXTRAS.get((error.name or "").partition(".")[0], "report")
+        needs_spark = options.command in {"monitor", "stream"}
+        extra = _EXTRAS.get((error.name or "").partition(".")[0], "spark" if needs_spark else "report")
         remedy = f"; install it with: pip install '{NAME}[{extra}]'"
         sys.stderr.write(f"purgatory pipeline: {error}{'' if isinstance(error, MissingExtra) else remedy}\n")
         return 2

@@ -58,7 +58,7 @@ def bare(*arguments, missing=EXTRAS):
     ("arguments", "module", "extra"),
     [
         (("pipeline", "report", "--journal", "{folder}", "--out", "{folder}/out"), "pyarrow", "report"),
-        (("pipeline", "monitor", "--journal", "{folder}"), "pyspark", "spark"),
+        (("pipeline", "monitor", "--journal", "{folder}"), "pyarrow", "spark"),
         (("journal", "verify", "{folder}"), "pyarrow", "parquet"),
         (("top", "http://127.0.0.1:9/"), "starlette", "console"),
     ],
