@@ -85,7 +85,7 @@ class CheckMissed(AssertionError):
             f"{count} missed in {name!r}: {kind} under {named} expired although its predicate is true; check one of "
             f"its keys after each change{told}. To expect this, call purgatories.take_missed_checks()"
         )
-        self.keys = tuple(keys)
+        self.keys: tuple[Hashable, ...] = tuple(keys)
 
 
 class _EndObserver(Observer):
