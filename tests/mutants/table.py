@@ -1121,7 +1121,7 @@ MUTANTS = (
         FOLLOWING,
         "                self._task.cancel()",
         "                pass",
-        T_PROMISES + "test_block_is_left_at_once_though_the_server_is_away",
+        T_FOLLOWING + "test_apply_may_return_any_iterable",
     ),
     Mutant(
         "a reading whose cancellation is swallowed ends behind its block",

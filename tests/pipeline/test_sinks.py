@@ -1,5 +1,7 @@
 """Tables of Delta and Iceberg as sinks: each batch once, also of two drivers, and with other columns."""
 
+import errno
+import os
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
@@ -100,10 +102,17 @@ def test_folder_has_each_batch_once(tmp_path, batch):
     assert [] == list((tmp_path / "out_uncommitted").iterdir())
 
 
-def test_folder_that_cannot_be_renamed_is_an_error(tmp_path, batch):
-    """A batch is never lost without an error."""
-    (tmp_path / "out").touch()
-    with pytest.raises(OSError, match="out"):
+def test_folder_that_cannot_be_renamed_is_an_error(tmp_path, batch, monkeypatch):
+    """A batch is never lost without an error, whatever stands in its way."""
+    (tmp_path / "taken").touch()
+    with pytest.raises(OSError, match="taken"):
+        FolderSink(str(tmp_path / "taken")).write(batch, "one", 0)
+
+    def rename(*_):
+        raise OSError(errno.ENOSPC, "no space is left")
+
+    monkeypatch.setattr(os, "rename", rename)
+    with pytest.raises(OSError, match="no space is left"):
         FolderSink(str(tmp_path / "out")).write(batch, "one", 0)
 
 

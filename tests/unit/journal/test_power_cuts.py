@@ -119,7 +119,7 @@ def disk(request, tmp_path, monkeypatch):
 def test_power_cut_at_any_point_loses_nothing_that_was_acknowledged(disk, tmp_path, finish, sync, parquet):
     """At each point of a journal's life the rows that ``flush()`` acknowledged are on the disk, and none is doubled."""
     folder = tmp_path / "disk" / "var" / "journal"
-    with Journal(folder, sync=sync, parquet=parquet, segment_bytes=500, chunk=4, interval_ms=1) as journal:
+    with Journal(folder, sync=sync, parquet=parquet, segment_bytes=1_000, chunk=4, interval_ms=1) as journal:
         for number in range(1, 7):
             finish(journal, 3)
             assert journal.flush(30)
