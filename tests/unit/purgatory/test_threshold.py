@@ -259,13 +259,16 @@ def test_shutdown_fails_who_waits(watermark, key):
     ("make", "said", "without_gil"),
     [
         (ThresholdPurgatory, 5_000, 8_000),
-        (DelayedOperationPurgatory, 4_000, 6_000),
-        (functools.partial(DelayedOperationPurgatory, shards=1_000_000), 4_000, 6_000),
+        (DelayedOperationPurgatory, 4_500, 6_000),
+        (functools.partial(DelayedOperationPurgatory, shards=1_000_000), 4_500, 6_000),
     ],
     ids=["threshold", "512 shards", "1,000,000 shards"],
 )
 def test_an_empty_purgatory_is_small(mock_timer, make, said, without_gil):
-    """A purgatory on a shared timer is small enough to have one for each job, however many shards it may get."""
+    """A purgatory on a shared timer is small enough to have one for each job, however many shards it may get.
+
+    Objects that the interpreter had in reserve are not counted. So two measurements of the same code differ by some 500 bytes.
+    """
     most = without_gil if sysconfig.get_config_var("Py_GIL_DISABLED") else 1.1 * said
     made, sizes = [], []
     tracemalloc = pytest.importorskip("tracemalloc")  # PyPy has none
