@@ -27,6 +27,8 @@ ResultT = TypeVar("ResultT")
 
 #: How long the main thread sleeps before it looks for signals.
 LOOK_UP_S: Final = 1.0
+#: How long a wait waits at least for a ``Lock`` to become free, however short its own time is.
+LOCK_PATIENCE_MS = 5_000
 #: The type of a lock that does not know its owner. ``Lock`` itself is a function before Python 3.13.
 PLAIN_LOCK: Final = type(Lock())
 
@@ -130,18 +132,18 @@ def sleep_on(wake: Lock) -> None:
 def _reject_own_lock(wait: Wait, lock: LockLike) -> None:
     """Raise if this thread holds the lock of a wait: no other thread could then check it.
 
-    A ``Lock`` does not know its owner. If this thread holds it, it does not become free. So the time of the wait is the
-    longest that this waits for it. Without a deadline it waits for ever.
+    A ``Lock`` does not know its owner. If this thread holds it, it does not become free. Another thread holds it for a
+    moment only. So this waits for it for the time of the wait, and for :data:`LOCK_PATIENCE_MS` at least. Without a
+    deadline it waits for ever.
     """
     if _is_held_here(lock):
         raise InvalidOperation(wait, "this thread holds its lock, which no other thread could take; release it first")
-    if (
-        type(lock) is PLAIN_LOCK
-        and wait.delay_ms is not None
-        and not _is_free_within(lock, max(0, wait.delay_ms) / 1000)
-    ):
+    if type(lock) is not PLAIN_LOCK or wait.delay_ms is None:
+        return
+    patience_ms = max(wait.delay_ms, LOCK_PATIENCE_MS)
+    if not _is_free_within(lock, patience_ms / 1000):
         reason = (
-            f"its lock was not free within {wait.delay_ms} ms; if this thread holds it, release it first, or pass an "
+            f"its lock was not free within {patience_ms} ms; if this thread holds it, release it first, or pass an "
             "RLock, whose owner is known at once"
         )
         raise InvalidOperation(wait, reason)

@@ -1475,9 +1475,16 @@ MUTANTS = (
     Mutant(
         "a lock that this thread holds does not hang the wait",
         "purgatory/_core/blocking.py",
-        "not _is_free_within(lock, max(0, wait.delay_ms) / 1000)",
+        "not _is_free_within(lock, patience_ms / 1000)",
         "False",
         "tests/unit/purgatory/test_blocking.py::test_plain_lock_that_this_thread_holds_is_rejected_at_the_deadline",
+    ),
+    Mutant(
+        "a lock that another thread holds for a moment does not end a short wait",
+        "purgatory/_core/blocking.py",
+        "max(wait.delay_ms, LOCK_PATIENCE_MS)",
+        "max(wait.delay_ms, 0)",
+        "tests/unit/purgatory/test_blocking.py::test_plain_lock_that_another_thread_holds_is_waited_for",
     ),
     Mutant(
         "a closed purgatory cannot be entered",

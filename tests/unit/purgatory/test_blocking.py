@@ -17,6 +17,7 @@ from purgatory import (
     PurgatoryFull,
     WaitCancelled,
 )
+from purgatory._core import blocking
 from tests.support import PATIENCE_S, eventually
 
 LONG_MS = 60_000
@@ -149,18 +150,20 @@ def test_lock_is_held_by_the_function_alone(purgatory):
 
 
 @pytest.mark.parametrize("method", ["wait_for", "wait_for_result"])
-def test_plain_lock_that_this_thread_holds_is_rejected_at_the_deadline(purgatory, method):
+def test_plain_lock_that_this_thread_holds_is_rejected_at_the_deadline(purgatory, method, monkeypatch):
     """A ``Lock`` does not say who holds it. One that is not free within the time of the wait will not be."""
+    monkeypatch.setattr(blocking, "LOCK_PATIENCE_MS", 20)
     lock = threading.Lock()
     with lock, pytest.raises(InvalidOperation, match="its lock was not free within 50 ms; if this thread holds it"):
         getattr(purgatory, method)(lambda: None, keys=["k"], timeout_ms=50, lock=lock)
     assert (0, False) == (purgatory.parked, lock.locked())
 
 
-def test_plain_lock_that_another_thread_holds_is_waited_for(purgatory):
-    """The wait begins when the lock is free."""
+@pytest.mark.parametrize("timeout_ms", [0, 10, LONG_MS])
+def test_plain_lock_that_another_thread_holds_is_waited_for(purgatory, timeout_ms):
+    """The wait begins when the lock is free, however short it is."""
     lock = threading.Lock()
-    wait = lambda: purgatory.wait_for(lambda: True, keys=["k"], timeout_ms=LONG_MS, lock=lock)  # noqa: E731
+    wait = lambda: purgatory.wait_for(lambda: True, keys=["k"], timeout_ms=timeout_ms, lock=lock)  # noqa: E731
     with lock, in_background(wait) as answers:
         time.sleep(0.05)
         assert [] == answers

@@ -267,7 +267,7 @@ def test_shutdown_fails_who_waits(watermark, key):
 def test_an_empty_purgatory_is_small(mock_timer, make, said, without_gil):
     """A purgatory on a shared timer is small enough to have one for each job, however many shards it may get.
 
-    Objects that the interpreter had in reserve are not counted. So two measurements of the same code differ by some 500 bytes.
+    Objects that the interpreter had in reserve are not counted. So the same code may take 500 bytes more.
     """
     most = without_gil if sysconfig.get_config_var("Py_GIL_DISABLED") else 1.1 * said
     made, sizes = [], []
