@@ -152,8 +152,8 @@ class WsgiServer(Served):
         self._selector = selectors.DefaultSelector()
         for part in (self._listening, self._waker, self._woken):
             part.setblocking(False)
-        for part in (self._listening, self._woken):
-            self._selector.register(part, selectors.EVENT_READ)
+        for part, ready in ((self._listening, self._accept), (self._woken, self._take_answers)):
+            self._selector.register(part, selectors.EVENT_READ, ready)
         names = [f"{thread}-{number}" for number in range(_WORKERS)]
         self._workers = [threading.Thread(target=self._work, name=name, daemon=True) for name in names]
         self._thread = threading.Thread(target=self._serve, name=thread, daemon=True)
@@ -206,17 +206,20 @@ class WsgiServer(Served):
     def _step(self) -> None:
         """Wait until a connection can go on, let each go on that can, and close those that took too long."""
         for key, _ in self._selector.select(_LOOK_S if any(self._stages) else None):
-            if key.fileobj is self._listening:
-                self._accept()
-            elif key.fileobj is self._woken:
-                self._take_answers()
-            elif key.data in self._reading:
-                self._read(key.data)
-            elif key.data in self._writing:
-                self._write(key.data)
+            if isinstance(key.data, _Client):
+                self._go_on(key.data)
+            else:
+                key.data()
         for stage in self._stages:
             while stage and next(iter(stage.values())) <= time.monotonic():
                 self._drop(next(iter(stage)))
+
+    def _go_on(self, client: _Client) -> None:
+        """Read or write. A client that another one has displaced since is in no stage."""
+        if client in self._reading:
+            self._read(client)
+        elif client in self._writing:
+            self._write(client)
 
     def _accept(self) -> None:
         try:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 import pyarrow as pa
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadMaxRows, SupportsTriggerAvailableNow
 
@@ -169,29 +169,35 @@ def _read(consumer: Consumer, topic: str, wanted: _Range) -> Iterator[pa.RecordB
         rows: list[dict[str, Any]] = []
         for record in consumer.consume(_MOST, timeout=1.0):
             heard = time.monotonic()
-            error, offset = record.error(), record.offset()
-            if error is None:
-                assert offset is not None
-                position = offset + 1
-                if offset < wanted.end:
-                    rows.append(
-                        {
-                            "partition": wanted.index,
-                            "offset": offset,
-                            "timestamp": record.timestamp()[1] * 1000,
-                            "key": record.key(),
-                            "value": record.value(),
-                        }
-                    )
-            elif error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001  # its only name
-                raise KafkaException(error)
-            elif offset is None or offset < wanted.end:
-                message = f"{topic}-{wanted.index} ends at {offset} where it went up to {wanted.end}"
-                raise RecordsGone(message)
-            else:
-                position = wanted.end  # what is left of it are records that aren't for clients
+            position = _position_after(record, topic, wanted)
+            if record.error() is None and position <= wanted.end:
+                rows.append(_row(record, wanted.index))
         if rows:
             yield pa.RecordBatch.from_pylist(rows, _ARROW)
         elif position < wanted.end and time.monotonic() - heard > _PATIENCE_S:
             message = f"nothing came of {topic}-{wanted.index} from {position} on"
             raise TimeoutError(message)
+
+
+def _position_after(record: Message, topic: str, wanted: _Range) -> int:
+    """Where the partition goes on after a record, or after the end of what is there for clients."""
+    error, offset = record.error(), record.offset()
+    if error is None:
+        assert offset is not None
+        return offset + 1
+    if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001  # its only name
+        raise KafkaException(error)
+    if offset is None or offset < wanted.end:
+        message = f"{topic}-{wanted.index} ends at {offset} where it went up to {wanted.end}"
+        raise RecordsGone(message)
+    return wanted.end  # what is left of it are records that aren't for clients
+
+
+def _row(record: Message, partition: int) -> dict[str, Any]:
+    return {
+        "partition": partition,
+        "offset": record.offset(),
+        "timestamp": record.timestamp()[1] * 1000,
+        "key": record.key(),
+        "value": record.value(),
+    }
