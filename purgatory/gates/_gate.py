@@ -284,7 +284,7 @@ class Entry:
         timeout_ms = self._timeout_ms
         if timeout_ms is None:
             return False
-        wait_ms = gate._permits.estimate_ms(self._share, timeout_ms / HEADROOM)
+        wait_ms = gate._permits.estimate_ms(self._share)
         if timeout_ms > 0 and wait_ms * HEADROOM <= timeout_ms:
             return False
         with gate._permits.lock:

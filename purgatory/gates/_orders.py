@@ -42,22 +42,15 @@ class ArrivalQueue:
     def __init__(self, weights: Mapping[str, int] | None = None) -> None:
         if weights is not None:
             raise InvalidSetting("weights", weights, "None with this order", 'pass order="fair" too')
-        # By share, and then by caller: the number of its arrival. No share is empty.
-        self._by_share: OrderedDict[Any, OrderedDict[GateWait, int]] = OrderedDict()
-        self._arrivals = 0
-        self._spare: OrderedDict[GateWait, int] = OrderedDict()  # for the next share: an urgent one is empty often
+        self._by_share: OrderedDict[Any, OrderedDict[GateWait, None]] = OrderedDict()  # no share is empty
         self._count = 0
 
     def add(self, wait: GateWait) -> None:
         """Put a caller at the end of its share."""
-        self._arrivals += 1
         waits = self._by_share.get(wait.share)
-        if waits is not None:
-            waits[wait] = self._arrivals
-        else:
-            waits = OrderedDict() if self._spare else self._spare
-            waits[wait] = self._arrivals  # first, so that no share is ever empty
-            self._by_share[wait.share] = waits
+        if waits is None:
+            waits = self._by_share[wait.share] = OrderedDict()
+        waits[wait] = None
         self._count += 1
 
     def discard(self, wait: GateWait) -> None:
@@ -67,7 +60,7 @@ class ArrivalQueue:
             del waits[wait]
             self._count -= 1
             if not waits:
-                self._spare = self._by_share.pop(wait.share)
+                del self._by_share[wait.share]
 
     def pop(self) -> GateWait | None:
         """Remove and return the next caller. None if there is none."""
@@ -78,11 +71,8 @@ class ArrivalQueue:
         wait = waits.popitem(last=False)[0]
         self._count -= 1
         if not waits:
-            self._spare = self._by_share.pop(share)
+            del self._by_share[share]
         return wait
-
-    def __len__(self) -> int:
-        return self._count
 
     def place(self, share: Any) -> float:  # noqa: ARG002  # the other orders need it
         """The place that a caller would have that came now. 1 is the next."""
@@ -99,13 +89,17 @@ class PriorityQueue(ArrivalQueue):
 
     def place(self, share: int) -> float:
         """The place that a caller would have, if no more urgent one comes later."""
-        return 1 + sum([len(waits) for priority, waits in self._by_share.items() if priority <= share])
+        place = 1
+        for priority, waits in self._by_share.items():
+            if priority <= share:
+                place += len(waits)
+        return place
 
     def _next_share(self) -> Any:
         self._admitted += 1
         if self._admitted % OLDEST_EVERY:
             return min(self._by_share)
-        return min([(next(iter(waits.values())), share) for share, waits in self._by_share.items()])[1]
+        return min(self._by_share, key=lambda share: next(iter(self._by_share[share])).created_ns)
 
 
 class FairQueue(ArrivalQueue):

@@ -69,17 +69,12 @@ class Permits:
         with self.lock:
             return self.total, self.total - self._free, self._hold_ns / 1e9 if self._holds else None
 
-    def estimate_ms(self, share: Hashable, enough_ms: float = -1.0) -> float:
-        """How long a caller that came now would wait, by the mean. 0 if that is not known.
-
-        If even the last of the queue would wait for ``enough_ms`` at most, the caller's own place is not counted.
-        """
+    def estimate_ms(self, share: Hashable) -> float:
+        """How long a caller that came now would wait, by the mean. 0 if that is not known."""
         with self.lock:
             if not self._holds or not self.total:
                 return 0.0
-            each_ms = self._hold_ns / self.total / NS_PER_MS
-            last_ms = (len(self._queue) + 1) * each_ms
-            return last_ms if last_ms <= enough_ms else self._queue.place(share) * each_ms
+            return self._queue.place(share) * self._hold_ns / self.total / NS_PER_MS
 
     def take(self) -> int:
         """Take a free permit. Returns when that was, in monotonic nanoseconds, or 0 if none is free."""
