@@ -25,23 +25,17 @@
 #endif
 
 /* The slots of a module that serves one interpreter and needs no global lock. */
-#if PY_VERSION_HEX >= 0x030D0000
-#define MODULE_SLOTS(fill)                                                                                             \
-    {                                                                                                                  \
-        {Py_mod_exec, fill}, {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},               \
-            {Py_mod_gil, Py_MOD_GIL_NOT_USED}, {0, NULL}                                                               \
-    }
-#elif PY_VERSION_HEX >= 0x030C0000
-#define MODULE_SLOTS(fill)                                                                                             \
-    {                                                                                                                  \
-        {Py_mod_exec, fill}, {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED}, {0, NULL}     \
-    }
+#if PY_VERSION_HEX >= 0x030C0000
+#define ONE_INTERPRETER {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},
 #else
-#define MODULE_SLOTS(fill)                                                                                             \
-    {                                                                                                                  \
-        {Py_mod_exec, fill}, {0, NULL}                                                                                 \
-    }
+#define ONE_INTERPRETER
 #endif
+#if PY_VERSION_HEX >= 0x030D0000
+#define NO_GLOBAL_LOCK {Py_mod_gil, Py_MOD_GIL_NOT_USED},
+#else
+#define NO_GLOBAL_LOCK
+#endif
+#define MODULE_SLOTS(fill) {{Py_mod_exec, fill}, ONE_INTERPRETER NO_GLOBAL_LOCK {0, NULL}}
 
 /* The C code keeps its types in static variables. So a module can be loaded once, by the main interpreter. A second
  * import in the process, or one in a subinterpreter, fails, and the pure Python implementation is used there. */
@@ -83,62 +77,35 @@ static inline int may_load(char *is_loaded, const char *module)
 
 /* ---------------------------------------------------------------- errors */
 
-/* An error that is set aside while other code runs. */
-typedef struct {
-#if PY_VERSION_HEX >= 0x030C0000
-    PyObject *error;
-#else
-    PyObject *type, *value, *traceback;
-#endif
-} Kept;
-
-static inline Kept keep_error(void)
+#if PY_VERSION_HEX < 0x030C0000 /* as of CPython 3.12, where an error is one object */
+static inline PyObject *PyErr_GetRaisedException(void)
 {
-    Kept kept;
-#if PY_VERSION_HEX >= 0x030C0000
-    kept.error = PyErr_GetRaisedException();
-#else
-    PyErr_Fetch(&kept.type, &kept.value, &kept.traceback);
-#endif
-    return kept;
-}
-
-static inline void set_again(Kept kept)
-{
-#if PY_VERSION_HEX >= 0x030C0000
-    PyErr_SetRaisedException(kept.error);
-#else
-    PyErr_Restore(kept.type, kept.value, kept.traceback);
-#endif
-}
-
-static inline void drop_kept(Kept kept)
-{
-#if PY_VERSION_HEX >= 0x030C0000
-    Py_XDECREF(kept.error);
-#else
-    Py_XDECREF(kept.type);
-    Py_XDECREF(kept.value);
-    Py_XDECREF(kept.traceback);
-#endif
-}
-
-/* The error that is set, as an object that the caller owns, with its traceback. Afterwards no error is set. */
-static inline PyObject *take_error(void)
-{
-#if PY_VERSION_HEX >= 0x030C0000
-    return PyErr_GetRaisedException();
-#else
     PyObject *type, *value, *traceback;
     PyErr_Fetch(&type, &value, &traceback);
+    if (type == NULL) /* nearly always */
+        return NULL;
     PyErr_NormalizeException(&type, &value, &traceback);
     if (traceback != NULL)
         PyException_SetTraceback(value, traceback);
-    Py_XDECREF(type);
+    Py_DECREF(type);
     Py_XDECREF(traceback);
     return value;
-#endif
 }
+
+static inline void PyErr_SetRaisedException(PyObject *error)
+{
+    if (error == NULL)
+        PyErr_Restore(NULL, NULL, NULL);
+    else
+        PyErr_Restore(Py_NewRef((PyObject *)Py_TYPE(error)), error, PyException_GetTraceback(error));
+}
+#endif
+
+/* The error that is set, or NULL, as an object that the caller owns, with its traceback. Afterwards none is set. */
+static inline PyObject *take_error(void) { return PyErr_GetRaisedException(); }
+
+/* Set an error that was taken, or none. Takes over the reference. */
+static inline void set_again(PyObject *error) { PyErr_SetRaisedException(error); }
 
 /* Raise an exception object and give up the reference to it. NULL: creating it raised another one, which stays set. */
 static inline void raise_made(PyObject *error)

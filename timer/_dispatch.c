@@ -123,7 +123,7 @@ static int run_task(Batch *self, TimerEntry *task, Tally *tally, int64_t late_ns
 /* After an error, which stays set: the other tasks run later. */
 static void requeue(Batch *self)
 {
-    Kept kept = keep_error();
+    PyObject *kept = take_error();
     if (done_call(PyObject_CallMethodOneArg(self->dispatcher, core.str_requeue, self->buckets)))
         PyErr_Clear();
     set_again(kept);
@@ -133,7 +133,7 @@ static void requeue(Batch *self)
 static int end_run(Batch *self, Tally *tally, int more, PyObject *thread_id)
 {
     int had_failed = PyErr_Occurred() != NULL;
-    Kept kept = keep_error();
+    PyObject *kept = take_error();
     Py_ssize_t done = more ? (Py_ssize_t)tally->reached : self->left;
     self->left -= done;
     if (!more)

@@ -119,7 +119,7 @@ static int interrupt(void *error)
  * signal handler may raise an interrupt in get_ident(), which is raised again in the hook. */
 static unsigned long ask_for_ident(unsigned long thread)
 {
-    Kept kept = keep_error();
+    PyObject *kept = take_error();
     PyObject *answer = PyObject_CallNoArgs(slots.get_ident);
     if (answer != NULL)
         thread = PyLong_AsUnsignedLongMask(answer);
@@ -143,7 +143,7 @@ static void wake(void)
     __atomic_store_n(&slots.is_slow, slots.get_ident != NULL, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&slots.wake, __ATOMIC_SEQ_CST) != NULL) /* another thread has begun to wait */
         __atomic_store_n(&slots.is_slow, 1, __ATOMIC_SEQ_CST);
-    Kept kept = keep_error();
+    PyObject *kept = take_error();
     if (done_call(PyObject_CallNoArgs(waiting)))
         PyErr_Clear();
     Py_DECREF(waiting);

@@ -3,7 +3,7 @@
 /* After an interrupt: pass the rest of a check to the retrier. The error that is set stays set. */
 static void retry_rest(Parking *self, PyObject *keys, Py_ssize_t limit, Py_ssize_t completed)
 {
-    Kept kept = keep_error();
+    PyObject *kept = take_error();
     PyObject *number = limit == PY_SSIZE_T_MAX ? Py_NewRef(Py_None) : PyLong_FromSsize_t(limit - completed);
     int failed = number == NULL || done_call(PyObject_CallFunctionObjArgs(core.retry_rest, self, keys, number, NULL));
     if (failed && PyErr_ExceptionMatches(PyExc_RecursionError))

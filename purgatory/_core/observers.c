@@ -77,7 +77,7 @@ static PyObject *call_hook_in_context(Operation *op, PyObject *name)
         return call_hook(op, name);
     }
     PyObject *answer = call_hook(op, name);
-    Kept kept = keep_error();
+    PyObject *kept = take_error();
     if (PyContext_Exit(context))
         PyErr_WriteUnraisable(context);
     set_again(kept);

@@ -115,7 +115,7 @@ static int op_check_with(Operation *op)
  * memory. An error that is set stays set. */
 static PyObject *keys_for_log(PyObject *key, PyObject *keys)
 {
-    Kept kept = keep_error();
+    PyObject *kept = take_error();
     PyObject *named = keys != NULL ? Py_NewRef(keys) : key != NULL ? PyTuple_Pack(1, key) : NULL;
     if (named == NULL) {
         PyErr_Clear();
@@ -163,10 +163,10 @@ static int op_retry(Operation *op)
     PyObject *retrier = home_of(op)->retrier;
     if (retrier == NULL || retrier == Py_None)
         return 0;
-    Kept kept = keep_error();
+    PyObject *kept = take_error();
     if (done_call(PyObject_CallMethodOneArg(retrier, core.str_retry, (PyObject *)op))) {
         if (!is_contained()) {
-            drop_kept(kept);
+            Py_XDECREF(kept);
             return -1;
         }
         if (PyErr_ExceptionMatches(PyExc_RecursionError))
@@ -283,7 +283,7 @@ static int is_normal_end(Operation *op, int outcome)
 {
     if (outcome != EXPIRED && outcome != CANCELLED)
         return 0;
-    Kept kept = keep_error();
+    PyObject *kept = take_error();
     PyObject *ends = PyObject_GetAttr((PyObject *)Py_TYPE(op), core.str_normal_ends), *each = NULL;
     PyObject *named = ends == NULL || !PyFrozenSet_CheckExact(ends) || PySet_GET_SIZE(ends) == 0
         ? NULL : PyObject_GetIter(ends);

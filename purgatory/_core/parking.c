@@ -68,10 +68,10 @@ static int cancel_when_closed(Parking *self, Operation *op)
 static void cancel_after_error(Operation *op)
 {
     PyObject *deferred = NULL;
-    Kept kept = keep_error();
+    PyObject *kept = take_error();
     if (done_call(PyObject_CallMethodNoArgs((PyObject *)op, core.str_cancel))) {
-        drop_kept(kept);
-        kept = keep_error();
+        Py_XDECREF(kept);
+        kept = take_error();
     }
     op_remove(op, &deferred);
     Py_XDECREF(deferred);
@@ -137,7 +137,7 @@ static int park(Parking *self, Operation *op, Shard *home_shard, PyObject *key, 
     /* 7. remove it if it is not parked */
     if (state_of(op) != PARKED) {
         PyObject *deferred = NULL;
-        Kept kept = keep_error();
+        PyObject *kept = take_error();
         op_remove(op, &deferred);
         set_again(kept);
         failed |= raise_deferred(deferred);
@@ -234,7 +234,7 @@ static int check_all(Watchers *watchers, Py_ssize_t *completed)
 /* After an interrupt: pass the rest of the check of one key to the retrier. The error that is set stays set. */
 static void retry_rest_of_key(Parking *self, PyObject *key)
 {
-    Kept kept = keep_error();
+    PyObject *kept = take_error();
     PyObject *keys = PyTuple_Pack(1, key);
     set_again(kept);
     if (keys != NULL)

@@ -57,7 +57,7 @@ static inline Shard *shard_for(Parking *self, PyObject *key)
 static void reject_unhashable(PyObject *keys)
 {
     if (PyErr_ExceptionMatches(PyExc_TypeError)) {
-        Kept kept = keep_error();
+        PyObject *kept = take_error();
         PyObject *error = PyObject_CallFunctionObjArgs(core.unhashable, keys, Py_None, NULL);
         if (error == NULL || error == Py_None) { /* the key's own code raised it: that error stays */
             if (error == NULL)
@@ -67,7 +67,7 @@ static void reject_unhashable(PyObject *keys)
             return;
         }
         raise_made(error);
-        drop_kept(kept);
+        Py_XDECREF(kept);
     }
 }
 

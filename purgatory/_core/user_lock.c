@@ -19,9 +19,9 @@ static int take_lock(Operation *op, int wait)
  * stays set. */
 static int release_lock(Operation *op, int answer)
 {
-    Kept kept = keep_error();
+    PyObject *kept = take_error();
     if (done_call(PyObject_CallMethodNoArgs(op->user_lock, core.str_release))) {
-        drop_kept(kept);
+        Py_XDECREF(kept);
         return -1;
     }
     set_again(kept);
