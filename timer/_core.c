@@ -88,8 +88,7 @@ static int make_core(void)
                           {&core.str_start_ns, "_start_ns"}, {&core.str_tick_ns, "_tick_ns"},
                           {&core.str_next_slice, "_next_slice"}, {&core.str_reschedule, "reschedule"},
                           {&core.str_reschedule_slowly, "_reschedule_slowly"}, {&core.str_requeue, "requeue"},
-                          {&core.str_run, "run"}, {&core.str_slot, "timer._native.slot"}, {&core.str_slots, "slots"},
-                          {&core.str_span, "span"}};
+                          {&core.str_run, "run"}, {&core.str_slot, "timer._native.slot"}};
     core.system_clock = imported("time", "monotonic_ns");
     core.partial = core.system_clock == NULL ? NULL : imported("functools", "partial");
     core.no_arguments = PyTuple_New(0);

@@ -15,7 +15,6 @@
 #define MOST_NOW_NS 4000000000000000000LL
 #define STRETCH 30                 /* A cache remembers one bucket per 2**30 ns of deadlines, */
 #define PLACES 64                  /* and this number of them. */
-#define MOST_LEVELS 14             /* Coarser levels of the wheel are left to Python. */
 #define POWERS 64
 #ifdef Py_GIL_DISABLED
 #define LANES 8
@@ -45,11 +44,6 @@ struct TimerBucket {
     char closed;
 };
 
-typedef struct {
-    int64_t span;
-    PyObject *slots; /* the ring's list */
-} Level;
-
 /* The buckets that the threads of one lane found last. */
 typedef struct {
     TimerBucket *known[PLACES]; /* owned, by deadline. Some may be closed */
@@ -64,9 +58,6 @@ typedef struct {
 typedef struct {
     PyObject *levels; /* owned: the wheel's list. NULL before connect() */
     int64_t start_ns, tick_ns;
-    Level level[MOST_LEVELS];
-    int level_count;
-    Mutex mutex;
 } Wheel;
 
 typedef struct {
@@ -108,7 +99,7 @@ static struct {
     PyObject *partial;      /* functools.partial */
     PyObject *no_arguments; /* () */
     PyObject *str_add, *str_add_slowly, *str_begin, *str_clock, *str_contain, *str_end, *str_hand, *str_levels, *str_next_slice,
-        *str_place, *str_reschedule, *str_start_ns, *str_tick_ns, *str_reschedule_slowly, *str_requeue, *str_run, *str_slot, *str_slots, *str_span;
+        *str_place, *str_reschedule, *str_start_ns, *str_tick_ns, *str_reschedule_slowly, *str_requeue, *str_run, *str_slot;
 } core;
 
 /* ---------------------------------------------------------------- locks, where there is no global one */
@@ -116,7 +107,6 @@ static struct {
 MUTEX_OF(entry, TimerEntry)
 MUTEX_OF(lane, Lane)
 MUTEX_OF(cache, LaneCache)
-MUTEX_OF(levels, Wheel)
 
 #ifdef Py_GIL_DISABLED
 static inline int lane_number(TimerEntry *entry) { return entry->lane; }

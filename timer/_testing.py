@@ -97,12 +97,12 @@ def check_invariants(timer: SystemTimer) -> None:
         for child in range(1, len(heap)):
             assert heap[(child - 1) // 2][:2] <= heap[child][:2], "the heap is out of order"
         listed = wheel.waiting()
-        slotted = {id(bucket) for level in wheel.levels for bucket in level.slots if bucket is not None}
+        slotted = {id(bucket) for level in wheel.levels for bucket in level if bucket is not None}
         assert len(listed) == len({id(bucket) for bucket in listed}), "a bucket is in the heap twice"
         assert slotted == {id(b) for b in listed if b or id(b) in slotted}, "heap and slots hold different buckets"
         for index, level in enumerate(wheel.levels):
             assert level.span == wheel.wheel_size**index, f"level {index} spans {level.span} ticks a bucket"
-            for place, bucket in enumerate(level.slots):
+            for place, bucket in enumerate(level):
                 if bucket is None:
                     continue
                 assert bucket.level == index, "a bucket is on the wrong level"

@@ -186,7 +186,6 @@ static PyObject *quick_free_mutexes(QuickTimer *self, PyObject *buckets)
         return NULL;
     }
 #ifdef Py_GIL_DISABLED
-    self->wheel.mutex = (PyMutex){0};
     for (int index = 0; index < LANES; index++)
         self->caches[index].mutex = (PyMutex){0};
     for (Py_ssize_t place = 0; place < PyList_GET_SIZE(buckets); place++) {
@@ -223,8 +222,6 @@ static int quick_traverse(QuickTimer *self, visitproc visit, void *arg)
     for (int index = 0; index < LANES; index++)
         for (int place = 0; place < PLACES; place++)
             Py_VISIT(self->caches[index].known[place]);
-    for (int index = 0; index < self->wheel.level_count; index++)
-        Py_VISIT(self->wheel.level[index].slots);
     return 0;
 }
 
@@ -250,7 +247,7 @@ static void quick_dealloc(QuickTimer *self)
     PyObject_GC_UnTrack(self);
     quick_clear(self);
     Py_XDECREF(self->clock);
-    disconnect(&self->wheel);
+    Py_XDECREF(self->wheel.levels);
     free_object(self);
 }
 

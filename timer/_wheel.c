@@ -1,29 +1,5 @@
-/* TimingWheel (timer/_wheel.py): the bucket of a deadline, and the loop of the cascade. All other steps of the wheel, such
- * as a new bucket, are Python's. On purpose, wheel_find_bucket() keeps the levels in an array: it makes no objects for
- * their numbers. */
-
-/* Note the levels that the wheel has made since the last call. It makes few, and removes none. */
-static void learn_levels(Wheel *self)
-{
-    lock_levels(self);
-    for (;;) {
-        int index = self->level_count;
-        PyObject *level = index < MOST_LEVELS ? item_of(self->levels, index) : NULL;
-        if (level == NULL)
-            break;
-        PyObject *slots = PyObject_GetAttr(level, core.str_slots);
-        int failed = slots == NULL || !PyList_Check(slots) || number_of(level, core.str_span, &self->level[index].span);
-        Py_DECREF(level);
-        if (failed) {
-            PyErr_Clear();
-            Py_XDECREF(slots);
-            break;
-        }
-        self->level[index].slots = slots;
-        __atomic_store_n(&self->level_count, index + 1, __ATOMIC_RELEASE);
-    }
-    unlock_levels(self);
-}
+/* TimingWheel (timer/_wheel.py): the bucket of a deadline, and move_tasks(), the loop of the cascade. All other steps of
+ * the wheel, such as a new bucket, are Python's. */
 
 /* Get to know a wheel. 0, or -1 with an error. */
 static int connect(Wheel *self, PyObject *wheel)
@@ -41,31 +17,21 @@ static int connect(Wheel *self, PyObject *wheel)
     return 0;
 }
 
-static void disconnect(Wheel *self)
-{
-    Py_CLEAR(self->levels);
-    while (self->level_count > 0)
-        Py_DECREF(self->level[--self->level_count].slots);
-}
-
 /* The bucket for a deadline ahead, as a new reference. NULL without an error if it is not there. */
 static TimerBucket *wheel_find_bucket(Wheel *self, int64_t deadline_ns)
 {
     /* 1. the tick at which it is due */
-    int64_t tick = due_tick(self, deadline_ns);
-    if (__atomic_load_n(&self->level_count, __ATOMIC_ACQUIRE) < PyList_GET_SIZE(self->levels))
-        learn_levels(self);
+    int64_t tick = due_tick(self, deadline_ns), span = 1;
     /* 2. the finest level with a bucket for that tick */
-    int count = __atomic_load_n(&self->level_count, __ATOMIC_ACQUIRE);
-    for (int index = 0; index < count; index++) {
-        PyObject *slots = self->level[index].slots;
-        Py_ssize_t ring = PyList_GET_SIZE(slots);
-        int64_t slot = tick / self->level[index].span;
-        PyObject *found = slot < 0 || ring == 0 ? NULL : item_of(slots, (Py_ssize_t)(slot % ring));
-        if (found == NULL)
-            return NULL;
+    PyObject *level;
+    for (Py_ssize_t index = 0; tick >= 0 && (level = item_of(self->levels, index)) != NULL; index++) {
+        Py_ssize_t ring = PyList_GET_SIZE(level);
+        span = index == 0 ? 1 : span * (ring / 2);
+        PyObject *found = item_of(level, (Py_ssize_t)(tick / span % ring));
+        Py_DECREF(level);
         TimerBucket *bucket = (TimerBucket *)found;
-        if (Py_IS_TYPE(found, core.bucket) && bucket->first <= tick && tick < bucket->end && !is_set(&bucket->closed))
+        if (found == NULL || (Py_IS_TYPE(found, core.bucket) && bucket->first <= tick && tick < bucket->end
+                              && !is_set(&bucket->closed)))
             return bucket;
         Py_DECREF(found);
     }
@@ -116,7 +82,7 @@ static PyObject *move_tasks(PyObject *Py_UNUSED(module), PyObject *const *args, 
             move_entry(task, FROM_SOURCE, source, target, 1, NULL);
         Py_XDECREF((PyObject *)target);
     }
-    disconnect(&known);
+    Py_XDECREF(known.levels);
     if (failed)
         return NULL;
     Py_RETURN_NONE;

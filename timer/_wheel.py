@@ -54,15 +54,15 @@ if TYPE_CHECKING:
 SLICE: Final = 256 if CORE is None else 1024
 
 
-class WheelLevel:
-    """One ring of buckets."""
+class WheelLevel(list["TimerTaskList | None"]):
+    """One ring of buckets: the bucket of a tick is at ``tick // span % len(level)``."""
 
-    __slots__ = ("reach", "slots", "span")
+    __slots__ = ("reach", "span")
 
     def __init__(self, span: int, wheel_size: int) -> None:
-        self.span = span  # ticks per bucket
-        self.slots: list[TimerTaskList | None] = [None] * (2 * wheel_size)  # by tick // span % len(slots)
-        self.reach = 2 * wheel_size * span  # how many ticks ahead of the hand there are slots for
+        super().__init__([None] * (2 * wheel_size))
+        self.span = span  # ticks per bucket: wheel_size times as many as on the level before
+        self.reach = span * len(self)  # how many ticks ahead of the hand there are slots for
 
 
 class TimingWheel:
@@ -111,7 +111,7 @@ class TimingWheel:
         tick = self.due_tick(deadline_ns)
         # 2. the finest level with a bucket for that tick
         for level in self.levels:
-            bucket = level.slots[tick // level.span % len(level.slots)]
+            bucket = level[tick // level.span % len(level)]
             if bucket is not None and bucket.first <= tick < bucket.end and not bucket.closed:
                 return bucket
         return None
@@ -133,8 +133,8 @@ class TimingWheel:
             if index == len(self.levels):
                 self.levels.append(WheelLevel(self.levels[-1].span * self.wheel_size, self.wheel_size))
         level = self.levels[index]
-        slot = tick // level.span % len(level.slots)
-        bucket = level.slots[slot]
+        slot = tick // level.span % len(level)
+        bucket = level[slot]
         if bucket is not None and not bucket.closed:  # an interrupt may have left a closed one, which is empty
             assert bucket.first <= tick < bucket.end
             return bucket, False
@@ -150,7 +150,7 @@ class TimingWheel:
         # A coarse bucket is removed one span ahead. The heap comes before the slot: after an exception in between, the
         # bucket stays empty.
         heappush(self._occupied, (first - level.span if index else first, index, id(bucket), bucket))
-        level.slots[slot] = bucket
+        level[slot] = bucket
         return bucket, self._occupied[0][-1] is bucket
 
     def make_due(self, tick: int) -> TimerTaskList:
@@ -236,14 +236,14 @@ class TimingWheel:
         return [bucket for *_, bucket in self._occupied]
 
     def counts(self) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple([0 if bucket is None else len(bucket) for bucket in level.slots]) for level in self.levels)
+        return tuple(tuple([0 if bucket is None else len(bucket) for bucket in level]) for level in self.levels)
 
     def _detach(self, bucket: TimerTaskList) -> None:
         bucket.close()
         level = self.levels[bucket.level]
-        slot = bucket.first // level.span % len(level.slots)
-        if level.slots[slot] is bucket:
-            level.slots[slot] = None
+        slot = bucket.first // level.span % len(level)
+        if level[slot] is bucket:
+            level[slot] = None
 
 
 def move_tasks(wheel: TimingWheel, tasks: list[TimerTask], source: TimerTaskList, due: TimerTaskList) -> None:

@@ -9,7 +9,7 @@ from timer import check_invariants
 
 def lose_bucket(timer):
     bucket = timer._wheel.waiting()[0]
-    slots = timer._wheel.levels[bucket.level].slots
+    slots = timer._wheel.levels[bucket.level]
     slots[slots.index(bucket)] = None
 
 
