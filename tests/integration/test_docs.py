@@ -104,6 +104,7 @@ ADDRESSES = (
         "tutorial",
         "concepts",
         "guide",
+        "guide-more",
         "asyncio",
         "web",
         "gates",

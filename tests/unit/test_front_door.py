@@ -20,7 +20,7 @@ TARGETS = ("help", "run", "test", "check", "cov", "bench", "docs", "soak", "clea
 PAGES = [
     f"docs/{name}.md"
     for name in (
-        *("index", "concepts", "guide", "tools", "testing", "metrics", "console", "logging", "asyncio"),
+        *("index", "concepts", "guide", "guide-more", "tools", "testing", "metrics", "console", "logging", "asyncio"),
         *("recipes/lean", "recipes/tenants", "recipes/trio", "recipes/websockets"),
     )
 ]

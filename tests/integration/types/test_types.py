@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PAGES = (
     "README.md",
     "docs/guide.md",
+    "docs/guide-more.md",
     "docs/asyncio.md",
     "docs/web.md",
     *(f"docs/recipes/{name}.md" for name in ("lean", "tenants", "trio", "websockets")),
