@@ -19,15 +19,15 @@ from purgatory._core.errors import (
     WatchKeysType,
 )
 from purgatory._core.futures import DelayedFuture, DelayedFuturePurgatory
+from purgatory._core.hooks import LockLike
 from purgatory._core.implementation import CORE
 from purgatory._core.live import live, on_start
 from purgatory._core.observers import Observer
 from purgatory._core.operation import DelayedOperation
-from purgatory._core.outcome import Outcome
+from purgatory._core.outcome import Outcome, Totals
 from purgatory._core.purgatory import DelayedOperationPurgatory
-from purgatory._core.snapshot import PurgatorySnapshot, ShutdownReport, Totals
+from purgatory._core.snapshot import PurgatorySnapshot, ShutdownReport
 from purgatory._core.thresholds import ThresholdPurgatory
-from purgatory._core.user_lock import LockLike
 from purgatory._core.watchdog import slow_callback_ms, slow_callbacks
 
 #: The version of the distribution.

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import purgatory
-from purgatory._core.take_snapshot import driver_of
+from purgatory._core.snapshot import driver_of
 from purgatory._feed_records import live_feeds
 from purgatory._gate_records import live_gates
 from purgatory._readings import (

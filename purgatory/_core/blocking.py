@@ -20,8 +20,8 @@ from purgatory._core.errors import InvalidOperation
 from purgatory._core.waits import PredicateWait, PurgatoryLike, ResultWait, Wait, raise_error_of, result_of
 
 if TYPE_CHECKING:
+    from purgatory._core.hooks import LockLike
     from purgatory._core.outcome import Outcome
-    from purgatory._core.user_lock import LockLike
 
 ResultT = TypeVar("ResultT")
 

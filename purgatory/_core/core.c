@@ -4,17 +4,13 @@
  * test compares them). The files here, in the order in which this one includes them:
  *
  *     core.h             the structs, the objects that all parts share, their locks
- *     stack.c            how much of the C stack is left
+ *     hooks.c            how much of the C stack is left, and the user's lock of an operation
  *     observers.c        calls of hooks. ObserverMethods: the callables that are notified of an operation's events
- *     watchers.c         Watchers: the operations under one key, a linked list of links
- *     shard.c            Shard: keys and counters
+ *     shards.c           Watchers: the operations under one key. Shard: keys and counters. The shard of a key
  *     idle_keys.c        IdleKeys: the queue of keys without operations, linked through their watchers
- *     take_snapshot.c    visit: what a snapshot reads of each key
- *     user_lock.c        the user's lock of an operation
+ *     snapshot.c         visit: what a snapshot reads of each key
  *     operation.c        Operation: its steps, methods and attributes
- *     shards.c           which shard a key belongs to
  *     arguments.c        the arguments of try_complete_else_watch
- *     many_keys.c        checks of many keys, and checks with a limit
  *     parking.c          Parking: try_complete_else_watch and check_and_complete
  *     missed.c           what the witnesses of missed checks need
  *
@@ -43,17 +39,13 @@
  * Rare paths are Python: rejections, contained errors, retries. `bind` takes these functions from purgatory._core.rare. */
 #include "purgatory/_core/core.h"
 
-#include "purgatory/_core/stack.c"
+#include "purgatory/_core/hooks.c"
 #include "purgatory/_core/observers.c"
-#include "purgatory/_core/watchers.c"
-#include "purgatory/_core/shard.c"
-#include "purgatory/_core/idle_keys.c"
-#include "purgatory/_core/take_snapshot.c"
-#include "purgatory/_core/user_lock.c"
-#include "purgatory/_core/operation.c"
 #include "purgatory/_core/shards.c"
+#include "purgatory/_core/idle_keys.c"
+#include "purgatory/_core/snapshot.c"
+#include "purgatory/_core/operation.c"
 #include "purgatory/_core/arguments.c"
-#include "purgatory/_core/many_keys.c"
 #include "purgatory/_core/parking.c"
 #include "purgatory/_core/missed.c"
 
@@ -100,7 +92,7 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *given)
                            {&core.no_place, "NO_PLACE"}, {&core.reject_coroutine, "reject_coroutine"},
                            {&core.reject_own_hook, "reject_own_hook"}, {&core.retry_sleep_s, "RETRY_SLEEP_S"},
                            {&core.sleep, "sleep"},
-                           {&core.timer_closed, "TimerClosed"}, {&core.unhashable, "unhashable"},
+                           {&core.timer_closed, "TimerClosed"}, {&core.totals, "Totals"}, {&core.unhashable, "unhashable"},
                            {&core.warn, "warn_still_open"}};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         PyObject *found = PyObject_GetAttrString(given, wanted[i].text);

@@ -21,7 +21,7 @@ from purgatory._core.implementation import CORE
 from purgatory._core.log import log, printable, throttle
 
 if TYPE_CHECKING:
-    from purgatory._core.watchers import Watchers
+    from purgatory._core.shards import Watchers
 
 #: The keys in use are counted once per this number of entries, because counting visits every shard.
 RECOUNT: Final = 512

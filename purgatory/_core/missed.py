@@ -35,7 +35,7 @@ from timer._fork import new_lock
 
 if TYPE_CHECKING:
     from purgatory._core.parking import Parking
-    from purgatory._core.shard import Shard
+    from purgatory._core.shards import Shard
     from purgatory._core.waits import PredicateWait
 
 #: How long a check may come after the deadline.

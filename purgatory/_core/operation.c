@@ -7,9 +7,9 @@
  *    after the decision is dropped.
  *  - An operation is under a key by a link in a list, not by an entry in a dict.
  *  - With a global lock, each stretch of C between two calls of Python is one step, and the operation lock is empty.
- *    Without one it is a mutex. `lock` is the user's lock.
+ *    Without one it is a mutex.
  *  - An operation that was never parked has no home shard, which saves counting references to the common one.
- *  - An operation gets an outcome only if the C stack, too, has room for its hooks (stack.c). A cancellation, which has
+ *  - An operation gets an outcome only if the C stack, too, has room for its hooks (hooks.c). A cancellation, which has
  *    no hooks, needs no room.
  *  - extend() lets a native timer move the deadline without Python in between. */
 

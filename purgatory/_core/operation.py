@@ -57,6 +57,7 @@ from collections.abc import Collection, Hashable, Sequence
 from contextvars import Context
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from purgatory._core.hooks import LockLike, call_with, check_lock, has_room_for_outcome
 from purgatory._core.idle_keys import IdleKeys
 from purgatory._core.implementation import CORE, native_class
 from purgatory._core.observers import Observers
@@ -73,8 +74,7 @@ from purgatory._core.outcome import (
     Outcome,
 )
 from purgatory._core.retrier import Retrier
-from purgatory._core.shard import Shard
-from purgatory._core.stack import has_room_for_outcome
+from purgatory._core.shards import Shard
 from purgatory._core.subclasses import (
     check_names,
     check_normal_ends,
@@ -84,14 +84,13 @@ from purgatory._core.subclasses import (
     reserve,
     warn_still_open,
 )
-from purgatory._core.user_lock import LockLike, call_with, check_lock
 from timer import NS_PER_MS, TimerTask
 from timer._fork import call_after_fork
 from timer._running import here, numbers, remove, wake, wakes
 from timer._task import whole_delay_ms
 
 if TYPE_CHECKING:
-    from purgatory._core.watchers import Watchers
+    from purgatory._core.shards import Watchers
 
 _retrier: Final = Retrier("purgatory-retrier")
 #: Serves operations that were not parked yet, in place of a home shard. No operation is watched here.

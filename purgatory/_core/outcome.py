@@ -1,9 +1,11 @@
-"""The states and outcomes of an operation."""
+"""The states and outcomes of an operation, and the counts of operations by outcome."""
 
 from __future__ import annotations
 
 import enum
 from typing import Final
+
+import attrs
 
 # Small integers, because every step compares them. The table of steps heads purgatory._core.operation.
 NEW: Final = 0
@@ -45,3 +47,42 @@ class Outcome(enum.Enum):
 
 #: The outcome of each state. None for a state without one.
 OUTCOMES: Final[tuple[Outcome | None, ...]] = (None, None, None, *Outcome)
+
+
+@attrs.frozen
+class Totals:
+    """The number of operations since the purgatory was created, by outcome.
+
+    Attributes:
+        parked: those that were not completed at once.
+        checks: calls of ``try_complete``, counted when the operation gets its outcome.
+        extended: how often ``extend`` moved a deadline.
+        expired_normally: the part of ``expired`` whose type names the expiry in ``normal_ends``.
+        cancelled_normally: the part of ``cancelled`` whose type names the cancellation there.
+    """
+
+    parked: int
+    immediate: int
+    satisfied: int
+    expired: int
+    cancelled: int
+    forced: int
+    checks: int
+    extended: int = 0
+    expired_normally: int = 0
+    cancelled_normally: int = 0
+
+    @property
+    def started(self) -> int:
+        """Operations that the purgatory accepted, parked or completed at once."""
+        return self.parked + self.immediate
+
+    @property
+    def completed(self) -> int:
+        """Operations that completed, for any reason. Cancelled ones did not."""
+        return self.immediate + self.satisfied + self.expired + self.forced
+
+    @property
+    def waiting(self) -> int:
+        """Operations that are parked now. Not exact for those that leave while the shards are counted."""
+        return max(0, self.parked - self.satisfied - self.expired - self.cancelled - self.forced)

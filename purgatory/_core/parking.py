@@ -18,14 +18,20 @@ remove from the timer. The entry would stay there until its deadline.
 
 **Shut down while arriving.** ``shutdown`` sets ``_closed`` before it collects the operations. The parking thread
 watches first and reads ``_closed`` last. So either the shutdown finds the operation, or its parking thread removes it.
+
+**Checks of many keys.** An operation under several of the keys is checked once, under the first of them. So an event on
+100 keys that share 20 operations makes 20 checks in place of 2,000. If a check is interrupted, the retrier makes the
+rest of it.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextvars import copy_context
-from typing import TYPE_CHECKING, Final
+from time import monotonic_ns, sleep
+from typing import TYPE_CHECKING, ClassVar, Final
+
+import attrs
 
 from purgatory._core.arguments import admit, check_ready, each_once, reject_own_hook
 from purgatory._core.errors import (
@@ -33,26 +39,82 @@ from purgatory._core.errors import (
     InvalidTenant,
     PurgatoryClosed,
     PurgatoryFull,
+    WatchKeysType,
+    checked_int,
 )
+from purgatory._core.hooks import call_with
 from purgatory._core.implementation import CORE, native_class
 from purgatory._core.log import log, throttle
-from purgatory._core.many_keys import check_keys, note_unwatched, retry_rest
 from purgatory._core.operation import NOWHERE, DelayedOperation
-from purgatory._core.outcome import ARRIVING, IMMEDIATE, NEW, PARKED
-from purgatory._core.user_lock import call_with
+from purgatory._core.outcome import ARRIVING, IMMEDIATE, NEW, PARKED, SATISFIED
 from timer import NS_PER_MS, TimerClosed
 
 if TYPE_CHECKING:
     from purgatory._core.capacity import Capacity
     from purgatory._core.observers import Observers
-    from purgatory._core.shard import Shard
-    from purgatory._core.shards import Shards
+    from purgatory._core.operation import Operation
+    from purgatory._core.shards import Shard, Shards, Watchers
     from timer import Timer
 
 #: The errors of an operation that gets no place.
 NO_PLACE: Final = (PurgatoryFull, InvalidTenant)
 #: How long a parking thread sleeps while another thread checks the operation.
 RETRY_SLEEP_S: Final = 0.0001
+#: How many operations a check with a limit reads from a key at first.
+FIRST_PART: Final = 16
+
+
+@attrs.frozen(eq=False)
+class RestOfCheck:
+    """For the retrier, which treats it as an operation: the rest of an interrupted check."""
+
+    _parking: Parking
+    keys: Sequence[Hashable]
+    _limit: int | None
+    _op_home_shard: Shard
+    _op_state: ClassVar = NEW  # for overdue_ms(), which reads the deadlines of parked operations only
+
+    def maybe_try_complete(self) -> None:
+        if self._limit is not None:
+            self._parking.check_and_complete_all(self.keys, self._limit)
+            return
+        for key in self.keys:
+            watchers = self._parking._shards.find(key)
+            for operation in [] if watchers is None else watchers.operations():
+                operation._op_retry()  # each by itself, so that one whose check raises an interrupt stops no other
+
+
+def retry_rest(parking: Parking, keys: Sequence[Hashable], limit: int | None) -> None:
+    """Pass the rest of an interrupted check to the retrier, if there is any."""
+    if keys and (limit is None or limit > 0):
+        shard = parking._shards.shard_for(keys[0])
+        if shard.retrier is not None:
+            shard.retrier.retry(RestOfCheck(parking, keys, limit, shard))
+
+
+def checked_keys(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:
+    """The keys as a tuple. Raises ``WatchKeysType`` if they are not an iterable of keys."""
+    if isinstance(keys, (str, bytes, bytearray)) or not isinstance(keys, Iterable):
+        raise WatchKeysType(keys)
+    return tuple(keys)
+
+
+def note_unwatched(parking: Parking, key: Hashable) -> None:
+    """Note a check that found no operation under the key, once the purgatory asks for it."""
+    note = parking._note_unwatched
+    if note is not None:
+        note(key)
+
+
+def _in_order(lists: Iterable[Watchers], limit: int | None) -> Iterator[Operation]:
+    """The operations under the keys, each once. A key is read when it is reached, with a limit its first part first."""
+    seen: set[Operation] = set()
+    for watchers in lists:
+        for most in (None,) if limit is None else (FIRST_PART, None):
+            for operation in watchers.operations(most):
+                if operation not in seen:
+                    seen.add(operation)
+                    yield operation
 
 
 class Parking:
@@ -150,7 +212,7 @@ class Parking:
             if operation._op_state > PARKED:  # it had completed before
                 return False
             reject_own_hook(operation)
-            time.sleep(RETRY_SLEEP_S)  # another thread checks the operation
+            sleep(RETRY_SLEEP_S)  # another thread checks the operation
         # 2. the first check
         completed = operation._op_check_now(keys)
         if operation._op_state != ARRIVING:
@@ -275,7 +337,34 @@ class Parking:
             UnhashableKey: a key has no hash. Nothing was checked.
             InvalidSetting: the limit is not an ``int``, or is less than 1.
         """
-        completed = check_keys(self, keys, limit)
+        if limit is not None:
+            checked_int("limit", limit, 1)
+        given = checked_keys(keys)
+        # 1. find all keys first: if one has no hash, nothing is checked
+        lists = []
+        for key in given:
+            watchers = self._shards.find(key)
+            if watchers is not None:
+                lists.append(watchers)
+            if not watchers:
+                note_unwatched(self, key)
+        completed = 0
+        begun: Operation | None = None
+        try:
+            # 2. check each operation once, up to the limit
+            for operation in _in_order(lists, limit):
+                if operation._op_state <= PARKED:
+                    begun = operation
+                    completed += operation.maybe_try_complete()
+                    begun = None
+                    if completed == limit:
+                        break
+        except BaseException:
+            # 3. after an interrupt the retrier makes the rest of the check
+            completed += begun is not None and begun._op_state == SATISFIED  # a hook may have raised
+            retry_rest(self, given, None if limit is None else limit - completed)
+            raise
+        # 4. log a check of a closed purgatory
         if self._closed and not completed:
             checked_when_closed(self._name)
         return completed
@@ -290,7 +379,7 @@ def checked_when_closed(name: str) -> None:
 
 def set_deadline(operation: DelayedOperation) -> None:
     """Set the deadline of an operation that no timer expires."""
-    operation._task_deadline_ns = time.monotonic_ns() + operation._task_delay_ms * NS_PER_MS
+    operation._task_deadline_ns = monotonic_ns() + operation._task_delay_ms * NS_PER_MS
 
 
 if CORE is not None:

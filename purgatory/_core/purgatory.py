@@ -29,11 +29,10 @@ from purgatory._core.observers import Observer, Observers
 from purgatory._core.outcome import NEW, PARKED, Outcome
 from purgatory._core.parking import Parking
 from purgatory._core.retrier import Retrier
-from purgatory._core.shard import Shard
-from purgatory._core.shards import MOST_SHARDS, Shards
+from purgatory._core.shards import MOST_SHARDS, Shard, Shards
 from purgatory._core.shutdown import STOP_S, Drain, Shutdown, own_hooks
+from purgatory._core.snapshot import overdue_ms, take_snapshot
 from purgatory._core.subclasses import OperationT
-from purgatory._core.take_snapshot import overdue_ms, take_snapshot
 from purgatory._core.waits import NO_ENDS, predicate_wait, result_wait
 from purgatory._core.watchdog import unwatch, watch
 from timer import Driver, SystemTimer, Timer
@@ -45,8 +44,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Self
 
-    from purgatory._core.snapshot import PurgatorySnapshot, ShutdownReport, Totals
-    from purgatory._core.user_lock import LockLike
+    from purgatory._core.hooks import LockLike
+    from purgatory._core.outcome import Totals
+    from purgatory._core.snapshot import PurgatorySnapshot, ShutdownReport
 
 ResultT = TypeVar("ResultT")
 
@@ -347,7 +347,7 @@ class DelayedOperationPurgatory(Parking, ShutdownOnExit, Generic[OperationT]):
 
         An operation that is parked meanwhile may be missing. One that is yielded may have completed.
         """
-        return self._shards.iter_operations()  # type: ignore[return-value]  # all are of its type
+        return self._shards.iter_operations()
 
     @property
     def known_keys(self) -> int:

@@ -24,7 +24,7 @@ from timer._running import calls_here
 if TYPE_CHECKING:
     from purgatory._core.operation import DelayedOperation
     from purgatory._core.purgatory import DelayedOperationPurgatory
-    from purgatory._core.shard import Shard
+    from purgatory._core.shards import Shard
 
 Drain = Literal["expire", "cancel", "wait"]
 

@@ -1,52 +1,30 @@
-"""Frozen values: the totals and a snapshot of a purgatory, and the report of its shutdown."""
+"""Frozen values: a snapshot of a purgatory, and the report of its shutdown. How a snapshot is taken.
+
+It visits every key, in chunks so that other threads run in between, and reads the first operation of each.
+"""
 
 from __future__ import annotations
 
+import heapq
+import sys
+import time
 from collections.abc import Hashable
-from typing import Generic
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Generic
 
 import attrs
 
+from purgatory._core.implementation import CORE
+from purgatory._core.outcome import PARKED, Totals
 from purgatory._core.subclasses import OperationT
+from timer import NS_PER_MS
 
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
-@attrs.frozen
-class Totals:
-    """The number of operations since the purgatory was created, by outcome.
-
-    Attributes:
-        parked: those that were not completed at once.
-        checks: calls of ``try_complete``, counted when the operation gets its outcome.
-        extended: how often ``extend`` moved a deadline.
-        expired_normally: the part of ``expired`` whose type names the expiry in ``normal_ends``.
-        cancelled_normally: the part of ``cancelled`` whose type names the cancellation there.
-    """
-
-    parked: int
-    immediate: int
-    satisfied: int
-    expired: int
-    cancelled: int
-    forced: int
-    checks: int
-    extended: int = 0
-    expired_normally: int = 0
-    cancelled_normally: int = 0
-
-    @property
-    def started(self) -> int:
-        """Operations that the purgatory accepted, parked or completed at once."""
-        return self.parked + self.immediate
-
-    @property
-    def completed(self) -> int:
-        """Operations that completed, for any reason. Cancelled ones did not."""
-        return self.immediate + self.satisfied + self.expired + self.forced
-
-    @property
-    def waiting(self) -> int:
-        """Operations that are parked now. Not exact for those that leave while the shards are counted."""
-        return max(0, self.parked - self.satisfied - self.expired - self.cancelled - self.forced)
+    from purgatory._core.purgatory import DelayedOperationPurgatory
+    from purgatory._core.shards import Watchers
+    from timer import Driver
 
 
 @attrs.frozen
@@ -123,3 +101,99 @@ class ShutdownReport(Generic[OperationT]):
     def timed_out(self) -> bool:
         """Whether operations are stuck, or hooks still ran at the timeout. Their threads may still be there."""
         return bool(self.stuck or self.running)
+
+
+def take_snapshot(purgatory: DelayedOperationPurgatory[Any], largest: int) -> PurgatorySnapshot:
+    """The purgatory as it is now, with the ``largest`` keys and tenants."""
+    known = keys = least = 0
+    sizes: list[tuple[int, Hashable]] = []
+    oldest_ns: int | None = None
+    timer, capacity = purgatory.timer, purgatory._capacity
+    now_ns = time.monotonic_ns() if timer is None else timer.now_ns()
+    for chunk in purgatory._shards.keys_in_chunks():
+        in_use, since_ns, large = visit(chunk, least)
+        known += len(chunk)
+        keys += in_use
+        oldest_ns = min((each for each in (oldest_ns, since_ns) if each is not None), default=None)
+        sizes = heapq.nlargest(largest, [*sizes, *large], key=itemgetter(0))
+        least = 0 if len(sizes) < largest else sizes[-1][0] if sizes else sys.maxsize
+    totals = purgatory.totals()
+    statistics = None if timer is None else timer.statistics()
+    tenants = [] if capacity is None else capacity.tenants()[:largest]
+    return PurgatorySnapshot(
+        name=purgatory.name,
+        broker_id=purgatory.broker_id,
+        parked=totals.waiting,
+        watched=purgatory.watched,
+        keys=keys,
+        delayed=totals.waiting if timer is not None else 0,
+        capacity=purgatory.capacity,
+        idle_keys=known - keys,
+        forgotten_keys=purgatory.forgotten_keys,
+        oldest_age_ms=None if oldest_ns is None else max(0.0, (now_ns - oldest_ns) / NS_PER_MS),
+        largest_keys=tuple((key, size) for size, key in sizes),
+        wheel_occupancy=() if statistics is None else statistics.occupancy,
+        totals=totals,
+        callback_errors=purgatory.callback_errors,
+        rejected=purgatory.rejected,
+        closed=purgatory.is_closed,
+        tenants=tuple((tenant.name, tenant.parked, tenant.rejected) for tenant in tenants),
+        missed_checks=purgatory.missed_checks,
+    )
+
+
+def visit(chunk: Sequence[Watchers], least: int) -> tuple[int, int | None, list[tuple[int, Hashable]]]:
+    """The number of keys in use, when the oldest operation was parked, and (size, key) of keys with over ``least``."""
+    sizes = [(len(watchers), watchers.key) for watchers in chunk]
+    since_ns = [created_ns for watchers in chunk if (created_ns := _since(watchers)) is not None]
+    return (
+        sum(size > 0 for size, _ in sizes),
+        min(since_ns, default=None),
+        [(size, key) for size, key in sizes if size > least],
+    )
+
+
+def overdue_ms(purgatory: DelayedOperationPurgatory[Any]) -> float:
+    """Milliseconds that the most overdue parked operation is past its deadline. 0 if none is overdue.
+
+    An overdue operation is in a due bucket that the timer has not dispatched, in the batch that runs, or with the
+    retrier. So the cost does not depend on what is parked. If ``try_complete`` hangs, see ``callback_slow``.
+    """
+    timer = purgatory.timer
+    if timer is None or not purgatory.parked:
+        return 0.0
+    now_ns = timer.now_ns()
+    waiting = purgatory._retrier.waiting()
+    late_ns = [now_ns - each.deadline_ns for each in waiting if each._op_state == PARKED and each.deadline_ns]
+    statistics = timer.statistics()
+    if statistics is not None:
+        if statistics.next_deadline_ms is not None:
+            late_ns.append(round(-statistics.next_deadline_ms * NS_PER_MS))
+        if statistics.running_since_ns is not None:
+            late_ns.append(now_ns - statistics.running_since_ns)
+    return float(max([0, *late_ns])) / NS_PER_MS
+
+
+def driver_of(purgatory: DelayedOperationPurgatory[Any]) -> Driver | None:
+    """The thread that drives a purgatory's timer, the purgatory's own or another. None if no thread does."""
+    timer = purgatory.timer
+    return purgatory.driver or (None if timer is None else timer.driver)
+
+
+def _since(watchers: Watchers) -> int | None:
+    """When the operation that has waited longest under a key was parked. None if all of them have an outcome."""
+    for most in (1, None):  # usually the first one is parked
+        for operation in watchers.operations(most):
+            if operation._op_state == PARKED and operation._task_deadline_ns:
+                return int(operation.created_ns)
+    return None
+
+
+if not TYPE_CHECKING and CORE is not None:
+    _pure = visit
+
+    def visit(chunk: Sequence[Watchers], least: int) -> tuple[int, int | None, list[tuple[int, Hashable]]]:
+        try:
+            return CORE.visit(chunk, least)
+        except OverflowError:  # the timer's clock is past 64 bits
+            return _pure(chunk, least)

@@ -30,7 +30,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any
 
 from purgatory._core.errors import checked_int, unhashable
-from purgatory._core.many_keys import checked_keys
+from purgatory._core.parking import checked_keys
 
 if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory

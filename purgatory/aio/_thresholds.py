@@ -2,7 +2,7 @@
 
 With ``wait_for`` an event asks the predicate of every task that waits under its key. Here a heap says which tasks the
 new value reaches, so the cost of an event depends on what it completes, not on what waits. The numbers are those of
-``purgatory._core.number``. The operations wake their tasks as those of ``wait_for`` do.
+``purgatory._core.thresholds``. The operations wake their tasks as those of ``wait_for`` do.
 """
 
 from __future__ import annotations
@@ -13,9 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from purgatory import DelayedOperation, Outcome, PurgatoryClosed, WaitCancelled
-from purgatory._core.number import NO_KEY, Numbers, ThresholdWait, check_int
 from purgatory._core.subclasses import with_normal_ends
-from purgatory._core.thresholds import error_of
+from purgatory._core.thresholds import NO_KEY, Numbers, ThresholdWait, check_int, error_of
 from purgatory.aio._purgatory import AsyncPurgatory
 from purgatory.aio._waits import WakesTask
 from timer._task import whole_delay_ms

@@ -26,8 +26,7 @@ from purgatory._core.label import label
 
 if TYPE_CHECKING:
     from purgatory import DelayedOperation, DelayedOperationPurgatory
-    from purgatory._core.shards import Shards
-    from purgatory._core.watchers import Watchers
+    from purgatory._core.shards import Shards, Watchers
 
 #: Keys walked in one look. It takes about 7 ms, twice per second, and only while a page is open.
 KEYS_PER_LOOK: Final = 2_500

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 
 import purgatory
-from purgatory._core.take_snapshot import driver_of
+from purgatory._core.snapshot import driver_of
 from purgatory.console._feeds import Feeds
 from purgatory.console._gates import look_at_gates
 from purgatory.console._peek import Peek, describe

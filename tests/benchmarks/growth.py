@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from prometheus_client import CollectorRegistry, generate_latest
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory
-from purgatory._core.take_snapshot import visit
+from purgatory._core.snapshot import visit
 from purgatory.metrics import register, unregister
 from tests.benchmarks.bench_purgatory import DELAY_MS, Ready
 from tests.benchmarks.harness import Row, Table

@@ -52,7 +52,7 @@ class Mutant:
 
 
 OPERATION, PARKING = "purgatory._core.operation", "purgatory._core.parking"
-SHARD = "purgatory._core.shard"
+SHARD = "purgatory._core.shards"
 PERMITS = "purgatory.gates._permits"
 TIMER, TASK, DISPATCH, WHEEL = "timer._timer", "timer._task", "timer._dispatch", "timer._wheel"
 

@@ -40,8 +40,9 @@ FIXED = _words(
     "_retrier _shards _tick_ns _timer _waiting _wheel __weakref__ by_key "
     "_op_user_lock _op_mutex ending key_lock capacity clock end normal_ends "
     "after_ns until_ns _known "
-    "find first idle_keys key outcomes level limit lock name observers reach retrier shard slots span taken timer "
-    "requeue inner levels moving tick_ms wheel_size _resting _sleep _owner _tenant_of _reserved _tenants _most missed"
+    "find first idle_keys key outcomes level limit lock name observers reach retrier shard span taken timer "
+    "requeue inner levels moving tick_ms wheel_size _resting _sleep _owner _tenant_of _reserved _tenants _most missed "
+    "keys _parking"
 )
 #: Fields of the scenarios' and the explorer's own tests.
 OWN = _words("ready value _value busy")

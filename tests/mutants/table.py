@@ -27,19 +27,16 @@ PURGATORY = "purgatory/_core/purgatory.py"
 PARKING = "purgatory/_core/parking.py"
 ARGUMENTS = "purgatory/_core/arguments.py"
 CHECKS = "purgatory/aio/_checks.py"
-MANY_KEYS = "purgatory/_core/many_keys.py"
 IDLE = "purgatory/_core/idle_keys.py"
 RETRIER = "purgatory/_core/retrier.py"
 SUBCLASSES = "purgatory/_core/subclasses.py"
 SHARDS = "purgatory/_core/shards.py"
-SHARD = "purgatory/_core/shard.py"
-WATCHERS = "purgatory/_core/watchers.py"
 SHUTDOWN = "purgatory/_core/shutdown.py"
 OBSERVERS = "purgatory/_core/observers.py"
 MISSED = "purgatory/_core/missed.py"
 WAITS = "purgatory/_core/waits.py"
 CAPACITY = "purgatory/_core/capacity.py"
-THRESHOLD = "purgatory/_core/number.py"
+THRESHOLD = "purgatory/_core/thresholds.py"
 TIMER = "timer/_timer.py"
 TASK = "timer/_task.py"
 BUCKET = "timer/_bucket.py"
@@ -206,7 +203,7 @@ MUTANTS = (
     ),
     Mutant(
         "an interrupted check that is interrupted again stops no other operation",
-        MANY_KEYS,
+        PARKING,
         "        if self._limit is not None:\n",
         "        if True:\n",
         T_CHECK + "test_check_that_is_always_interrupted_stops_no_other",
@@ -314,14 +311,14 @@ MUTANTS = (
     ),
     Mutant(
         "a key is not forgotten while an operation is put under it",
-        SHARD,
+        SHARDS,
         "        with self.key_lock:\n            # 1. find",
         "        if True:\n            # 1. find",
         T_WATCHERS + "test_newcomer_to_a_key_that_is_being_forgotten_is_found",
     ),
     Mutant(
         "a key in use is not forgotten",
-        SHARD,
+        SHARDS,
         "            if watchers:\n                return False\n",
         "",
         T_WATCHERS + "test_key_in_use_is_not_forgotten",
@@ -491,8 +488,8 @@ MUTANTS = (
     ),
     Mutant(
         "a check with a limit completes no more",
-        MANY_KEYS,
-        "                if completed == limit:\n                    break\n",
+        PARKING,
+        "                    if completed == limit:\n                        break\n",
         "",
         T_CHECK + "test_limited_check_completes_so_many_in_the_order_of_arrival",
     ),
@@ -1439,14 +1436,14 @@ MUTANTS = (
     Mutant(
         "a check that finds no operation is noted",
         PARKING,
-        "            note_unwatched(self, key)",
-        "            pass",
+        "        if not watchers:\n            note_unwatched(self, key)\n        else:\n",
+        "        if watchers:\n",
         T_MISSED + "test_key_that_looks_alike_is_named",
     ),
     Mutant(
         "a check of many keys notes those without an operation",
-        MANY_KEYS,
-        "        if not watchers:\n            note_unwatched(parking, key)\n",
+        PARKING,
+        "            if not watchers:\n                note_unwatched(self, key)\n",
         "",
         T_MISSED + "test_check_of_many_keys_notes_each_key",
     ),

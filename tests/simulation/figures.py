@@ -22,7 +22,7 @@ from tests.explore.scheduler import TakenByWith
 NAMES = {
     "timer/_intake.py": "timer's intake",
     "timer/_dispatch.py": "dispatcher (figures)",
-    "purgatory/_core/watchers.py": "shard",
+    "purgatory/_core/shards.py": "shard",
     "purgatory/_core/capacity.py": "capacity",
     "purgatory/_core/purgatory.py": "shutdown",
     "purgatory/_core/idle_keys.py": "idle keys",

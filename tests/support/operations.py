@@ -9,7 +9,7 @@ from purgatory import DelayedOperation, Observer, Outcome
 
 if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory
-    from purgatory._core.user_lock import LockLike
+    from purgatory._core.hooks import LockLike
 
 Does = Callable[["Waiting"], object]
 Operation = TypeVar("Operation", bound=DelayedOperation)

@@ -157,8 +157,8 @@ def test_every_folder_has_a_place(package):
         ("purgatory.pipeline._tables.queries", "from purgatory.pipeline import report", 1),
         ("purgatory.pipeline.report", "from purgatory.pipeline._tables.local import Local", 0),
         ("purgatory.pipeline._rows.load", "from purgatory.journal.records import JOURNAL", 0),
-        ("purgatory._core.shard", "from purgatory._core.operation import DelayedOperation", 1),
-        ("purgatory._core.operation", "from purgatory._core.shard import Shard", 0),
+        ("purgatory._core.shards", "from purgatory._core.operation import DelayedOperation", 1),
+        ("purgatory._core.operation", "from purgatory._core.shards import Shard", 0),
     ],
 )
 def test_way_between_folders(module, source, count):
@@ -212,7 +212,7 @@ def test_violation_is_caught(module, source, count):
 CIRCLES = {
     "two directions of one structure: a shard has the watchers of its keys, and watchers know their shard": (
         "purgatory._core",
-        ("idle_keys", "shard", "watchers"),
+        ("idle_keys", "shards"),
     ),
     "helpers of the class of operations name it, and the type variable has it for a bound": (
         "purgatory._core",
@@ -220,11 +220,7 @@ CIRCLES = {
     ),
     "parts of the class of purgatories take a purgatory": (
         "purgatory._core",
-        ("live", "purgatory", "shutdown", "take_snapshot"),
-    ),
-    "checks of many keys are a part of parking, and hand the rest of a check back": (
-        "purgatory._core",
-        ("many_keys", "parking"),
+        ("live", "purgatory", "shutdown", "snapshot"),
     ),
     "a task knows the bucket that it is in, and a bucket its tasks": ("timer", ("_bucket", "_task")),
     "a timer knows its driver, and a driver its timer": ("timer", ("_base", "_reaper")),

@@ -25,33 +25,22 @@ SHARED = {
         *("_op_expire_for_shutdown", "_op_arrive", "_op_finish_parking", "_op_reset"),
         *("_op_end", "_op_decide", "_op_run_hooks", "_op_remove", "_op_after_fork"),
     ],
-    ("purgatory/_core/stack.py", "purgatory/_core/stack.c"): ["has_room_for_outcome"],
-    ("purgatory/_core/user_lock.py", "purgatory/_core/user_lock.c"): [],
+    ("purgatory/_core/hooks.py", "purgatory/_core/hooks.c"): ["has_room_for_outcome"],
     ("purgatory/_core/parking.py", "purgatory/_core/parking.c"): [
-        *(
-            "try_complete_else_watch",
-            "_park",
-            "_find_place",
-            "_start_waiting",
-            "watching",
-            "check_and_complete",
-            "check_and_complete_all",
-        ),
+        *("retry_rest", "note_unwatched"),
+        *("try_complete_else_watch", "_park", "_find_place", "_start_waiting", "watching"),
+        *("check_and_complete", "check_and_complete_all"),
     ],
     ("purgatory/_core/arguments.py", "purgatory/_core/arguments.c"): ["check_ready", "admit", "each_once"],
-    ("purgatory/_core/shards.py", "purgatory/_core/shards.c"): ["shard_for", "find"],
-    ("purgatory/_core/shard.py", "purgatory/_core/shard.c"): ["watch", "remove_if_empty", "counts", "entries"],
-    ("purgatory/_core/idle_keys.py", "purgatory/_core/idle_keys.c"): [
-        "append",
-        "purge",
-        "after_fork",
-        "_forget_oldest",
+    ("purgatory/_core/shards.py", "purgatory/_core/shards.c"): [
+        *("operations", "watch", "remove_if_empty", "counts", "entries", "shard_for"),
     ],
-    ("purgatory/_core/watchers.py", "purgatory/_core/watchers.c"): ["operations"],
+    ("purgatory/_core/idle_keys.py", "purgatory/_core/idle_keys.c"): [
+        *("append", "purge", "after_fork", "_forget_oldest"),
+    ],
     ("purgatory/_core/observers.py", "purgatory/_core/observers.c"): ["notify"],
-    ("purgatory/_core/many_keys.py", "purgatory/_core/many_keys.c"): ["retry_rest", "note_unwatched", "check_keys"],
     ("purgatory/_core/missed.py", "purgatory/_core/missed.c"): ["watch_only", "unwatch"],
-    ("purgatory/_core/take_snapshot.py", "purgatory/_core/take_snapshot.c"): ["visit"],
+    ("purgatory/_core/snapshot.py", "purgatory/_core/snapshot.c"): ["visit"],
 }
 
 #: The methods and attributes that C shows to Python stand behind its steps.
@@ -93,31 +82,27 @@ ONLY_IN_PYTHON = {
         "_task_is_done": "C puts no task back, because no interrupt comes between claim and run",
         "_op_make_up": "C keeps an interrupt until all that is owed has run",
     },
-    "purgatory/_core/user_lock.py": {
+    "purgatory/_core/hooks.py": {
         "acquire": "the user's",
         "release": "the user's",
         "check_lock": RARE,
         "lock_not_taken": RARE,
         "call_with": "C calls take_lock() before, and release_lock() after, a function with any arguments",
     },
-    "purgatory/_core/parking.py": {"checked_when_closed": RARE, "set_deadline": RARE},
-    "purgatory/_core/arguments.py": {"not_an_operation": RARE, "reject_own_hook": RARE},
-    "purgatory/_core/shards.py": {"*": "C finds shards, and Python makes and lists them"},
-    "purgatory/_core/shard.py": {
-        "after_fork": "called by a forked child alone",
-        "watchers": "only to list all keys",
-        "completing": ATTRIBUTE,
-    },
-    "purgatory/_core/idle_keys.py": {"count": ATTRIBUTE, "key_failed": "C forgets a key without the key's own code"},
-    "purgatory/_core/watchers.py": {},
-    "purgatory/_core/observers.py": {"*": "C notifies observers, and Python keeps them"},
-    "purgatory/_core/many_keys.py": {
-        "maybe_try_complete": RARE,
-        "checked_keys": RARE,
+    "purgatory/_core/parking.py": {
+        **dict.fromkeys(("checked_when_closed", "set_deadline", "maybe_try_complete", "checked_keys"), RARE),
         "_in_order": "C has no generator: see check_in_order()",
     },
+    "purgatory/_core/arguments.py": {"not_an_operation": RARE, "reject_own_hook": RARE},
+    "purgatory/_core/shards.py": {
+        "after_fork": "called by a forked child alone",
+        "completing": ATTRIBUTE,
+        "*": "C finds shards, and Python makes and lists them",
+    },
+    "purgatory/_core/idle_keys.py": {"count": ATTRIBUTE, "key_failed": "C forgets a key without the key's own code"},
+    "purgatory/_core/observers.py": {"*": "C notifies observers, and Python keeps them"},
     "purgatory/_core/missed.py": {"*": "called once per wait that expires although its predicate is true"},
-    "purgatory/_core/take_snapshot.py": {"_since": "C finds it in one step", "*": "called once per snapshot"},
+    "purgatory/_core/snapshot.py": {"*": "called once per snapshot"},
 }
 
 #: What the name of a C function may begin with, for a method of a type: ``watchers_head`` is ``Watchers.head``.
@@ -185,15 +170,14 @@ NUMBERED = {
         *("_op_end", "_op_decide", "_op_run_hooks", "_op_remove", "extend"),
     ],
     ("purgatory/_core/parking.py", "purgatory/_core/parking.c"): [
-        *("try_complete_else_watch", "_park", "_start_waiting", "check_and_complete"),
+        *("try_complete_else_watch", "_park", "_start_waiting", "check_and_complete", "check_and_complete_all"),
     ],
-    ("purgatory/_core/many_keys.py", "purgatory/_core/many_keys.c"): ["check_keys"],
-    ("purgatory/_core/shard.py", "purgatory/_core/shard.c"): ["watch", "remove_if_empty", "counts"],
+    ("purgatory/_core/shards.py", "purgatory/_core/shards.c"): ["watch", "remove_if_empty"],
     ("purgatory/_core/idle_keys.py", "purgatory/_core/idle_keys.c"): ["append", "_forget_oldest"],
 }
 
-#: The first halves of functions that are two in C.
-FIRST_HALVES = {"try_complete_else_watch": "parking_park"}
+#: The other halves of functions that are two in C.
+OTHER_HALVES = {"try_complete_else_watch": "parking_park", "check_and_complete_all": "check_many"}
 
 
 def numbered_in_python(path, name):
@@ -209,7 +193,7 @@ def numbered_in_c(path, name):
     text = (ROOT / path).read_text(encoding="utf-8")
     bodies = re.findall(r"^static [^;={]*?\b(\w+)\([^;{]*?\)\s*\{(.*?)^\}", text, re.MULTILINE | re.DOTALL)
     names = {name.lstrip("_"), *(prefix + name for prefix in PREFIXES)}
-    halves = [{FIRST_HALVES[name]}] if name in FIRST_HALVES else []
+    halves = [{OTHER_HALVES[name]}] if name in OTHER_HALVES else []
     found = [body for half in (*halves, names) for known, body in bodies if known in half]
     return re.findall(r"^ */\* (\d+\. .*?) \*/$", "".join(found), re.MULTILINE)
 

@@ -8,7 +8,7 @@ import weakref
 import pytest
 
 from purgatory import COMPILED, PurgatoryClosed
-from purgatory._core.shard import Shard
+from purgatory._core.shards import Shard
 from tests.support import cpython_only, park, park_many
 from tests.support.operations import WAYS_OUT
 from tests.unit.purgatory.tools import Key

@@ -17,8 +17,8 @@ from purgatory import (
     UnhashableKey,
     WaitDrained,
 )
-from purgatory._core import number
-from purgatory._core.number import Numbers, _complete
+from purgatory._core import thresholds as _thresholds
+from purgatory._core.thresholds import Numbers, _complete
 from tests.support import PATIENCE_S, raising
 from timer import DelayTypeError
 
@@ -153,7 +153,7 @@ def test_interrupted_rise_loses_no_threshold(watermark):
 def test_rise_interrupted_before_its_checks_is_made_up_by_the_next_value(watermark, monkeypatch, when):
     """An interrupt strikes while the thresholds that a value reaches are taken out. The next value reaches them."""
     futures = wait_for(watermark, 1, 2, 3)
-    pop, calls = number.heapq.heappop, []
+    pop, calls = _thresholds.heapq.heappop, []
 
     def struck(heap):
         calls.append(heap)
@@ -163,7 +163,7 @@ def test_rise_interrupted_before_its_checks_is_made_up_by_the_next_value(waterma
         return threshold
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(number.heapq, "heappop", struck)
+        patch.setattr(_thresholds.heapq, "heappop", struck)
         watermark.maybe_complete(5)
 
     assert 3 == watermark.maybe_complete(6)
@@ -174,7 +174,7 @@ def test_rise_interrupted_before_its_checks_is_made_up_by_the_next_value(waterma
 def test_interrupted_wait_leaves_its_threshold_reachable(watermark, monkeypatch):
     """An interrupt strikes while a threshold is put in the heap. The next waiter for it is still found."""
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(number.heapq, "heappush", interrupt)
+        patch.setattr(_thresholds.heapq, "heappush", interrupt)
         watermark.wait(3, 60_000)
     futures = wait_for(watermark, 3)
 

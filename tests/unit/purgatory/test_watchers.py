@@ -7,9 +7,7 @@ from itertools import islice
 
 import pytest
 
-from purgatory._core.shard import _Keys
-from purgatory._core.shards import Shards
-from purgatory._core.watchers import FREE_THREADED
+from purgatory._core.shards import FREE_THREADED, Shards, _Keys
 from tests.support import PATIENCE_S, Waiting, beside, in_thread, park, park_many, park_one, run_threads, satisfy
 from tests.unit.purgatory.tools import Key
 
@@ -188,7 +186,7 @@ def test_a_key_that_changes_while_its_head_is_read_is_read_again(purgatory, monk
         first.force_complete()
         return head
 
-    monkeypatch.setattr("purgatory._core.watchers.islice", late)
+    monkeypatch.setattr("purgatory._core.shards.islice", late)
     assert [second] == purgatory._shards.find("k").operations(5)
 
 

@@ -1,4 +1,6 @@
-/* Whether the stack has room for the hooks of an operation (stack.py). On purpose, the C stack is examined, too.
+/* Whether the stack has room for the hooks of an operation (hooks.py), and the lock that an operation shares
+ * with its user. On purpose, call_with() is in two parts here, with the call in between, and the C stack is examined,
+ * too.
  *
  * A chain of hooks that complete further operations nests calls of the interpreter on the C stack. CPython 3.11 does
  * not bound that. CPython 3.12 and 3.13 count calls, but not bytes. CPython 3.14 and newer compare addresses, and keep
@@ -75,4 +77,33 @@ static int has_room_for_outcome(void)
     if (outcomes_end == 0)
         find_stack();
     return remaining > FRAMES && stack_address() > outcomes_end ? 1 : reject_depth("completing an operation");
+}
+
+/* ---------------------------------------------------------------- the user's lock */
+
+/* Take the user's lock, and wait for it if `wait` is true: 1, 0 if it is taken, or -1 with an error. */
+static int take_lock(Operation *op, int wait)
+{
+    PyObject *given[2] = {op->user_lock, wait ? Py_True : Py_False};
+    PyObject *answer = PyObject_VectorcallMethod(core.str_acquire, given, 2 | PY_VECTORCALL_ARGUMENTS_OFFSET, NULL);
+    int taken = truth_of_call(Py_XNewRef(answer));
+    if (taken == 0 && wait) {
+        raise_made(PyObject_CallFunctionObjArgs(core.lock_not_taken, op, answer, NULL));
+        taken = -1;
+    }
+    Py_XDECREF(answer);
+    return taken;
+}
+
+/* Release the user's lock, and return `answer`, or -1 with the error that the release raised. An error that is set
+ * stays set. */
+static int release_lock(Operation *op, int answer)
+{
+    PyObject *kept = take_error();
+    if (done_call(PyObject_CallMethodNoArgs(op->user_lock, core.str_release))) {
+        Py_XDECREF(kept);
+        return -1;
+    }
+    set_again(kept);
+    return answer;
 }

@@ -1,4 +1,4 @@
-/* visit (take_snapshot.py): what a snapshot reads of each key. On purpose, the operation that has waited
+/* visit (snapshot.py): what a snapshot reads of each key. On purpose, the operation that has waited
  * longest is looked for in one step, under the shard's mutex, and not chunk by chunk. */
 
 /* Whether the timer has set a deadline. A user's timer may set none. */

@@ -1,11 +1,25 @@
-"""The lock that an operation shares with its user (``lock=``)."""
+"""What a call of a hook needs: room on the stack, and the lock that an operation shares with its user (``lock=``).
+
+If the recursion limit were reached between an outcome and its hooks, the hooks would never run. So an operation takes
+an outcome only if further calls may nest. If not, the caller gets a ``RecursionError``, and the operation stays open.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from purgatory._core.errors import InvalidOperation, InvalidSetting
+
+#: How many calls must nest: a hook, and what it calls. PyPy measures the stack in bytes, and the frames of hooks take
+#: more than these.
+ROOM: Final = 20 if sys.implementation.name == "pypy" else 5
+
+
+def has_room_for_outcome(calls: int = ROOM) -> bool:
+    """True. Raises ``RecursionError`` if no such number of further calls may nest."""
+    return calls == 0 or has_room_for_outcome(calls - 1)
 
 
 class LockLike(Protocol):
