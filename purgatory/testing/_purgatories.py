@@ -254,11 +254,11 @@ class Purgatories:
             raise LeftParked(left)
         if errors:
             raise HookRaised(errors, first) from first
-        for name in self._missed_checks():
-            for purgatory, _ in self._ends:
-                last = purgatory._missed.last  # noqa: SLF001
-                if purgatory.name == name and last is not None:
-                    raise CheckMissed(name, self._missed_checks()[name], last.kind, last.keys, last.similar_keys)
+        missed = self._missed_checks()
+        for purgatory, _ in self._ends:
+            count, last = missed[purgatory.name], purgatory._missed.last  # noqa: SLF001
+            if count and last is not None:
+                raise CheckMissed(purgatory.name, count, last.kind, last.keys, last.similar_keys)
 
     def close(self) -> None:
         """Shut everything down. Operations that still wait are removed, without an answer."""
@@ -309,11 +309,11 @@ class Purgatories:
 
     def _missed_checks(self) -> Counter[str]:
         """The missed checks that the test has not taken, by purgatory. A check that is to come would come too late."""
-        found: Counter[str] = Counter()
+        missed: Counter[str] = Counter()
         for purgatory, _ in self._ends:
             purgatory._missed.decide()  # noqa: SLF001
-            found[purgatory.name] += purgatory.missed_checks
-        return found - self._taken_checks
+            missed[purgatory.name] += purgatory.missed_checks
+        return missed - self._taken_checks
 
     def _core_purgatories(self) -> list[DelayedOperationPurgatory[Any]]:
         return [*self._purgatories, *(purgatory.purgatory for purgatory in self._async)]
