@@ -2,7 +2,7 @@
  *
  *  - It is a linked list, not a dict. Without a global lock, it has one list per lane (core.c).
  *  - put(), remove() and take() do not rely on the timer's lock, because C moves tasks without it.
- *  - slices() copies one slice at a time. The caller removes each, so the next one is at the head. */
+ *  - _head() needs no copy of the tasks. */
 
 static TimerBucket *as_bucket(PyObject *object)
 {
@@ -96,46 +96,6 @@ static void bucket_dealloc(TimerBucket *self)
     free_object(self);
 }
 
-/* A list of the first tasks, up to `most`. If another thread adds some meanwhile, the list is made again. */
-static PyObject *bucket_head(TimerBucket *self, Py_ssize_t most)
-{
-    for (;;) {
-        Py_ssize_t count = pass_through(self, NULL, 0, 0);
-        Py_ssize_t room = count < most ? count : most;
-        PyObject *tasks = PyList_New(room);
-        if (tasks == NULL)
-            return NULL;
-        Py_ssize_t index = 0;
-        int more = 0;
-        for (int number = 0; number < LANES; number++) {
-            Lane *lane = &self->lanes[number];
-            lock_lane(lane);
-            TimerEntry *entry = lane->first;
-            for (; entry != NULL && index < room; entry = entry->after)
-                PyList_SET_ITEM(tasks, index++, Py_NewRef((PyObject *)entry));
-            more |= entry != NULL && index < most;
-            unlock_lane(lane);
-        }
-        if (more) {
-            Py_DECREF(tasks);
-            continue;
-        }
-        /* Fewer tasks than expected: cut off the empty rest of the list. */
-        if (index < room && PyList_SetSlice(tasks, index, room, NULL)) {
-            Py_DECREF(tasks);
-            return NULL;
-        }
-        return tasks;
-    }
-}
-
-static PyObject *bucket_iter(TimerBucket *self)
-{
-    PyObject *tasks = bucket_head(self, PY_SSIZE_T_MAX), *walk = tasks == NULL ? NULL : PyObject_GetIter(tasks);
-    Py_XDECREF(tasks);
-    return walk;
-}
-
 static Py_ssize_t bucket_count(TimerBucket *self) { return pass_through(self, NULL, 0, 0); }
 
 static int bucket_contains(TimerBucket *self, PyObject *task)
@@ -224,24 +184,44 @@ static PyObject *bucket_take(TimerBucket *self, PyObject *const *args, Py_ssize_
     return PyBool_FromLong(move_entry(entry, FROM_SOURCE, source, self, 1, &deadline_ns));
 }
 
-static PyObject *bucket_next_slice(TimerBucket *self, PyObject *size)
+/* A list of the first tasks, up to `most`. If another thread adds some meanwhile, the list is made again. */
+static PyObject *bucket_head(TimerBucket *self, Py_ssize_t most)
 {
-    Py_ssize_t most = PyLong_AsSsize_t(size);
-    if (most == -1 && PyErr_Occurred())
-        return NULL;
-    return bucket_head(self, most);
+    for (;;) {
+        Py_ssize_t count = pass_through(self, NULL, 0, 0);
+        Py_ssize_t room = count < most ? count : most;
+        PyObject *tasks = PyList_New(room);
+        if (tasks == NULL)
+            return NULL;
+        Py_ssize_t index = 0;
+        int more = 0;
+        for (int number = 0; number < LANES; number++) {
+            Lane *lane = &self->lanes[number];
+            lock_lane(lane);
+            TimerEntry *entry = lane->first;
+            for (; entry != NULL && index < room; entry = entry->after)
+                PyList_SET_ITEM(tasks, index++, Py_NewRef((PyObject *)entry));
+            more |= entry != NULL && index < most;
+            unlock_lane(lane);
+        }
+        if (more) {
+            Py_DECREF(tasks);
+            continue;
+        }
+        /* Fewer tasks than expected: cut off the empty rest of the list. */
+        if (index < room && PyList_SetSlice(tasks, index, room, NULL)) {
+            Py_DECREF(tasks);
+            return NULL;
+        }
+        return tasks;
+    }
 }
 
-/* iter(functools.partial(self._next_slice, size), []). The caller removes each slice, so the next one is the head. */
-static PyObject *bucket_slices(TimerBucket *self, PyObject *size)
+static PyObject *bucket_iter(TimerBucket *self)
 {
-    PyObject *next = PyObject_GetAttr((PyObject *)self, core.str_next_slice), *nothing = PyList_New(0);
-    PyObject *partial = next == NULL ? NULL : PyObject_CallFunctionObjArgs(core.partial, next, size, NULL);
-    PyObject *slices = partial == NULL || nothing == NULL ? NULL : PyCallIter_New(partial, nothing);
-    Py_XDECREF(next);
-    Py_XDECREF(partial);
-    Py_XDECREF(nothing);
-    return slices;
+    PyObject *tasks = bucket_head(self, PY_SSIZE_T_MAX), *walk = tasks == NULL ? NULL : PyObject_GetIter(tasks);
+    Py_XDECREF(tasks);
+    return walk;
 }
 
 static PyObject *bucket_close(TimerBucket *self, PyObject *unused)
@@ -275,8 +255,6 @@ static PyMethodDef bucket_methods[] = {
     {"remove", (PyCFunction)bucket_remove, METH_O, "remove($self, task, /)\n--\n\n"},
     {"take", (PyCFunction)(void (*)(void))bucket_take, METH_FASTCALL,
      "take($self, task, source, deadline_ns=None, /)\n--\n\n"},
-    {"slices", (PyCFunction)bucket_slices, METH_O, "slices($self, size, /)\n--\n\n"},
-    {"_next_slice", (PyCFunction)bucket_next_slice, METH_O, NULL},
     {"close", (PyCFunction)bucket_close, METH_NOARGS, "close($self, /)\n--\n\n"},
     {"close_if_empty", (PyCFunction)bucket_close_if_empty, METH_NOARGS, "close_if_empty($self, /)\n--\n\n"},
     {NULL}};

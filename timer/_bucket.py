@@ -37,7 +37,7 @@ class TimerTaskList(dict["TimerTask", None]):
         closed: whether the bucket was removed from the wheel.
     """
 
-    __slots__ = ("after_ns", "closed", "end", "first", "level", "lock", "until_ns")
+    __slots__ = ("_copy", "after_ns", "closed", "end", "first", "level", "lock", "until_ns")
 
     def __init__(
         self,
@@ -57,6 +57,7 @@ class TimerTaskList(dict["TimerTask", None]):
         self.after_ns: int = after_ns
         self.until_ns: int = until_ns
         self.closed: bool = closed
+        self._copy: Iterator[TimerTask] = iter(())  # of the tasks, for _head()
 
     def put(self, task: TimerTask, /) -> None:
         assert task._task_bucket is None, "two threads add the same task"
@@ -86,10 +87,16 @@ class TimerTaskList(dict["TimerTask", None]):
             del source[task]
         return True
 
-    def slices(self, size: int, /) -> Iterator[list[TimerTask]]:
-        """Iterate over the tasks, ``size`` at a time, while the caller removes those that it was given."""
-        tasks = iter(list(self))
-        return iter(lambda: list(islice(tasks, size)), [])
+    def _head(self, size: int, /) -> list[TimerTask]:
+        """Up to ``size`` tasks, to be removed by the caller before the next call. Empty if there are none.
+
+        The tasks are copied once for many calls: a dict passes over all keys that were removed from its start.
+        """
+        tasks = list(islice(self._copy, size))
+        if not tasks and self:
+            self._copy = iter(list(self))
+            tasks = list(islice(self._copy, size))
+        return tasks
 
     def close(self) -> None:
         self.closed = True

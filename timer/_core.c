@@ -86,13 +86,12 @@ static int make_core(void)
                           {&core.str_clock, "clock"}, {&core.str_contain, "contain"}, {&core.str_end, "end"},
                           {&core.str_hand, "hand"}, {&core.str_levels, "levels"}, {&core.str_place, "place"},
                           {&core.str_start_ns, "_start_ns"}, {&core.str_tick_ns, "_tick_ns"},
-                          {&core.str_next_slice, "_next_slice"}, {&core.str_reschedule, "reschedule"},
+                          {&core.str_reschedule, "reschedule"},
                           {&core.str_reschedule_slowly, "_reschedule_slowly"}, {&core.str_requeue, "requeue"},
                           {&core.str_run, "run"}, {&core.str_slot, "timer._native.slot"}};
     core.system_clock = imported("time", "monotonic_ns");
-    core.partial = core.system_clock == NULL ? NULL : imported("functools", "partial");
     core.no_arguments = PyTuple_New(0);
-    if (core.partial == NULL || core.no_arguments == NULL || make_names(names, sizeof names / sizeof *names))
+    if (core.system_clock == NULL || core.no_arguments == NULL || make_names(names, sizeof names / sizeof *names))
         return -1;
     core.bucket = make_type(&bucket_spec);
     core.quick_timer = make_type(&quick_spec);
@@ -151,8 +150,7 @@ static PyObject *set_doc(PyObject *Py_UNUSED(module), PyObject *args)
 }
 
 static PyMethodDef functions[] = {
-    {"move_tasks", (PyCFunction)(void (*)(void))move_tasks, METH_FASTCALL,
-     "move_tasks($module, wheel, tasks, source, due, /)\n--\n\n"},
+    {"cascade", (PyCFunction)(void (*)(void))cascade, METH_FASTCALL, NULL},
     {"set_doc", set_doc, METH_VARARGS, NULL},
     {"call", (PyCFunction)(void (*)(void))call, METH_FASTCALL, NULL},
     {"calls", calls, METH_NOARGS, NULL},

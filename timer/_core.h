@@ -96,9 +96,8 @@ static struct {
     PyTypeObject *run_type; /* tasks of this type are run by: */
     PyCFunction run;        /* NULL: none */
     PyObject *system_clock; /* time.monotonic_ns */
-    PyObject *partial;      /* functools.partial */
     PyObject *no_arguments; /* () */
-    PyObject *str_add, *str_add_slowly, *str_begin, *str_clock, *str_contain, *str_end, *str_hand, *str_levels, *str_next_slice,
+    PyObject *str_add, *str_add_slowly, *str_begin, *str_clock, *str_contain, *str_end, *str_hand, *str_levels, 
         *str_place, *str_reschedule, *str_start_ns, *str_tick_ns, *str_reschedule_slowly, *str_requeue, *str_run, *str_slot;
 } core;
 

@@ -1,5 +1,5 @@
-/* TimingWheel (timer/_wheel.py): the bucket of a deadline, and move_tasks(), the loop of the cascade. All other steps of
- * the wheel, such as a new bucket, are Python's. */
+/* TimingWheel (timer/_wheel.py): the bucket of a deadline, and the cascade of one slice of tasks. All other steps of the
+ * wheel are Python's: bucket_for() and place(), which make a bucket, collect() and move_slice(). */
 
 /* Get to know a wheel. 0, or -1 with an error. */
 static int connect(Wheel *self, PyObject *wheel)
@@ -49,41 +49,40 @@ static TimerBucket *place(PyObject *wheel, int64_t tick)
     return (TimerBucket *)bucket;
 }
 
-/* move_tasks(wheel, tasks, source, due): the loop of the cascade. Python calls it once per slice, in move_slice(). */
-static PyObject *move_tasks(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count)
+/* cascade(wheel, source, due, most) */
+static PyObject *cascade(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t number)
 {
-    if (count != 4 || !PyList_Check(args[1])) {
-        PyErr_SetString(PyExc_TypeError, "move_tasks(wheel, tasks, source, due) takes a wheel, a list and two buckets");
-        return NULL;
-    }
-    PyObject *wheel = args[0], *tasks = args[1];
-    TimerBucket *source = as_bucket(args[2]), *due = source == NULL ? NULL : as_bucket(args[3]);
+    PyObject *wheel = number != 4 ? NULL : args[0];
+    TimerBucket *source = wheel == NULL ? NULL : as_bucket(args[1]), *due = source == NULL ? NULL : as_bucket(args[2]);
+    Py_ssize_t most = due == NULL ? -1 : PyLong_AsSsize_t(args[3]);
     Wheel known = {0};
     int64_t hand;
-    int failed = due == NULL || connect(&known, wheel) || number_of(wheel, core.str_hand, &hand);
-    for (Py_ssize_t index = 0; !failed && index < PyList_GET_SIZE(tasks); index++) {
-        /* 1. pass over a task that was cancelled or rescheduled meanwhile */
-        TimerEntry *task = as_entry(PyList_GET_ITEM(tasks, index));
-        failed = task == NULL;
-        if (failed || peek_bucket(task) != source)
+    if (most < 0 || number_of(wheel, core.str_hand, &hand) || connect(&known, wheel)) {
+        if (!PyErr_Occurred())
+            PyErr_SetString(PyExc_TypeError, "cascade(wheel, source, due, most) takes a wheel, two buckets and an int");
+        return NULL;
+    }
+    /* 1. the first tasks of the bucket */
+    PyObject *tasks = bucket_head(source, most);
+    int failed = tasks == NULL;
+    Py_ssize_t count = failed ? 0 : PyList_GET_SIZE(tasks);
+    for (Py_ssize_t index = 0; !failed && index < count; index++) {
+        TimerEntry *task = (TimerEntry *)PyList_GET_ITEM(tasks, index);
+        /* 2. pass over a task that was cancelled or rescheduled meanwhile */
+        if (peek_bucket(task) != source)
             continue;
-        /* 2. find its bucket, or make it */
+        /* 3. find its bucket, or make it */
         int64_t deadline_ns = peek(&task->deadline_ns), tick = due_tick(&known, deadline_ns);
-        TimerBucket *target = due;
-        if (tick > hand)
-            target = wheel_find_bucket(&known, deadline_ns);
-        else
-            Py_INCREF(due);
+        TimerBucket *target = tick > hand ? wheel_find_bucket(&known, deadline_ns) : (TimerBucket *)Py_NewRef(due);
         if (target == NULL)
             target = place(wheel, tick);
         failed = target == NULL;
-        /* 3. move the task to it */
+        /* 4. move the task to it */
         if (!failed)
             move_entry(task, FROM_SOURCE, source, target, 1, NULL);
-        Py_XDECREF((PyObject *)target);
+        Py_XDECREF(target);
     }
-    Py_XDECREF(known.levels);
-    if (failed)
-        return NULL;
-    Py_RETURN_NONE;
+    Py_XDECREF(tasks);
+    Py_DECREF(known.levels);
+    return failed ? NULL : PyLong_FromSsize_t(count);
 }

@@ -35,6 +35,7 @@ All methods must be called with the timer's lock held.
 from __future__ import annotations
 
 from heapq import heappop, heappush
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from timer._bucket import TimerTaskList
@@ -45,10 +46,7 @@ from timer._task import MOST_MS
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterator
     from typing import Final
-
-    from timer._task import TimerTask
 
 #: How many tasks are moved before other threads can have the lock: 0.1 ms of work.
 SLICE: Final = 256 if CORE is None else 1024
@@ -95,7 +93,7 @@ class TimingWheel:
         self.hand: int = 0
         self.levels: list[WheelLevel] = [WheelLevel(1, self.wheel_size)]
         self._occupied: list[tuple[int, int, int, TimerTaskList]] = []  # heap by (tick of removal, level)
-        self.moving: list[tuple[TimerTaskList, Iterator[list[TimerTask]]]] = []
+        self.moving: list[TimerTaskList] = []
         self.due: list[TimerTaskList] = []
 
     def due_tick(self, deadline_ns: int) -> int:
@@ -185,8 +183,8 @@ class TimingWheel:
             if bucket.level == 0:
                 self.due.append(bucket)
             else:
-                self.moving.append((bucket, bucket.slices(SLICE)))
-                self.moving.sort(key=lambda pair: pair[0].first)
+                self.moving.append(bucket)
+                self.moving.sort(key=attrgetter("first"))
             heappop(self._occupied)
         self.hand = max(self.hand, tick)
         # If the driver was late, tasks of a coarse bucket may be due, too.
@@ -213,24 +211,21 @@ class TimingWheel:
 
     def is_urgent(self) -> bool:
         """Whether the hand has reached the first moving bucket, so that its tasks may be due already."""
-        return bool(self.moving) and self.moving[0][0].first <= self.hand
+        return bool(self.moving) and self.moving[0].first <= self.hand
 
     def move_slice(self) -> int:
         """Move up to :data:`SLICE` tasks of the most urgent bucket to finer ones. Returns how many were there."""
-        bucket, slices = self.moving[0]
-        tasks = next(slices, [])
+        bucket = self.moving[0]
         due = self.make_due(bucket.first)
-        move_tasks(self, tasks, bucket, due)
+        count = cascade(self, bucket, due, SLICE)
         if not due:
             self.due.pop()
         if not bucket:
             self.moving.pop(0)
-        elif len(tasks) < SLICE:
-            self.moving[0] = (bucket, bucket.slices(SLICE))  # an exception left some tasks: begin again
-        return len(tasks)
+        return count
 
     def buckets(self) -> list[TimerTaskList]:
-        return [*self.waiting(), *(bucket for bucket, _ in self.moving), *self.due]
+        return [*self.waiting(), *self.moving, *self.due]
 
     def waiting(self) -> list[TimerTaskList]:
         return [bucket for *_, bucket in self._occupied]
@@ -246,20 +241,26 @@ class TimingWheel:
             level[slot] = None
 
 
-def move_tasks(wheel: TimingWheel, tasks: list[TimerTask], source: TimerTaskList, due: TimerTaskList) -> None:
-    """Move tasks of a coarse bucket to finer ones, and those whose time has come to ``due``."""
+def cascade(wheel: TimingWheel, source: TimerTaskList, due: TimerTaskList, most: int) -> int:
+    """Move tasks of a coarse bucket to finer ones, and those whose time has come to ``due``.
+
+    Returns how many of the first ``most`` were there. Called by :meth:`TimingWheel.move_slice`.
+    """
+    # 1. the first tasks of the bucket
+    tasks = source._head(most)
     for task in tasks:
-        # 1. pass over a task that was cancelled or rescheduled meanwhile
+        # 2. pass over a task that was cancelled or rescheduled meanwhile
         if task._task_bucket is not source:
             continue
-        # 2. find its bucket, or make it
+        # 3. find its bucket, or make it
         tick = wheel.due_tick(task._task_deadline_ns)
         target = due if tick <= wheel.hand else wheel.find_bucket(task._task_deadline_ns)
         if target is None:
             target, _ = wheel.place(tick)
-        # 3. move the task to it
+        # 4. move the task to it
         target.take(task, source)
+    return len(tasks)
 
 
 if not TYPE_CHECKING and CORE is not None:
-    move_tasks = CORE.move_tasks
+    cascade = CORE.cascade

@@ -28,7 +28,7 @@ FIELDS = _words(
 #: Fields that change, and are touched with a lock held or by one thread, or whose value decides nothing (a count that
 #: is shown). Steps between two switches. A class's slot is in one of these three lists, and a test says so.
 GUARDED = _words(
-    "extended _op_checks checks rejected forgotten _until_recount _reschedules "
+    "_copy extended _op_checks checks rejected forgotten _until_recount _reschedules "
     "handed_over total _executor restarts present counted "
     "heartbeat_ns _claimed _observers _left _tasks fired failed reached late_sum_ns late_max_ns late_ns"
 )

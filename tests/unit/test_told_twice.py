@@ -12,8 +12,8 @@ SHARED = {
     ("timer/_task.py", "timer/_task.c"): [
         *("whole_delay_ms", "deadline_ns", "is_pending", "delay_ms", "added_ns", "_task_withdraw"),
     ],
-    ("timer/_bucket.py", "timer/_bucket.c"): ["put", "remove", "take", "slices", "close", "close_if_empty"],
-    ("timer/_wheel.py", "timer/_wheel.c"): ["find_bucket", "place", "move_tasks"],
+    ("timer/_bucket.py", "timer/_bucket.c"): ["put", "remove", "take", "_head", "close", "close_if_empty"],
+    ("timer/_wheel.py", "timer/_wheel.c"): ["find_bucket", "place", "cascade"],
     ("timer/_timer.py", "timer/_timer.c"): ["add", "reschedule", "_find_bucket"],
     ("timer/_dispatch.py", "timer/_dispatch.c"): [
         *("add", "count", "run", "_gather", "_run_tasks", "_claim", "_run_task"),
@@ -162,7 +162,7 @@ def test_each_step_of_an_operation_is_in_c():
 
 #: The functions whose steps are numbered: by module, with the C file.
 NUMBERED = {
-    ("timer/_wheel.py", "timer/_wheel.c"): ["find_bucket", "move_tasks"],
+    ("timer/_wheel.py", "timer/_wheel.c"): ["find_bucket", "cascade"],
     ("timer/_timer.py", "timer/_timer.c"): ["add", "reschedule", "_find_bucket"],
     ("timer/_dispatch.py", "timer/_dispatch.c"): ["run", "_run_tasks"],
     ("purgatory/_core/operation.py", "purgatory/_core/operation.c"): [

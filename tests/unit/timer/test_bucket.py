@@ -7,6 +7,7 @@ import pytest
 from tests.support import Ping, add_all, added
 from tests.support.tasks import by_hand, let_pass
 from timer import ManualClock, TimerTaskList, check_invariants
+from timer._wheel import cascade
 
 
 @pytest.fixture
@@ -60,19 +61,22 @@ def test_task_that_moves_before_a_cancel_has_the_lock_is_cancelled_where_it_is(m
     assert ([], [], False) == (list(bucket), list(other), task.is_pending)
 
 
-def test_bucket_gives_its_tasks_in_slices(make):
-    """A caller that removes a slice at a time gets every task once, except those that left meanwhile."""
-    tasks = [Ping(3) for _ in range(7)]
-    bucket, target = make(*tasks, level=1), make()
-    given = []
-    for some in bucket.slices(3):
-        given.append(some)
-        for task in some:
-            target.take(task, bucket)
-        tasks[4].cancel()
-    assert tasks[:3] == given[0]
-    assert [*tasks[:4], *tasks[5:]] == list(target)
-    assert 0 == len(bucket)
+def test_cascade_moves_the_tasks_of_a_bucket_in_slices():
+    """A coarse bucket gives its tasks up some at a time, in their order, and each once, except those that left."""
+    timer = by_hand()
+    wheel, tasks = timer._wheel, add_all(timer, [Ping(50) for _ in range(7)])
+    (bucket,) = wheel.waiting()
+    wheel._detach(bucket)
+    wheel.hand = 30
+    due = wheel.make_due(bucket.first)
+    counts = [cascade(wheel, bucket, due, 3)]
+    assert tasks[3:] == list(bucket)
+    tasks[4].cancel()
+    wheel.hand = 100
+    while bucket:
+        counts.append(cascade(wheel, bucket, due, 3))
+    assert (tasks[:3], [tasks[3], *tasks[5:]]) == (list(tasks[0]._task_bucket), list(due))
+    assert max(counts) <= 3
     assert bucket.close_if_empty()
 
 

@@ -49,9 +49,9 @@ def test_only_tasks_are_taken_and_only_from_buckets(timer, what):
         lambda: bucket.remove(what),
         lambda: bucket.take(what, bucket),
         lambda: bucket.take(task, what),
-        lambda: CORE.move_tasks(timer._wheel, [what], bucket, bucket),
-        lambda: CORE.move_tasks(timer._wheel, [task], what, bucket),
-        lambda: CORE.move_tasks(timer._wheel, what if what != [] else None, bucket, bucket),
+        lambda: CORE.cascade(timer._wheel, what, bucket, 5),
+        lambda: CORE.cascade(timer._wheel, bucket, what, 5),
+        lambda: CORE.cascade(timer._wheel, bucket, bucket, what if what != 5 else None),
         lambda: CORE.Batch(timer._dispatcher, [what]),
     ):
         with pytest.raises(TypeError):
