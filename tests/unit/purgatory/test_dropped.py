@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import pytest
 
 from purgatory import DelayedFuturePurgatory, DelayedOperationPurgatory, ThresholdPurgatory
-from purgatory._core.live import live
+from purgatory._core import live as registry
 from purgatory.aio import AsyncPurgatory
 from tests.support import eventually, output_of, park
 from timer import SystemTimer, SystemTimerReaper, _timer
@@ -24,6 +24,13 @@ KINDS = {
     ),
     "threshold": (ThresholdPurgatory, lambda made, delay_ms: made.wait(7, delay_ms)),
 }
+
+
+@pytest.fixture
+def live():
+    """Lists the live purgatories, except those that other modules of tests keep."""
+    others = registry.live()
+    return lambda: [purgatory for purgatory in registry.live() if purgatory not in others]
 
 
 def reapers():
@@ -47,7 +54,7 @@ def test_thread_of_a_dropped_purgatory_ends(kind, warned):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.guarantee("a dropped purgatory ends")
-def test_what_waits_in_a_dropped_purgatory_expires_first(kind, warned):
+def test_what_waits_in_a_dropped_purgatory_expires_first(live, kind, warned):
     """While something waits, the purgatory and its thread stay. Then both go."""
     make, wait_in = KINDS[kind]
     wait_in(make("dropped"), 200)
@@ -60,7 +67,7 @@ def test_what_waits_in_a_dropped_purgatory_expires_first(kind, warned):
 
 
 @pytest.mark.guarantee("a dropped purgatory ends")
-def test_operation_without_a_deadline_does_not_keep_a_dropped_purgatory(warned):
+def test_operation_without_a_deadline_does_not_keep_a_dropped_purgatory(live, warned):
     """Nothing can complete an operation without a deadline that only a dropped purgatory refers to. Both go."""
     park(DelayedOperationPurgatory("dropped"), "k", delay_ms=None)
 
@@ -78,7 +85,7 @@ def test_thread_that_rests_beside_operations_without_a_deadline_is_woken():
         assert (True, 1) == (waiting.is_parked, purgatory.parked)
 
 
-def test_operation_that_completes_ends_the_stay(warned, monkeypatch):
+def test_operation_that_completes_ends_the_stay(live, warned, monkeypatch):
     """An operation that the program completes in time lets the purgatory go before its deadline."""
     monkeypatch.setattr(_timer, "LONGEST_SLEEP_NS", 50_000_000)
     operation = park(DelayedOperationPurgatory("dropped"), "k", delay_ms=600_000)
@@ -112,7 +119,7 @@ def test_dropped_purgatory_leaves_a_given_timer_alone(warned):
     assert [] == warned()
 
 
-def test_dropped_async_purgatory_leaves_nothing(warned):
+def test_dropped_async_purgatory_leaves_nothing(live, warned):
     """An ``AsyncPurgatory`` has no thread of its own. Dropped, it is collected with what waits in it."""
 
     async def main():
