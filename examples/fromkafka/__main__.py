@@ -42,23 +42,23 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-def sent_to(bootstrap: str, topic: str) -> Callable[[DataFrame, int], None]:
-    """What sends a batch of answers to a topic, and returns when all of them are acknowledged."""
+def sender_to(bootstrap: str, topic: str) -> Callable[[DataFrame, int], None]:
+    """A function that sends a batch of answers to a topic, and returns when all of them are acknowledged."""
 
     def send(batch: DataFrame, _number: int) -> None:
         producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
-        refused: list[KafkaError] = []
+        rejected: list[KafkaError] = []
 
-        def delivered(error: KafkaError | None, _message: object) -> None:
+        def on_delivery(error: KafkaError | None, _message: object) -> None:
             if error is not None:
-                refused.append(error)
+                rejected.append(error)
 
         for row in batch.select(F.to_json(F.struct("*")).alias("answer"), "operation").toLocalIterator():
-            producer.produce(topic, row["answer"], key=row["operation"], on_delivery=delivered)
+            producer.produce(topic, row["answer"], key=row["operation"], on_delivery=on_delivery)
             producer.poll(0)
         left = producer.flush()
-        if left or refused:
-            message = f"{left + len(refused)} answers were not taken: {refused[:1]}"
+        if left or rejected:
+            message = f"{left + len(rejected)} answers were not accepted: {rejected[:1]}"
             raise RuntimeError(message)  # the batch is answered once more
 
     return send
@@ -95,14 +95,14 @@ def answer(
     """Start the query between the two topics."""
     spark.dataSource.register(TopicSource)
     source = spark.readStream.format("topic").option("bootstrap.servers", bootstrap).option("topic", rows).load()
-    row = F.from_json(F.col("value").cast("string"), spark_schema(TRACE))  # of what is no JSON, one without anything
-    told = source.select(row.withField("seq", F.col("offset")).alias("row"))
+    row = F.from_json(F.col("value").cast("string"), spark_schema(TRACE))  # all fields are NULL if it is not JSON
+    trace = source.select(row.withField("seq", F.col("offset")).alias("row"))
     settings = stream.StreamSettings(buckets=4, partitions=2, delay_ms=1_000)
     stream.check_checkpoint(spark, checkpoint, settings)
     with stream.apply_settings(spark, settings):
         return (
-            stream.answers_of(told.select("row.*"), settings)
-            .writeStream.foreachBatch(sent_to(bootstrap, answers))
+            stream.answers_of(trace.select("row.*"), settings)
+            .writeStream.foreachBatch(sender_to(bootstrap, answers))
             .option("checkpointLocation", checkpoint)
             .trigger(**({"availableNow": True} if once else {"processingTime": "1 second"}))
             .start()

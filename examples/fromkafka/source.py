@@ -72,12 +72,12 @@ class _Topic:
     def ends(self, *, last: bool) -> Offsets:
         """The first offset of each partition, or the one after the last."""
         with self.consumer() as consumer:
-            found = consumer.list_topics(self.name, timeout=_PATIENCE_S).topics[self.name]
-            if found.error is not None:
-                raise KafkaException(found.error)
+            topic = consumer.list_topics(self.name, timeout=_PATIENCE_S).topics[self.name]
+            if topic.error is not None:
+                raise KafkaException(topic.error)
             return {
                 str(index): consumer.get_watermark_offsets(TopicPartition(self.name, index), timeout=_PATIENCE_S)[last]
-                for index in sorted(found.partitions)
+                for index in sorted(topic.partitions)
             }
 
 
@@ -164,23 +164,23 @@ def _read(consumer: Consumer, topic: str, wanted: _Range) -> Iterator[pa.RecordB
         message = f"{topic}-{wanted.index} begins at {first}; {wanted.start} to {first - 1} were not read"
         raise RecordsGone(message)
     consumer.assign([place])
-    position, heard = wanted.start, time.monotonic()
+    position, last_s = wanted.start, time.monotonic()
     while position < wanted.end:
         rows: list[dict[str, Any]] = []
         for record in consumer.consume(_MOST, timeout=1.0):
-            heard = time.monotonic()
+            last_s = time.monotonic()
             position = _position_after(record, topic, wanted)
             if record.error() is None and position <= wanted.end:
                 rows.append(_row(record, wanted.index))
         if rows:
             yield pa.RecordBatch.from_pylist(rows, _ARROW)
-        elif position < wanted.end and time.monotonic() - heard > _PATIENCE_S:
-            message = f"nothing came of {topic}-{wanted.index} from {position} on"
+        elif position < wanted.end and time.monotonic() - last_s > _PATIENCE_S:
+            message = f"nothing came from {topic}-{wanted.index} from {position} on"
             raise TimeoutError(message)
 
 
 def _position_after(record: Message, topic: str, wanted: _Range) -> int:
-    """Where the partition goes on after a record, or after the end of what is there for clients."""
+    """The position after a record, or after the end of the records that clients see."""
     error, offset = record.error(), record.offset()
     if error is None:
         assert offset is not None
@@ -188,9 +188,9 @@ def _position_after(record: Message, topic: str, wanted: _Range) -> int:
     if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001  # its only name
         raise KafkaException(error)
     if offset is None or offset < wanted.end:
-        message = f"{topic}-{wanted.index} ends at {offset} where it went up to {wanted.end}"
+        message = f"{topic}-{wanted.index} ends at {offset} now, and ended at {wanted.end}"
         raise RecordsGone(message)
-    return wanted.end  # what is left of it are records that aren't for clients
+    return wanted.end  # the rest are control records
 
 
 def _row(record: Message, partition: int) -> dict[str, Any]:
