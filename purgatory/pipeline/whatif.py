@@ -33,7 +33,7 @@ from purgatory.pipeline._summaries.groups import grouped, groups, numbers
 from purgatory.pipeline._summaries.idle import PURGES, SPELLS, purging
 from purgatory.pipeline._summaries.wheels import COUNTED, WAITS, counting, summed
 from purgatory.pipeline._tables import answers, queries, relations
-from purgatory.pipeline._tables.table import Mapped, Table, schema
+from purgatory.pipeline._tables.table import Table, schema
 
 if TYPE_CHECKING:
     from purgatory.pipeline._tables.local import Local
@@ -118,8 +118,8 @@ def _tried(engine: Local, grid: Grid, normal: Normal, *, exact: bool) -> tuple[d
         engine.view("waits", _WAITS)
         engine.keep("uses", _USES)
         timeouts = estimated(engine.query(queries.WAITS), grid)
-    wheels = engine.mapped(Mapped(WAITS, counting(grid.ticks_ms, grid.wheel_sizes), COUNTED))
-    purges = engine.mapped(Mapped(SPELLS, purging(sorted(set(grid.purge_intervals))), PURGES, by=["purgatory"]))
+    wheels = engine.apply(counting(grid.ticks_ms, grid.wheel_sizes), WAITS, COUNTED)
+    purges = engine.apply(purging(sorted(set(grid.purge_intervals))), SPELLS, PURGES, "purgatory")
     results = {
         "timeouts": timeouts,
         "wheels": summed(wheels),

@@ -41,7 +41,6 @@ from purgatory.pipeline._summaries.wheels import COUNTED, WAITS, counting
 from purgatory.pipeline._tables import answers
 from purgatory.pipeline._tables.cluster import Cluster
 from purgatory.pipeline._tables.local import Local
-from purgatory.pipeline._tables.table import Mapped
 from purgatory.pipeline.replay import replay
 from purgatory.pipeline.report import report
 from tests.benchmarks.harness import Row, Table, say, show, write_json
@@ -164,9 +163,9 @@ def _whatif(spark: SparkSession, pairs: int) -> tuple[float, str]:
     engine.query(answers.timeouts(grid.timeouts_ms))
     say(f"whatif: timeouts in {time.perf_counter() - started:.1f} s")
     started = time.perf_counter()
-    engine.mapped(Mapped(SPELLS, purging(grid.purge_intervals), PURGES, by=["purgatory"]))
+    engine.apply(purging(grid.purge_intervals), SPELLS, PURGES, "purgatory")
     say(f"whatif: purge intervals in {time.perf_counter() - started:.1f} s")
-    seconds = _timed(lambda: engine.mapped(Mapped(WAITS, counting(grid.ticks_ms, grid.wheel_sizes), COUNTED)))
+    seconds = _timed(lambda: engine.apply(counting(grid.ticks_ms, grid.wheel_sizes), WAITS, COUNTED))
     engine.close()
     return seconds, "operation-configurations"
 

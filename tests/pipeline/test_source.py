@@ -10,7 +10,6 @@ from purgatory.pipeline._rows.completeness import IncompleteJournal
 from purgatory.pipeline._spark.errors import OutputTaken
 from purgatory.pipeline._summaries.wheels import COUNTED, WAITS, counting, levels_and_reinsertions, summed
 from purgatory.pipeline._tables.cluster import Cluster
-from purgatory.pipeline._tables.table import Mapped
 from purgatory.pipeline.source import PurgatoryDataSource, _Range
 from tests.support import workloads
 
@@ -147,7 +146,7 @@ def test_wheels_are_summed_over_all_parts_of_the_data(source, tmp_path):
     engine = Cluster(source, [str(tmp_path)])
     assert [] == engine.open(allow_gaps=False)
     engine.view("waits", "select /*+ repartition(3) */ given.* from source join given")
-    counts = engine.mapped(Mapped(WAITS, counting((1, 5), (20, 64)), COUNTED))
+    counts = engine.apply(counting((1, 5), (20, 64)), WAITS, COUNTED)
     engine.close()
     assert 3 * 4 == len(counts)
     found = {(row["tick_ms"], row["wheel_size"]): row for row in summed(counts).to_pylist()}

@@ -34,7 +34,7 @@ from purgatory.journal.records import ENDED, EVENT, OPERATION, TRACE
 from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline._rows.validity import IN_USE, TRACE_PROBLEM
 from purgatory.pipeline._tables.relations import LIMIT_US
-from purgatory.pipeline._tables.table import Mapped, Table, schema
+from purgatory.pipeline._tables.table import Table, schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -172,7 +172,7 @@ def _refuses(engine: Local, *, forgets: bool) -> bool:
             from disputed as d join ({needs}) as n on d.seq = n.seq""",
         "purgatory:text operation:text at_us seq mark finished_us",
     )
-    rows = engine.mapped(Mapped(claims, refused, _REFUSED, by=("purgatory", "operation"), order=("at_us", "seq")))
+    rows = engine.apply(refused, claims, _REFUSED, "purgatory operation", "at_us seq")
     engine.given("refused", rows)
     return len(rows) > 0
 

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from purgatory.journal.records import Schema
-    from purgatory.pipeline._tables.table import Mapped, Table
+    from purgatory.pipeline._tables.local import PerBatch
+    from purgatory.pipeline._tables.table import Table
 
 #: Rows of a reduced relation, at most, that are collected. They take about 100 bytes each.
 MOST_COLLECTED: Final = 1_000_000
@@ -193,15 +194,14 @@ class Cluster(Local):
             return typed(self._spark.sql(table.sql).toArrow(), table)
         return super().query(table)
 
-    def mapped(self, work: Mapped) -> pa.Table:
+    def apply(self, work: PerBatch, table: Table, columns: pa.Schema, by: str = "", order: str = "") -> pa.Table:
         """Apply a function to a table's rows, in one task per part."""
-        if not self._reads_remote(work.table.sql):
-            return super().mapped(work)
-        columns = work.table.columns
-        rows = self._spark.sql(work.table.sql).toDF(*columns.names).to(from_arrow_schema(columns))
-        if work.by:
-            rows = rows.repartition(*work.by).sortWithinPartitions(*work.by, *work.order)
-        return rows.mapInArrow(work.function, from_arrow_schema(work.columns)).toArrow().cast(work.columns)
+        if not self._reads_remote(table.sql):
+            return super().apply(work, table, columns, by, order)
+        rows = self._spark.sql(table.sql).toDF(*table.columns.names).to(from_arrow_schema(table.columns))
+        if by:
+            rows = rows.repartition(*by.split()).sortWithinPartitions(*by.split(), *order.split())
+        return rows.mapInArrow(work, from_arrow_schema(columns)).toArrow().cast(columns)
 
     def _name(self, name: str, rows: DataFrame) -> None:
         rows.createOrReplaceTempView(name)

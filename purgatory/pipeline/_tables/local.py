@@ -16,7 +16,7 @@ import tempfile
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from purgatory._distribution import missing
 from purgatory.journal.records import JOURNAL
@@ -46,10 +46,12 @@ except ModuleNotFoundError as error:
     raise missing(error, "report") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from purgatory.journal.records import Schema
-    from purgatory.pipeline._tables.table import Mapped, Table
+    from purgatory.pipeline._tables.table import Table
+
+    PerBatch: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 #: Spark's names of functions that DuckDB calls differently.
 _MACROS: Final = (
@@ -198,12 +200,20 @@ class Local:
         with _reported():
             return typed(self._database.sql(table.sql).to_arrow_table(), table)
 
-    def mapped(self, work: Mapped) -> pa.Table:
-        """Apply a function to a table's rows: there is one part."""
-        rows = self.query(work.table)
-        if work.by:
-            rows = rows.sort_by([(name, "ascending") for name in (*work.by, *work.order)])
-        return pa.Table.from_batches(work.function(rows.to_batches()), work.columns)
+    def apply(self, work: PerBatch, table: Table, columns: pa.Schema, by: str = "", order: str = "") -> pa.Table:
+        """Apply a function to a table's rows, in parts. Here, there is one part.
+
+        Args:
+            work: takes the batches of a part and gives batches.
+            table: the rows.
+            columns: what the function gives.
+            by: names of columns. Rows that are equal in them are in one part, next to each other.
+            order: names of columns, the order of the rows that are equal in ``by``.
+        """
+        rows = self.query(table)
+        if by:
+            rows = rows.sort_by([(name, "ascending") for name in f"{by} {order}".split()])
+        return pa.Table.from_batches(work(rows.to_batches()), columns)
 
     def close(self) -> None:
         """Remove what is kept between the tables."""

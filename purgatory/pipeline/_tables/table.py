@@ -1,11 +1,10 @@
-"""What a table is: its SQL and its columns, and a function over its rows.
+"""What a table is: its SQL and its columns.
 
 Columns are matched with their schema by position, so no name needs quotes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 import attrs
@@ -44,21 +43,3 @@ class Table:
     def of(self, relation: str) -> Table:
         """Return the same table, of a relation that has its rows."""
         return attrs.evolve(self, sql=f"select * from {relation}")
-
-
-@attrs.frozen
-class Mapped:
-    """A function over a table's rows, in parts.
-
-    Attributes:
-        function: takes the batches of a part and gives batches.
-        columns: what the function gives.
-        by: rows that are equal in these columns are in one part, next to each other.
-        order: the order of the rows that are equal in ``by``.
-    """
-
-    table: Table
-    function: Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-    columns: pa.Schema
-    by: Sequence[str] = ()
-    order: Sequence[str] = ()
