@@ -120,15 +120,9 @@ def _stream(options: argparse.Namespace) -> int:
 
 
 def _compact(options: argparse.Namespace) -> int:
-    from datetime import timedelta
+    from purgatory.pipeline._spark.delta import compact
 
-    from purgatory.pipeline._spark.delta import DeltaSink
-
-    sink = DeltaSink(options.answers)
-    if not sink.exists():
-        message = f"--answers must be a Delta table, got {options.answers!r}: run the stream with --format delta"
-        raise ValueError(message)
-    _print(str(sink.compact(retention=timedelta(seconds=options.retention))))
+    _print(compact(options.answers, retention_s=options.retention))
     return 0
 
 

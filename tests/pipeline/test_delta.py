@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from datetime import timedelta
 from pathlib import Path
 
 import attrs
@@ -12,7 +11,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from purgatory.pipeline import stream
 from purgatory.pipeline._cli import main
-from purgatory.pipeline._spark.delta import DeltaSink
+from purgatory.pipeline._spark.delta import DeltaSink, compact
 from tests.support import workloads
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
@@ -85,7 +84,7 @@ def test_compaction_keeps_every_row(spark, places, capsys):
     assert after < before
     assert rows == answered(spark, places[1])
 
-    assert before <= DeltaSink(places[1]).compact(retention=timedelta(0)).deleted
+    assert f"{after} files before, {after} after; {before} old files deleted" == compact(places[1], retention_s=0)
     assert rows == answered(spark, places[1])
 
 
@@ -93,8 +92,8 @@ def test_a_retention_of_minutes_deletes_nothing_sooner(tmp_path):
     """Delta counts in hours. Half an hour is rounded up: readers of an older version still need its files."""
     for _ in range(3):
         write_deltalake(tmp_path, pa.table({"operation": ["op"]}), mode="append")
-    assert 0 == DeltaSink(str(tmp_path)).compact(retention=timedelta(minutes=30)).deleted
-    assert 3 == DeltaSink(str(tmp_path)).compact(retention=timedelta(0)).deleted
+    assert "3 files before, 1 after; 0 old files deleted" == compact(str(tmp_path), retention_s=1_800)
+    assert "1 files before, 1 after; 3 old files deleted" == compact(str(tmp_path), retention_s=0)
 
 
 def test_compaction_of_a_folder_that_is_no_table_is_refused(tmp_path, capsys):

@@ -7,7 +7,6 @@ another one has written the same identifier since the table was read.
 from __future__ import annotations
 
 import math
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import attrs
@@ -15,8 +14,8 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
-from purgatory.pipeline._spark.errors import PlaceMissing
-from purgatory.pipeline._spark.sinks import Compaction, TableSink
+from purgatory.pipeline._spark.errors import PlaceMissing, PlaceUnusable
+from purgatory.pipeline._spark.sinks import TableSink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -27,10 +26,6 @@ class DeltaSink(TableSink):
     """A Delta table at a path or an address."""
 
     _version: DeltaTable | None = attrs.field(default=None, init=False)
-
-    def exists(self) -> bool:
-        """Whether there is such a table."""
-        return DeltaTable.is_deltatable(self.table)
 
     def last_batch(self, stream: str) -> int | None:
         """The number of the last batch that a stream has written. None if there is none."""
@@ -51,20 +46,30 @@ class DeltaSink(TableSink):
 
     def read(self, spark: SparkSession) -> DataFrame:
         """The rows of the latest version."""
-        table = DeltaTable(self.table) if self.exists() else None
+        table = DeltaTable(self.table) if DeltaTable.is_deltatable(self.table) else None
         if table is None or not (files := table.file_uris()):
             raise PlaceMissing(self.table)
         return spark.read.option("basePath", table.table_uri).option("mergeSchema", "true").parquet(*files)
 
-    def compact(self, *, retention: timedelta) -> Compaction:
-        """Merge small files, and delete the files that were replaced longer than ``retention`` ago.
 
-        Until then, these files stay for readers of an older version. May run beside the stream and beside readers: each
-        of these is a transaction of its own.
-        """
-        delta = DeltaTable(self.table)
-        before = len(delta.file_uris())
-        delta.optimize.compact()
-        hours = math.ceil(retention / timedelta(hours=1))
-        deleted = delta.vacuum(retention_hours=hours, enforce_retention_duration=False, dry_run=False)
-        return Compaction(before, len(DeltaTable(self.table).file_uris()), len(deleted))
+def compact(place: str, *, retention_s: float) -> str:
+    """Merge the small files of a table, and delete the files that were replaced longer than ``retention_s`` ago.
+
+    Until then, these files stay for readers of an older version. May run beside the stream and beside readers: each of
+    these is a transaction of its own.
+
+    Returns:
+        how many files there were before and after, and how many were deleted.
+
+    Raises:
+        PlaceUnusable: it is not a Delta table.
+    """
+    if not DeltaTable.is_deltatable(place):
+        raise PlaceUnusable(place, "it is not a Delta table; run the stream with --format delta")
+    table = DeltaTable(place)
+    before = len(table.file_uris())
+    table.optimize.compact()
+    hours = math.ceil(retention_s / 3600)
+    deleted = table.vacuum(retention_hours=hours, enforce_retention_duration=False, dry_run=False)
+    after = len(DeltaTable(place).file_uris())
+    return f"{before:,} files before, {after:,} after; {len(deleted):,} old files deleted"

@@ -20,31 +20,29 @@ class PlaceError(ValueError):
     """Base class of the errors about a ``place``: a folder, an address in a store, or a table."""
 
     __reduce__ = reduced
+    _problem = ""
 
-    def __init__(self, place: str, problem: str) -> None:
-        super().__init__(f"{place} {problem}")
+    def __init__(self, place: str, why: str = "") -> None:
+        super().__init__(f"{place} {self._problem}{why}")
         self.place = place
 
 
 class PlaceUnusable(PlaceError):
     """A place that cannot be read or written."""
 
-    def __init__(self, place: str, why: str) -> None:
-        super().__init__(place, f"cannot be used: {why}")
+    _problem = "cannot be used: "
 
 
 class PlaceMissing(PlaceError):
     """A place that does not exist."""
 
-    def __init__(self, place: str) -> None:
-        super().__init__(place, "does not exist")
+    _problem = "does not exist"
 
 
 class OutputTaken(PlaceError):
     """An output of another format."""
 
-    def __init__(self, place: str) -> None:
-        super().__init__(place, "holds files of another format or of an earlier version: use a new output")
+    _problem = "holds files of another format or of an earlier version: use a new output"
 
 
 def is_sparks(error: BaseException) -> bool:

@@ -34,10 +34,6 @@ class IcebergSink(TableSink):
 
     _version: Table | None = attrs.field(default=None, init=False)
 
-    def exists(self) -> bool:
-        """Whether there is such a table."""
-        return self._load() is not None
-
     def last_batch(self, stream: str) -> int | None:
         """The number of the last batch that a stream has written. None if there is none."""
         self._version = self._load()

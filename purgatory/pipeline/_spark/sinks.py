@@ -41,18 +41,6 @@ ANSWERS: Final = (
 ASIDE: Final = ("part", "purgatory", "operation", "created", "reason", "detail", "ingested", "batch", "date")
 
 
-@attrs.frozen
-class Compaction:
-    """The result of a compaction: files before and after it, and how many old files were deleted."""
-
-    before: int
-    after: int
-    deleted: int
-
-    def __str__(self) -> str:
-        return f"{self.before:,} files before, {self.after:,} after; {self.deleted:,} old files deleted"
-
-
 @attrs.define
 class Sink(ABC):
     """A table to which batches are appended, each once."""
@@ -83,10 +71,6 @@ class TableSink(Sink):
         last = self.last_batch(stream)
         if last is None or last < number:
             self.commit(table, stream, number)
-
-    @abstractmethod
-    def exists(self) -> bool:
-        """Whether there is such a table."""
 
     @abstractmethod
     def last_batch(self, stream: str) -> int | None:
