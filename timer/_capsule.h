@@ -96,26 +96,27 @@ typedef struct TimerEntry {
 #define TIMER_UNSET INT64_MIN       /* delay_ms of an entry whose __init__ was not called */
 
 /* A call of a hook that runs, and the calls of one thread: see timer/_running.c. */
-typedef struct {
-    TimerEntry *task; /* borrowed. NULL: the place is free */
+typedef struct RunningCall {
+    TimerEntry *task; /* borrowed */
     PyObject *hook;   /* borrowed */
     unsigned long thread;
     int64_t number;
+    struct RunningCall *before; /* that began before this one and has not ended, or the next free one */
 } RunningCall;
 
 typedef struct RunningCalls {
     unsigned long thread;
-    int64_t number; /* of the last call */
-    Py_ssize_t used, room, gaps; /* gaps: how many of the used places are free */
-    RunningCall *places;
-    struct RunningCalls *before, *after;
+    int64_t number;    /* of the last call */
+    RunningCall *last; /* that began, of those that run */
+    RunningCall *free; /* used again. Only the thread itself uses it */
+    struct RunningCalls *previous, *next;
     Mutex mutex;
 } RunningCalls;
 
 /* A record of a call, for end_call(). */
 typedef struct {
     RunningCalls *calls; /* NULL: it was not recorded */
-    Py_ssize_t place;
+    RunningCall *call;
 } Record;
 
 typedef struct {
@@ -145,15 +146,6 @@ typedef struct {
     Record (*begin)(TimerEntry *task, PyObject *hook);
 } TimerCore;
 
-/* Free the place of a call that does not end as the last one of its thread, or above a free place. The mutex is held. */
-__attribute__((cold, noinline, unused)) static void end_among_others(RunningCalls *calls, Py_ssize_t place)
-{
-    calls->places[place].task = NULL;
-    calls->gaps++;
-    for (; calls->used > 0 && calls->places[calls->used - 1].task == NULL; calls->used--)
-        calls->gaps--;
-}
-
 /* Remove the record of a call. */
 static inline void end_call(Record record)
 {
@@ -161,11 +153,13 @@ static inline void end_call(Record record)
     if (calls == NULL)
         return;
     lock_mutex(&calls->mutex);
-    if (record.place == calls->used - 1 && calls->gaps == 0) /* nearly always */
-        calls->used--;
-    else
-        end_among_others(calls, record.place);
+    RunningCall **link = &calls->last;
+    while (*link != record.call) /* greenlets of one thread may end in any order */
+        link = &(*link)->before;
+    *link = record.call->before;
     unlock_mutex(&calls->mutex);
+    record.call->before = calls->free;
+    calls->free = record.call;
 }
 
 #endif

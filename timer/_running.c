@@ -1,8 +1,8 @@
 /* Which calls run now (timer/_running.py).
  *
- * Each thread has one slot: an array with a place per call. begin() takes a place, and end_call() frees it, so a place is
- * never in use after its call. Usually the last one taken is freed first. Under greenlets, which switch stacks inside a
- * hook, calls of one thread may end in another order, so free places stay in between until the ones above are free.
+ * Each thread has one slot: a list of the calls that run, with the last one first. end_call() removes a call and keeps
+ * its memory for the next one. Usually the last one ends first. Under greenlets, which switch stacks inside a hook, calls
+ * of one thread may end in another order. For the same reason a record is not on the stack.
  *
  * A call borrows its task and the name of its hook, whose references the caller of begin() keeps until end_call(). The
  * dict of the thread's state owns the slot. So the slot goes with the thread, and in a forked child with the threads
@@ -16,7 +16,6 @@
 typedef RunningCalls Slot;
 
 #define CALLS_PER_SLOT ((int64_t)1 << 40) /* the numbers of a slot begin at another multiple of this */
-enum { FIRST_PLACES = 16 };
 
 static struct {
     Slot *first;
@@ -33,7 +32,7 @@ THREAD_LOCAL Slot *my_slot;
 static void free_mutexes(void)
 {
     slots.mutex = (PyMutex){0};
-    for (Slot *slot = slots.first; slot != NULL; slot = slot->after)
+    for (Slot *slot = slots.first; slot != NULL; slot = slot->next)
         slot->mutex = (PyMutex){0};
 }
 
@@ -42,21 +41,30 @@ static int free_mutexes_after_fork(void) { return pthread_atfork(NULL, NULL, fre
 static int free_mutexes_after_fork(void) { return 0; }
 #endif
 
+static void free_calls(RunningCall *call)
+{
+    for (RunningCall *before; call != NULL; call = before) {
+        before = call->before;
+        PyMem_Free(call);
+    }
+}
+
 /* Free a slot. Called when the capsule that owns it goes. */
 static void free_slot(PyObject *capsule)
 {
     Slot *slot = PyCapsule_GetPointer(capsule, NULL);
     lock_mutex(&slots.mutex);
-    if (slot->after != NULL)
-        slot->after->before = slot->before;
-    if (slot->before != NULL)
-        slot->before->after = slot->after;
+    if (slot->next != NULL)
+        slot->next->previous = slot->previous;
+    if (slot->previous != NULL)
+        slot->previous->next = slot->next;
     else if (slots.first == slot)
-        slots.first = slot->after;
+        slots.first = slot->next;
     unlock_mutex(&slots.mutex);
     if (my_slot == slot)
         my_slot = NULL;
-    PyMem_Free(slot->places);
+    free_calls(slot->last);
+    free_calls(slot->free);
     PyMem_Free(slot);
 }
 
@@ -77,35 +85,12 @@ static Slot *make_slot(void)
     slot->thread = PyThread_get_thread_ident();
     lock_mutex(&slots.mutex);
     slot->number = ++slots.made * CALLS_PER_SLOT;
-    slot->after = slots.first;
+    slot->next = slots.first;
     if (slots.first != NULL)
-        slots.first->before = slot;
+        slots.first->previous = slot;
     slots.first = slot;
     unlock_mutex(&slots.mutex);
     return my_slot = slot;
-}
-
-/* A place for one more call: a free one between those in use, or a new one. -1 without an error if there is no
- * memory. */
-static Py_ssize_t further_place(Slot *slot)
-{
-    for (Py_ssize_t place = 0; slot->gaps > 0; place++)
-        if (slot->places[place].task == NULL)
-            return place;
-    Py_ssize_t room = slot->room == 0 ? FIRST_PLACES : 2 * slot->room;
-    RunningCall *larger = PyMem_Calloc((size_t)room, sizeof *larger), *before = slot->places;
-    if (larger == NULL)
-        return -1;
-    lock_mutex(&slot->mutex);
-    if (before != NULL)
-        memcpy(larger, before, (size_t)slot->room * sizeof *larger);
-    for (Py_ssize_t place = slot->room; place < room; place++)
-        larger[place].thread = slot->thread; /* and of greenlets the number of each */
-    slot->places = larger;
-    slot->room = room;
-    unlock_mutex(&slot->mutex);
-    PyMem_Free(before);
-    return slot->used;
 }
 
 /* For Py_AddPendingCall(): raise an interrupt in the main thread. Takes over the reference. */
@@ -150,42 +135,39 @@ static void wake(void)
     set_again(kept);
 }
 
-/* Record a call where begin() cannot: it is the first one of the thread, there is no place, a greenlet runs, or another
- * thread waits for a call. */
+static inline Record record_call(Slot *slot, unsigned long thread, TimerEntry *task, PyObject *hook)
+{
+    RunningCall *call = slot->free;
+    slot->free = call->before;
+    lock_mutex(&slot->mutex);
+    *call = (RunningCall){task, hook, thread, ++slot->number, slot->last};
+    slot->last = call;
+    unlock_mutex(&slot->mutex);
+    return (Record){slot, call};
+}
+
+/* Record a call where begin() cannot: it is the first one of the thread, or deeper than any before, a greenlet runs, or
+ * another thread waits for a call. Without memory, it is not recorded. */
 RARE Record begin_slowly(TimerEntry *task, PyObject *hook)
 {
     Slot *slot = my_slot != NULL ? my_slot : make_slot();
     if (slot == NULL)
-        return (Record){NULL, 0};
+        return (Record){NULL, NULL};
     unsigned long thread = slots.get_ident == NULL ? slot->thread : ask_for_ident(slot->thread);
-    Py_ssize_t place = slot->used < slot->room ? slot->used : further_place(slot);
-    if (place < 0)
-        return (Record){NULL, 0};
-    lock_mutex(&slot->mutex);
-    if (place == slot->used)
-        slot->used++;
-    else
-        slot->gaps--;
-    slot->places[place] = (RunningCall){task, hook, thread, ++slot->number};
-    unlock_mutex(&slot->mutex);
+    if (slot->free == NULL && (slot->free = PyMem_Calloc(1, sizeof(RunningCall))) == NULL)
+        return (Record){NULL, NULL};
+    Record record = record_call(slot, thread, task, hook);
     wake();
-    return (Record){slot, place};
+    return record;
 }
 
 /* Record a call of a hook of `task`, until end_call(). */
 static Record begin(TimerEntry *task, PyObject *hook)
 {
     Slot *slot = my_slot;
-    if (slot == NULL || slot->used == slot->room || __atomic_load_n(&slots.is_slow, __ATOMIC_RELAXED))
+    if (slot == NULL || slot->free == NULL || __atomic_load_n(&slots.is_slow, __ATOMIC_RELAXED))
         return begin_slowly(task, hook);
-    lock_mutex(&slot->mutex);
-    RunningCall *call = &slot->places[slot->used];
-    call->hook = hook;
-    call->number = ++slot->number;
-    call->task = task;
-    Record record = {slot, slot->used++};
-    unlock_mutex(&slot->mutex);
-    return record;
+    return record_call(slot, slot->thread, task, hook);
 }
 
 /* call(task, hook, function, *args) -> function(*args) */
@@ -201,19 +183,19 @@ static PyObject *call(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssi
     return answer;
 }
 
-/* Copy the calls of all threads into `found`, which has room for `room`, each with new references. How many. */
+/* Copy the calls of all threads into `found`, as many as there is `room` for, with new references. Returns how many there
+ * are. Under a mutex nothing is allocated, because the garbage collector may then call a hook. */
 static Py_ssize_t copy_calls(RunningCall *found, Py_ssize_t room)
 {
     Py_ssize_t count = 0;
     lock_mutex(&slots.mutex);
-    for (Slot *slot = slots.first; slot != NULL; slot = slot->after) {
+    for (Slot *slot = slots.first; slot != NULL; slot = slot->next) {
         lock_mutex(&slot->mutex);
-        for (Py_ssize_t place = 0; place < slot->used && count < room; place++)
-            if (slot->places[place].task != NULL) {
-                found[count] = slot->places[place];
-                Py_INCREF(found[count].task);
-                Py_INCREF(found[count].hook);
-                count++;
+        for (RunningCall *call = slot->last; call != NULL; call = call->before, count++)
+            if (count < room) {
+                found[count] = *call;
+                Py_INCREF(call->task);
+                Py_INCREF(call->hook);
             }
         unlock_mutex(&slot->mutex);
     }
@@ -221,44 +203,26 @@ static Py_ssize_t copy_calls(RunningCall *found, Py_ssize_t room)
     return count;
 }
 
-static int by_number(const void *one, const void *other)
-{
-    const RunningCall *a = one, *b = other;
-    return a->number < b->number ? -1 : 1;
-}
-
 /* calls() -> [(thread, task, hook, number), ...] */
 static PyObject *calls(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
-    Py_ssize_t room = 1, count;
-    lock_mutex(&slots.mutex);
-    for (Slot *slot = slots.first; slot != NULL; slot = slot->after)
-        room += __atomic_load_n(&slot->used, __ATOMIC_RELAXED);
-    unlock_mutex(&slots.mutex);
-    RunningCall *found;
-    for (;; room *= 2) { /* until there is room for all, because other threads go on meanwhile */
-        found = PyMem_New(RunningCall, room);
-        if (found == NULL)
-            return PyErr_NoMemory();
-        count = copy_calls(found, room);
-        if (count < room)
-            break;
-        for (Py_ssize_t i = 0; i < count; i++) {
-            Py_DECREF(found[i].task);
-            Py_DECREF(found[i].hook);
+    for (Py_ssize_t count, room = 16;; room = 2 * count) { /* until there is room for all */
+        RunningCall *found = PyMem_New(RunningCall, room);
+        PyObject *list = found == NULL ? PyErr_NoMemory() : PyList_New(0);
+        count = found == NULL ? 0 : copy_calls(found, room);
+        for (Py_ssize_t i = 0; i < count && i < room; i++) { /* takes over the references */
+            PyObject *each = Py_BuildValue("(kNNL)", found[i].thread, found[i].task, found[i].hook, found[i].number);
+            if (each == NULL || list == NULL || PyList_Append(list, each))
+                Py_CLEAR(list);
+            Py_XDECREF(each);
         }
         PyMem_Free(found);
-    }
-    qsort(found, (size_t)count, sizeof *found, by_number);
-    PyObject *list = PyList_New(0);
-    for (Py_ssize_t i = 0; i < count; i++) { /* takes over the references */
-        PyObject *each = Py_BuildValue("(kNNL)", found[i].thread, found[i].task, found[i].hook, found[i].number);
-        if (each == NULL || list == NULL || PyList_Append(list, each))
+        if (list != NULL && count <= room && PyList_Reverse(list)) /* of each thread, the innermost last */
             Py_CLEAR(list);
-        Py_XDECREF(each);
+        if (list == NULL || count <= room)
+            return list;
+        Py_DECREF(list);
     }
-    PyMem_Free(found);
-    return list;
 }
 
 static PyObject *wake_at_next_call(PyObject *Py_UNUSED(module), PyObject *wake)
