@@ -9,7 +9,7 @@
  *     _wheel.c         TimingWheel: the bucket of a deadline, and the cascade
  *     _timer.c         SystemTimer.add and reschedule for a task whose bucket is there already
  *     _running.c       which calls of tasks and hooks run now
- *     _dispatch.c      Tally, Batch: due tasks are claimed and run
+ *     _dispatch.c      Tally, DueTasks: due tasks are claimed and run
  *
  * timer/_capsule.h says which struct owns what. Rare cases are left to Python: a new bucket, a delay that is not an int,
  * a closed timer, a task that raises.
@@ -82,12 +82,11 @@ static int make_core(void)
 {
     if (core.entry != NULL)
         return 0;
-    const Name names[] = {{&core.str_add, "add"}, {&core.str_add_slowly, "_add_slowly"}, {&core.str_begin, "begin"},
-                          {&core.str_clock, "clock"}, {&core.str_contain, "contain"}, {&core.str_end, "end"},
+    const Name names[] = {{&core.str_add, "add"}, {&core.str_add_slowly, "_add_slowly"}, 
                           {&core.str_hand, "hand"}, {&core.str_levels, "levels"}, {&core.str_place, "place"},
                           {&core.str_start_ns, "_start_ns"}, {&core.str_tick_ns, "_tick_ns"},
                           {&core.str_reschedule, "reschedule"},
-                          {&core.str_reschedule_slowly, "_reschedule_slowly"}, {&core.str_requeue, "requeue"},
+                          {&core.str_reschedule_slowly, "_reschedule_slowly"}, 
                           {&core.str_run, "run"}, {&core.str_slot, "timer._native.slot"}};
     core.system_clock = imported("time", "monotonic_ns");
     core.no_arguments = PyTuple_New(0);
@@ -96,7 +95,7 @@ static int make_core(void)
     core.bucket = make_type(&bucket_spec);
     core.quick_timer = make_type(&quick_spec);
     core.tally = make_type(&tally_spec);
-    core.batch = make_type(&batch_spec);
+    core.due = make_type(&due_spec);
     PyTypeObject *entry = make_type(&entry_spec);
     if (entry == NULL || PyErr_Occurred() || PyObject_SetAttrString((PyObject *)entry, "_task_is_owned", Py_False))
         return -1;
@@ -116,7 +115,7 @@ static int fill(PyObject *module)
         return -1;
     if (make_core() || PyModule_AddType(module, core.entry) || PyModule_AddType(module, core.bucket)
         || PyModule_AddType(module, core.quick_timer) || PyModule_AddType(module, core.tally)
-        || PyModule_AddType(module, core.batch))
+        || PyModule_AddType(module, core.due))
         return -1;
     PyObject *capsule = PyCapsule_New(&for_others, TIMER_CORE_CAPSULE, NULL);
     if (capsule == NULL || PyModule_AddObjectRef(module, "CAPSULE", capsule)) {

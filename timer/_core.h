@@ -77,28 +77,27 @@ typedef struct {
 typedef struct {
     int64_t deadline_ns;
     Py_ssize_t number;
-    TimerEntry *task;    /* owned, until the batch has come to it */
-    TimerBucket *bucket; /* the batch's */
+    TimerEntry *task;    /* owned, until it is run */
+    TimerBucket *bucket; /* one of the tuple */
 } Due;
 
 typedef struct {
     PyObject_HEAD
-    PyObject *dispatcher, *buckets, *clock; /* buckets: a tuple */
-    Py_ssize_t left;
-    Due *tasks; /* NULL before the first run */
+    PyObject *buckets, *clock, *contain; /* buckets: a tuple */
+    Due *due;
     Py_ssize_t count, next;
     char is_system_clock;
-} Batch;
+} DueTasks;
 
 /* The types and the names are kept as long as the process lives. */
 static struct {
-    PyTypeObject *entry, *bucket, *quick_timer, *tally, *batch;
+    PyTypeObject *entry, *bucket, *quick_timer, *tally, *due;
     PyTypeObject *run_type; /* tasks of this type are run by: */
     PyCFunction run;        /* NULL: none */
     PyObject *system_clock; /* time.monotonic_ns */
     PyObject *no_arguments; /* () */
-    PyObject *str_add, *str_add_slowly, *str_begin, *str_clock, *str_contain, *str_end, *str_hand, *str_levels, 
-        *str_place, *str_reschedule, *str_start_ns, *str_tick_ns, *str_reschedule_slowly, *str_requeue, *str_run, *str_slot;
+    PyObject *str_add, *str_add_slowly, *str_hand, *str_levels, 
+        *str_place, *str_reschedule, *str_start_ns, *str_tick_ns, *str_reschedule_slowly, *str_run, *str_slot;
 } core;
 
 /* ---------------------------------------------------------------- locks, where there is no global one */

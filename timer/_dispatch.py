@@ -11,6 +11,7 @@ reported, too. Any exception that leaves a batch makes the rest of it due again.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -25,9 +26,8 @@ from timer._implementation import native_class
 from timer._running import here, numbers, remove, wake, wakes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from timer._bucket import TimerTaskList
+    from timer._clock import Clock
     from timer._task import TimerTask
     from timer._timer import SystemTimer
 
@@ -66,23 +66,21 @@ class Tally:
         self.late_max_ns = max(self.late_max_ns, late_ns)
 
 
-@native_class
 class Batch:
     """Due buckets, to be run together in order of deadline. One thread at a time."""
 
-    __slots__ = ("_buckets", "_claimed", "_dispatcher", "_left", "_tasks")
+    __slots__ = ("_buckets", "_dispatcher", "_due", "_left")
 
     def __init__(self, dispatcher: Dispatcher, buckets: list[TimerTaskList]) -> None:
         self._dispatcher = dispatcher
         self._buckets = buckets
         self._left = sum(map(len, buckets))
-        self._tasks: Iterator[tuple[TimerTaskList, TimerTask]] | None = None
-        self._claimed: TimerTask | None = None  # in no bucket, and must be put back after an interrupt
+        self._due: DueTasks | None = None
 
     def __len__(self) -> int:
         return self._left
 
-    def run(self, most: int | None = None) -> bool:
+    def run(self, most: int = sys.maxsize) -> bool:
         """Run the tasks, or the next ``most`` of them. Returns whether there may be more."""
         tally = Tally()
         more, thread_id = False, None
@@ -90,9 +88,9 @@ class Batch:
             # 1. the dispatcher notes that this thread runs a batch
             thread_id = self._dispatcher.begin()
             # 2. gather the tasks, and run them
-            if self._tasks is None:
-                self._tasks = iter(self._gather())
-            self._run_tasks(islice(self._tasks, most), tally)
+            if self._due is None:
+                self._due = DueTasks(self._buckets, self._dispatcher.clock, self._dispatcher.contain)
+            self._due.run_tasks(tally, most)
             more = tally.reached == most
         except BaseException:
             # 3. after an error, the other tasks run later
@@ -105,15 +103,32 @@ class Batch:
             self._dispatcher.end(tally, done, thread_id)
         return more
 
-    def _gather(self) -> list[tuple[TimerTaskList, TimerTask]]:
-        """All tasks of the buckets in order of deadline. Tasks of one deadline stay in order of arrival."""
-        due = [(bucket, task) for bucket in self._buckets for task in list(bucket)]  # a copy: others cancel
-        due.sort(key=lambda pair: pair[1]._task_deadline_ns)
-        return due
 
-    def _run_tasks(self, tasks: Iterator[tuple[TimerTaskList, TimerTask]], tally: Tally) -> None:
-        for bucket, task in tasks:
-            now_ns = self._dispatcher.clock()
+def _gather(buckets: list[TimerTaskList]) -> list[tuple[TimerTaskList, TimerTask]]:
+    """All tasks of the buckets in order of deadline. Tasks of one deadline stay in order of arrival."""
+    due = [(bucket, task) for bucket in buckets for task in list(bucket)]  # a copy: others cancel
+    due.sort(key=lambda pair: pair[1]._task_deadline_ns)
+    return due
+
+
+@native_class
+class DueTasks:
+    """The tasks of a batch. ``contain`` is called with a task and what it raised."""
+
+    __slots__ = ("_claimed", "_clock", "_contain", "_tasks")
+
+    def __init__(
+        self, buckets: list[TimerTaskList], clock: Clock, contain: Callable[[TimerTask, BaseException], object], /
+    ) -> None:
+        self._tasks = iter(_gather(buckets))
+        self._clock = clock
+        self._contain = contain
+        self._claimed: TimerTask | None = None  # in no bucket, and must be put back after an interrupt
+
+    def run_tasks(self, tally: Tally, most: int, /) -> None:
+        """Claim and run the next ``most`` tasks."""
+        for bucket, task in islice(self._tasks, most):
+            now_ns = self._clock()
             tally.reached += 1
             # 1. record the call, before the claim: after an error here, the task is in its bucket
             calls = here.calls
@@ -157,7 +172,7 @@ class Batch:
             task.run()
         except BaseException as error:  # noqa: BLE001  # contain() raises an interrupt again
             tally.failed += 1
-            self._dispatcher.contain(task, error)
+            self._contain(task, error)
         finally:
             tally.count(late_ns)
         self._claimed = None

@@ -28,13 +28,13 @@ FIELDS = _words(
 #: Fields that change, and are touched with a lock held or by one thread, or whose value decides nothing (a count that
 #: is shown). Steps between two switches. A class's slot is in one of these three lists, and a test says so.
 GUARDED = _words(
-    "_copy extended _op_checks checks rejected forgotten _until_recount _reschedules "
+    "_copy _due extended _op_checks checks rejected forgotten _until_recount _reschedules "
     "handed_over total _executor restarts present counted "
     "heartbeat_ns _claimed _observers _left _tasks fired failed reached late_sum_ns late_max_ns late_ns"
 )
 #: Fields that are never set again. Their objects may change, by the calls below.
 FIXED = _words(
-    "_admitted _broker_id _buckets _op_context _keep_context _capacity _changed _clock _closing _count "
+    "_admitted _broker_id _buckets _contain _op_context _keep_context _capacity _changed _clock _closing _count "
     "_dispatcher _errors _idle_keys _inside _interval _count_keys _lock _made _make _missed "
     "_name _queue _queued _observers _occupied _on_error _on_restart _origin_ns _start_ns _own_executor _own_timer "
     "_retrier _shards _tick_ns _timer _waiting _wheel __weakref__ by_key "

@@ -682,7 +682,7 @@ MUTANTS = (
     Mutant(
         "a task that raises stops no other task",
         DISPATCH,
-        "            self._dispatcher.contain(task, error)",
+        "            self._contain(task, error)",
         "            raise",
         T_CONTRACT + "test_task_that_raises_stops_no_other",
     ),

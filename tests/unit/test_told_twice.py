@@ -16,7 +16,7 @@ SHARED = {
     ("timer/_wheel.py", "timer/_wheel.c"): ["find_bucket", "place", "cascade"],
     ("timer/_timer.py", "timer/_timer.c"): ["add", "reschedule", "_find_bucket"],
     ("timer/_dispatch.py", "timer/_dispatch.c"): [
-        *("add", "count", "run", "_gather", "_run_tasks", "_claim", "_run_task"),
+        *("add", "count", "_gather", "run_tasks", "_claim", "_run_task"),
     ],
     ("timer/_running.py", "timer/_running.c"): ["call", "calls", "wake_at_next_call"],
     ("purgatory/_core/operation.py", "purgatory/_core/operation.c"): [
@@ -106,7 +106,7 @@ ONLY_IN_PYTHON = {
 }
 
 #: What the name of a C function may begin with, for a method of a type: ``watchers_head`` is ``Watchers.head``.
-PREFIXES = ("tally_", "batch_", "wheel_", "bucket_", "entry_", "operation_", "shard_", "shards_", "idle_", "watchers_")
+PREFIXES = ("tally_", "due_", "wheel_", "bucket_", "entry_", "operation_", "shard_", "shards_", "idle_", "watchers_")
 
 
 def python_steps(path):
@@ -164,7 +164,7 @@ def test_each_step_of_an_operation_is_in_c():
 NUMBERED = {
     ("timer/_wheel.py", "timer/_wheel.c"): ["find_bucket", "cascade"],
     ("timer/_timer.py", "timer/_timer.c"): ["add", "reschedule", "_find_bucket"],
-    ("timer/_dispatch.py", "timer/_dispatch.c"): ["run", "_run_tasks"],
+    ("timer/_dispatch.py", "timer/_dispatch.c"): ["run_tasks"],
     ("purgatory/_core/operation.py", "purgatory/_core/operation.c"): [
         *("maybe_try_complete", "_op_check_now", "_op_arrive", "_op_finish_parking", "_op_reset"),
         *("_op_end", "_op_decide", "_op_run_hooks", "_op_remove", "extend"),

