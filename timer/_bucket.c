@@ -19,7 +19,7 @@ static PyObject *bucket_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     Py_ssize_t level;
     int closed = 0;
     long long first, end, after_ns = 0, until_ns = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "LLnO|$LLp:TimerTaskList", names, &first, &end, &level, &lock,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "LLnO|LLp:TimerTaskList", names, &first, &end, &level, &lock,
                                      &after_ns, &until_ns, &closed))
         return NULL;
     TimerBucket *self = (TimerBucket *)type->tp_alloc(type, 0);
@@ -267,7 +267,7 @@ static PyMemberDef bucket_members[] = {
 static PyGetSetDef bucket_getset[] = {{"closed", (getter)bucket_get_closed, NULL, NULL, NULL}, {NULL}};
 
 static PyType_Slot bucket_slots[] = {
-    {Py_tp_doc, "TimerTaskList(first, end, level, lock, *, after_ns=0, until_ns=0, closed=False)\n--\n\n"},
+    {Py_tp_doc, "TimerTaskList(first, end, level, lock, after_ns=0, until_ns=0, closed=False)\n--\n\n"},
     {Py_tp_new, bucket_new}, {Py_tp_traverse, bucket_traverse}, {Py_tp_clear, bucket_empty},
     {Py_tp_dealloc, bucket_dealloc}, {Py_tp_iter, bucket_iter}, {Py_sq_length, bucket_count},
     {Py_sq_contains, bucket_contains}, {Py_tp_methods, bucket_methods}, {Py_tp_members, bucket_members},

@@ -39,13 +39,12 @@ class TimerTaskList(dict["TimerTask", None]):
 
     __slots__ = ("_copy", "after_ns", "closed", "end", "first", "level", "lock", "until_ns")
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  # by position it is made faster
         self,
         first: int,
         end: int,
         level: int,
         lock: threading.Lock,
-        *,
         after_ns: int = 0,
         until_ns: int = 0,
         closed: bool = False,

@@ -136,7 +136,7 @@ static PyObject *due_new(PyTypeObject *type, PyObject *args, PyObject *Py_UNUSED
 static int claim(TimerBucket *bucket, TimerEntry *task, int64_t *deadline_ns);
 static int run_task(DueTasks *self, TimerEntry *task, Tally *tally, int64_t late_ns);
 
-/* Claim and run the next `most` tasks. None, or NULL with an error. */
+/* run_tasks(tally, most) */
 static PyObject *due_run_tasks(DueTasks *self, PyObject *const *args, Py_ssize_t number)
 {
     Py_ssize_t most = number == 2 && Py_IS_TYPE(args[0], core.tally) ? PyLong_AsSsize_t(args[1]) : -1;
@@ -146,7 +146,7 @@ static PyObject *due_run_tasks(DueTasks *self, PyObject *const *args, Py_ssize_t
     }
     Tally *tally = (Tally *)args[0];
     int failed = 0;
-    for (; !failed && most > 0 && self->next < self->count; most--) {
+    while (!failed && self->next < self->count && tally->reached < most) {
         int64_t now_ns, deadline_ns;
         if (now_of(self->clock, self->is_system_clock, &now_ns))
             return NULL;
@@ -163,7 +163,7 @@ static PyObject *due_run_tasks(DueTasks *self, PyObject *const *args, Py_ssize_t
         end_call(record);
         Py_DECREF(due.task);
     }
-    return failed ? NULL : Py_NewRef(Py_None);
+    return failed ? NULL : PyBool_FromLong(tally->reached == most);
 }
 
 /* Remove a task from the bucket: 1, with its deadline. 0 if the task is not there any more. */

@@ -71,14 +71,11 @@ class Batch:
 
     __slots__ = ("_buckets", "_dispatcher", "_due", "_left")
 
-    def __init__(self, dispatcher: Dispatcher, buckets: list[TimerTaskList]) -> None:
+    def __init__(self, dispatcher: Dispatcher, buckets: list[TimerTaskList], count: int) -> None:
         self._dispatcher = dispatcher
         self._buckets = buckets
-        self._left = sum(map(len, buckets))
+        self._left = count
         self._due: DueTasks | None = None
-
-    def __len__(self) -> int:
-        return self._left
 
     def run(self, most: int = sys.maxsize) -> bool:
         """Run the tasks, or the next ``most`` of them. Returns whether there may be more."""
@@ -90,8 +87,7 @@ class Batch:
             # 2. gather the tasks, and run them
             if self._due is None:
                 self._due = DueTasks(self._buckets, self._dispatcher.clock, self._dispatcher.contain)
-            self._due.run_tasks(tally, most)
-            more = tally.reached == most
+            more = self._due.run_tasks(tally, most)
         except BaseException:
             # 3. after an error, the other tasks run later
             self._dispatcher.requeue(self._buckets)
@@ -125,8 +121,8 @@ class DueTasks:
         self._contain = contain
         self._claimed: TimerTask | None = None  # in no bucket, and must be put back after an interrupt
 
-    def run_tasks(self, tally: Tally, most: int, /) -> None:
-        """Claim and run the next ``most`` tasks."""
+    def run_tasks(self, tally: Tally, most: int, /) -> bool:
+        """Claim and run the next ``most`` tasks. Returns whether there may be more."""
         for bucket, task in islice(self._tasks, most):
             now_ns = self._clock()
             tally.reached += 1
@@ -151,6 +147,7 @@ class DueTasks:
                     del calls[-1]
                 else:
                     remove(calls, record)
+        return tally.reached == most
 
     def _claim(self, bucket: TimerTaskList, task: TimerTask) -> int | None:
         """Remove a task from the bucket, and return its deadline. None if the task is not there any more.
@@ -206,14 +203,15 @@ class Dispatcher:
 
     def hand_over(self, buckets: list[TimerTaskList]) -> None:
         """Give due buckets to the executor. If it rejects them, run them here."""
-        batch = Batch(self, buckets)
-        if not batch:
+        count = sum(map(len, buckets))
+        if not count:
             return
+        batch = Batch(self, buckets, count)
         with self._lock:
             if self._executor is None:
                 self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"{self._timer.name}-executor")
             executor = self._executor
-            self.handed_over += len(batch)
+            self.handed_over += count
         try:
             executor.submit(batch.run)
         except Exception:  # noqa: BLE001  # shut down, full, or out of threads

@@ -49,17 +49,17 @@ static TimerBucket *place(PyObject *wheel, int64_t tick)
     return (TimerBucket *)bucket;
 }
 
-/* cascade(wheel, source, due, most) */
+/* cascade(wheel, source, most) */
 static PyObject *cascade(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t number)
 {
-    PyObject *wheel = number != 4 ? NULL : args[0];
-    TimerBucket *source = wheel == NULL ? NULL : as_bucket(args[1]), *due = source == NULL ? NULL : as_bucket(args[2]);
-    Py_ssize_t most = due == NULL ? -1 : PyLong_AsSsize_t(args[3]);
+    PyObject *wheel = number != 3 ? NULL : args[0];
+    TimerBucket *source = wheel == NULL ? NULL : as_bucket(args[1]), *due = NULL; /* borrowed from the wheel */
+    Py_ssize_t most = source == NULL ? -1 : PyLong_AsSsize_t(args[2]);
     Wheel known = {0};
     int64_t hand;
     if (most < 0 || number_of(wheel, core.str_hand, &hand) || connect(&known, wheel)) {
         if (!PyErr_Occurred())
-            PyErr_SetString(PyExc_TypeError, "cascade(wheel, source, due, most) takes a wheel, two buckets and an int");
+            PyErr_SetString(PyExc_TypeError, "cascade(wheel, source, most) takes a wheel, a bucket and an int");
         return NULL;
     }
     /* 1. the first tasks of the bucket */
@@ -73,9 +73,11 @@ static PyObject *cascade(PyObject *Py_UNUSED(module), PyObject *const *args, Py_
             continue;
         /* 3. find its bucket, or make it */
         int64_t deadline_ns = peek(&task->deadline_ns), tick = due_tick(&known, deadline_ns);
-        TimerBucket *target = tick > hand ? wheel_find_bucket(&known, deadline_ns) : (TimerBucket *)Py_NewRef(due);
+        TimerBucket *target = tick > hand ? wheel_find_bucket(&known, deadline_ns) : (TimerBucket *)Py_XNewRef(due);
         if (target == NULL)
             target = place(wheel, tick);
+        if (tick <= hand)
+            due = target;
         failed = target == NULL;
         /* 4. move the task to it */
         if (!failed)

@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 SLICE: Final = 256 if CORE is None else 1024
 
 
+by_first_tick = attrgetter("first")
+
+
 class WheelLevel(list["TimerTaskList | None"]):
     """One ring of buckets: the bucket of a tick is at ``tick // span % len(level)``."""
 
@@ -117,14 +120,12 @@ class TimingWheel:
     def bucket_for(self, deadline_ns: int, now_ns: int) -> tuple[TimerTaskList, bool]:
         """The bucket for a deadline, and whether it is new and comes before all others, so that drivers must wake."""
         self.catch_up(self.tick_at(now_ns))
-        tick = self.due_tick(deadline_ns)
-        if deadline_ns <= now_ns or tick <= self.hand:
-            return (self.due[-1], False) if self.due else (self.make_due(self.hand), True)
-        return self.place(tick)
+        return self.place(self.due_tick(deadline_ns) if deadline_ns > now_ns else self.hand)
 
     def place(self, tick: int) -> tuple[TimerTaskList, bool]:
-        """The bucket for a due tick ahead of the hand, and whether it is new and comes before all others."""
-        assert tick > self.hand
+        """The same for a due tick."""
+        if tick <= self.hand:
+            return (self.due[-1], False) if self.due else (self.make_due(self.hand), True)
         index = 0
         while tick - self.hand >= self.levels[index].reach:
             index += 1
@@ -142,8 +143,8 @@ class TimingWheel:
             first + level.span,
             index,
             self._lock,
-            after_ns=self._start_ns + (first - 1) * self._tick_ns,
-            until_ns=self._start_ns + (first + level.span - 1) * self._tick_ns,
+            self._start_ns + (first - 1) * self._tick_ns,
+            self._start_ns + (first + level.span - 1) * self._tick_ns,
         )
         # A coarse bucket is removed one span ahead. The heap comes before the slot: after an exception in between, the
         # bucket stays empty.
@@ -153,7 +154,7 @@ class TimingWheel:
 
     def make_due(self, tick: int) -> TimerTaskList:
         """A new bucket that is due already."""
-        bucket = TimerTaskList(tick, tick + 1, 0, self._lock, closed=True)
+        bucket = TimerTaskList(tick, tick + 1, 0, self._lock, 0, 0, True)
         self.due.append(bucket)
         return bucket
 
@@ -184,7 +185,7 @@ class TimingWheel:
                 self.due.append(bucket)
             else:
                 self.moving.append(bucket)
-                self.moving.sort(key=attrgetter("first"))
+                self.moving.sort(key=by_first_tick)
             heappop(self._occupied)
         self.hand = max(self.hand, tick)
         # If the driver was late, tasks of a coarse bucket may be due, too.
@@ -216,10 +217,7 @@ class TimingWheel:
     def move_slice(self) -> int:
         """Move up to :data:`SLICE` tasks of the most urgent bucket to finer ones. Returns how many were there."""
         bucket = self.moving[0]
-        due = self.make_due(bucket.first)
-        count = cascade(self, bucket, due, SLICE)
-        if not due:
-            self.due.pop()
+        count = cascade(self, bucket, SLICE)
         if not bucket:
             self.moving.pop(0)
         return count
@@ -241,11 +239,8 @@ class TimingWheel:
             level[slot] = None
 
 
-def cascade(wheel: TimingWheel, source: TimerTaskList, due: TimerTaskList, most: int) -> int:
-    """Move tasks of a coarse bucket to finer ones, and those whose time has come to ``due``.
-
-    Returns how many of the first ``most`` were there. Called by :meth:`TimingWheel.move_slice`.
-    """
+def cascade(wheel: TimingWheel, source: TimerTaskList, most: int) -> int:
+    """Move up to ``most`` tasks of a coarse bucket to finer ones, or to a due one. Returns how many were there."""
     # 1. the first tasks of the bucket
     tasks = source._head(most)
     for task in tasks:
@@ -254,7 +249,7 @@ def cascade(wheel: TimingWheel, source: TimerTaskList, due: TimerTaskList, most:
             continue
         # 3. find its bucket, or make it
         tick = wheel.due_tick(task._task_deadline_ns)
-        target = due if tick <= wheel.hand else wheel.find_bucket(task._task_deadline_ns)
+        target = wheel.find_bucket(task._task_deadline_ns) if tick > wheel.hand else None
         if target is None:
             target, _ = wheel.place(tick)
         # 4. move the task to it

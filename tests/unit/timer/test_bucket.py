@@ -68,14 +68,13 @@ def test_cascade_moves_the_tasks_of_a_bucket_in_slices():
     (bucket,) = wheel.waiting()
     wheel._detach(bucket)
     wheel.hand = 30
-    due = wheel.make_due(bucket.first)
-    counts = [cascade(wheel, bucket, due, 3)]
+    counts = [cascade(wheel, bucket, 3)]
     assert tasks[3:] == list(bucket)
     tasks[4].cancel()
     wheel.hand = 100
     while bucket:
-        counts.append(cascade(wheel, bucket, due, 3))
-    assert (tasks[:3], [tasks[3], *tasks[5:]]) == (list(tasks[0]._task_bucket), list(due))
+        counts.append(cascade(wheel, bucket, 3))
+    assert (tasks[:3], [tasks[3], *tasks[5:]]) == (list(tasks[0]._task_bucket), list(wheel.due[0]))
     assert max(counts) <= 3
     assert bucket.close_if_empty()
 

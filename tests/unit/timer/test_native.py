@@ -50,9 +50,8 @@ def test_only_tasks_are_taken_and_only_from_buckets(timer, what):
         lambda: bucket.remove(what),
         lambda: bucket.take(what, bucket),
         lambda: bucket.take(task, what),
-        lambda: CORE.cascade(timer._wheel, what, bucket, 5),
-        lambda: CORE.cascade(timer._wheel, bucket, what, 5),
-        lambda: CORE.cascade(timer._wheel, bucket, bucket, what if what != 5 else None),
+        lambda: CORE.cascade(timer._wheel, what, 5),
+        lambda: CORE.cascade(timer._wheel, bucket, what if what != 5 else None),
         lambda: CORE.DueTasks([what], timer._clock, print),
     ):
         with pytest.raises(TypeError):
@@ -85,7 +84,7 @@ def test_batch_runs_what_its_buckets_have_when_it_begins(timer):
     """A batch has room for more tasks than there were when it was made."""
     bucket, tasks = new_bucket(closed=True), [Ping(1) for _ in range(5)]
     buckets = [bucket]
-    batch = Batch(timer._dispatcher, buckets)
+    batch = Batch(timer._dispatcher, buckets, 0)
     for task in tasks:
         bucket.put(task)
     assert not batch.run()
