@@ -57,10 +57,10 @@ def prepare(engine: Local, keep_us: int | None = None) -> None:
     named = _COLUMNS.replace("purgatory", "coalesce(purgatory, '') as purgatory")
     engine.view("judged", f"select {named}, unix_micros(ts) as at_us, {TRACE_PROBLEM} as reason from source")
     engine.view("good", f"select * from judged where reason is null and kind in ('{OPERATION}', '{EVENT}')")
-    forgets = _forgets(engine, keep_us)
-    refuses = _refuses(engine, forgets=forgets)
+    keep_us = _forgets(engine, keep_us)
+    refuses = _refuses(engine, keep_us)
     # A row delivered twice is one operation: both rows say the same. A name that is used again, later, is another one.
-    watches = _in_order(engine, "good", forgets=forgets, where=_NOT_REFUSED if refuses else "true")
+    watches = _in_order(engine, "good", keep_us, where=_NOT_REFUSED if refuses else "true")
     engine.view("needs", _needs(watches, "purgatory, operation, at_us"))
     engine.view("answers", _ANSWERS)
     columns = ", ".join(f"g.{name}" for name in _COLUMNS.split(", "))
@@ -71,23 +71,24 @@ def prepare(engine: Local, keep_us: int | None = None) -> None:
 
 
 _NOT_REFUSED: Final = "not exists (select 1 from refused as r where r.seq = t.seq)"
+_DISPUTED: Final = "exists (select 1 from disputed as d where d.seq = t.seq)"
 
 
 def _pairs(engine: Local, rows: str) -> str:
     """One row per key of a row. For an event ``count`` is 0, for an operation it is the number of its keys."""
     return f"""select seq, purgatory, at_us, case when kind = '{OPERATION}' then size(keys) else 0 end as count,
-        operation, delay_ms, type, normal_ends, {engine.each_pair} from {rows}"""
+        operation, delay_ms, type, normal_ends, {engine.each_pair} from {rows} as rows"""
 
 
 _PAIR: Final = "t.seq, t.purgatory, t.at_us, t.count, t.operation, t.delay_ms, t.type, t.normal_ends, t.key, t.level"
 
 
-def _in_order(engine: Local, rows: str, *, forgets: bool, where: str = "true") -> str:
+def _in_order(engine: Local, rows: str, keep_us: int | None, where: str = "true") -> str:
     """The watches of some rows, with ``first_us``, the instant at which the level was first reached (null: never)."""
     pairs = f"({_pairs(engine, rows)})"
     spell = ""
-    if forgets:
-        spell, pairs = ", spell", f"({_with_spells(pairs)})"
+    if keep_us is not None:
+        spell, pairs = ", spell", f"({_with_spells(pairs, keep_us)})"
     # Spark sorts by the first eight bytes of the first column, and compares whole rows where these are equal. A hash
     # separates nearly all keys, the name of a purgatory none.
     return f"""select t.* from (
@@ -97,43 +98,28 @@ def _in_order(engine: Local, rows: str, *, forgets: bool, where: str = "true") -
         from {pairs} as p) as t where count > 0 and {where}"""
 
 
-def _with_spells(pairs: str) -> str:
-    """The same pairs, with the spell to whose events each one belongs. Spells are counted where a key was forgotten."""
-    same = "f.purgatory = t.purgatory and f.key = t.key"
-    nothing = ", ".join(f"cast(null as {kind})" for kind in ("string", "bigint", "string", "string"))
-    return f"""with pairs as (select * from {pairs} as p),
-        marked as (
-            select {_PAIR}, 0 as begins from pairs as t where exists (select 1 from starts as f where {same})
-            union all
-            select cast(null as bigint), purgatory, at_us, -1, {nothing}, key, cast(null as bigint), 1 from starts),
-        counted as (select *, sum(begins) over (partition by purgatory, key order by at_us) as own from marked),
+def _with_spells(pairs: str, keep_us: int) -> str:
+    """The same pairs, with the spell to whose events each one belongs."""
+    by_time = "over (partition by purgatory, key order by at_us)"
+    return f"""with marked as (
+            select *, case when at_us - lag(at_us) {by_time} > {keep_us} then 1 else 0 end as begins
+            from {pairs} as p),
+        counted as (select *, sum(begins) {by_time} as own from marked),
         tops as (
             select purgatory, key, own as spell, max(level) as top from counted where count = 0 group by all)
-        select {_PAIR}, 0 as spell from pairs as t where not exists (select 1 from starts as f where {same})
-        union all select {_PAIR}, own as spell from counted as t where count = 0
+        select {_PAIR}, own as spell from counted as t where count = 0
         union all select {_PAIR}, min(f.spell) as spell
-            from counted as t left join tops as f on {same} and f.spell >= t.own and f.top >= t.level
+            from counted as t left join tops as f
+                on f.purgatory = t.purgatory and f.key = t.key and f.spell >= t.own and f.top >= t.level
             where count > 0 group by {_PAIR}"""
 
 
-def _forgets(engine: Local, keep_us: int | None) -> bool:
-    """Whether a key was forgotten. If so, ``starts`` says when each such key was named again.
-
-    Every row names its keys, also one whose name is in use.
-    """
-    if keep_us is None:
-        return False
+def _forgets(engine: Local, keep_us: int | None) -> int | None:
+    """How long a key keeps its level. None if that is longer than the trace, so that no key is forgotten."""
     span = Table("select coalesce(max(at_us) - min(at_us), 0) from good", "lasts")
-    if engine.query(span).to_pylist()[0]["lasts"] <= keep_us:
-        return False
-    engine.keep(
-        "starts",
-        f"""select purgatory, key, at_us from (
-            select purgatory, key, at_us,
-                at_us - lag(at_us) over (partition by purgatory, key order by at_us) as apart
-            from ({_pairs(engine, "good")}) as p) as named where apart > {keep_us}""",
-    )
-    return _has_rows(engine, "starts")
+    if keep_us is None or engine.query(span)["lasts"][0].as_py() <= keep_us:
+        return None
+    return keep_us
 
 
 def _has_rows(engine: Local, name: str) -> bool:
@@ -141,7 +127,7 @@ def _has_rows(engine: Local, name: str) -> bool:
     return bool(count["n"][0].as_py())
 
 
-def _refuses(engine: Local, *, forgets: bool) -> bool:
+def _refuses(engine: Local, keep_us: int | None) -> bool:
     """Whether a row uses the name of an operation that is open. If so, ``refused`` has the numbers of such rows.
 
     One pass over hashes of names finds the names whose rows differ.
@@ -159,13 +145,9 @@ def _refuses(engine: Local, *, forgets: bool) -> bool:
         f"""select *, {_MARK} as mark from good as t where kind = '{OPERATION}'
             and exists (select 1 from shared as f where f.name = xxhash64(t.purgatory, t.operation))""",
     )
-    columns = "seq, kind, purgatory, type, normal_ends, keys, at_us, delay_ms, levels"
-    engine.view(
-        "apart",
-        f"""select {columns}, cast(seq as string) as operation from disputed
-            union all select {columns}, operation from good where kind = '{EVENT}'""",
-    )
-    needs = _needs(_in_order(engine, "apart", forgets=forgets), "purgatory, operation, at_us")
+    # For spells, every row counts that names a key.
+    rows = "good" if keep_us is not None else f"(select * from good as t where kind = '{EVENT}' or {_DISPUTED})"
+    needs = _needs(_in_order(engine, rows, keep_us, where=_DISPUTED), "seq, purgatory, operation, at_us")
     claims = Table(
         f"""select d.purgatory, d.operation, d.at_us, d.seq, d.mark,
             case when ready_us < arrival_us + limit_us then ready_us else arrival_us + limit_us end
