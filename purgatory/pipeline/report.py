@@ -126,11 +126,10 @@ def report(engine: Local, out: str | Path, options: ReportOptions | None = None)
     with _step("[3/3] the tables and the page", quiet=options.quiet):
         shutil.rmtree(folder / "tables" / "quarantine", ignore_errors=True)  # an earlier report's, if there was one
         drawn = {"occupancy": table_files.highest(made["peaks"], MOST)}  # many purgatories have many slots
-        rows = {
-            name: table_files.written(folder / "tables" / name, table, drawn.get(name)) for name, table in made.items()
-        }
-        options = attrs.evolve(options, normal=normal)
-        tables = attrs.evolve(_collect(rows, unread, engine, span, options, window_us=window_us), earlier=earlier)
+        places = {name: (folder / "tables" / name, table, drawn.get(name)) for name, table in made.items()}
+        rows = {name: table_files.written(*each) for name, each in places.items()}
+        known = {"window_us": window_us, "normal": normal, "gaps": tuple(unread), "earlier": earlier}
+        tables = _collect(rows, engine, span, options, **known)
         path = folder / "index.html"
         path.write_text(page(tables, options.title), encoding="utf-8")
         _describe(folder, tables)
@@ -162,30 +161,18 @@ def _made(engine: Local, widths: relations.Widths, *, malformed: bool) -> dict[s
     return tables
 
 
-def _collect(
-    rows: Mapping[str, list[Row]],
-    unread: Sequence[str],
-    engine: Local,
-    span: Row,
-    options: ReportOptions,
-    *,
-    window_us: int,
-) -> Tables:
-    given: dict[str, Any] = {name: table for name, table in rows.items() if name != "quarantine"}
+def _collect(rows: Mapping[str, list[Row]], engine: Local, span: Row, options: ReportOptions, **more: Any) -> Tables:
+    more |= {name: table for name, table in rows.items() if name != "quarantine"}
+    more |= {name: span[name] for name in ("first_us", "last_us", "shut_down")}
+    more["normal"] = more["normal"].renamed(table_files.shortened)
     ends = {run.journal: (run.first, run.last) for run in engine.expected}
     return Tables(
-        **given,
-        window_us=window_us,
-        first_us=span["first_us"],
-        last_us=span["last_us"],
+        **more,
         asked_us=(options.window_s or 0) * 1_000_000,
         quarantined=span["malformed"],
-        shut_down=span["shut_down"],
-        normal=options.normal.renamed(table_files.shortened),
         rows=span["operations"] + span["malformed"],
         journals=tuple(_names(engine)),
         ranges=tuple(map(ends.get, engine.journals)),
-        gaps=tuple(unread),
         left_out=tuple(engine.left_out),
         dropped=engine.dropped,
         made=options.made or datetime.now(UTC),
@@ -242,10 +229,7 @@ def _earlier(folder: Path) -> Tables:
         }
         numbers: dict[str, Any] = {name: int(about[name]) for name in ("window_us", "first_us", "last_us", "rows")}
         return Tables(
-            **rows,
-            **numbers,
-            gaps=tuple(map(str, about.get("gaps", ()))),
-            made=datetime.fromisoformat(about["made"]),
+            **rows, **numbers, gaps=tuple(map(str, about.get("gaps", ()))), made=datetime.fromisoformat(about["made"])
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ArithmeticError) as error:
         hint = "give the folder that an earlier one was written to"
