@@ -48,14 +48,7 @@ class NoOperation(DataError):
     """There is no operation to try settings on."""
 
 
-def whatif(
-    engine: Local,
-    out: str | Path,
-    grid: Grid,
-    *,
-    allow_gaps: bool = False,
-    normal: Normal = UNSAID,
-) -> Path:
+def whatif(engine: Local, out: str | Path, grid: Grid, *, allow_gaps: bool = False, normal: Normal = UNSAID) -> Path:
     """Write a table for each question, the choice as JSON, and a page. Return the page's path.
 
     Args:

@@ -98,13 +98,7 @@ def area(label: str, times: Times, series: Series, peak: tuple[float, float] | N
 
 
 def heat(
-    label: str,
-    times: Times,
-    rows: Sequence[tuple[str, Numbers]],
-    colour: str,
-    *,
-    what: str = "expired",
-    tall: int = 24,
+    label: str, times: Times, rows: Sequence[tuple[str, Numbers]], colour: str, *, what: str = "expired", tall: int = 24
 ) -> str:
     """One row per name, one cell per window: the stronger the colour, the more of them."""
     height = tall * len(rows) + 26

@@ -88,11 +88,7 @@ def _lines(
 
 def latency(tables: Tables) -> str:
     """Percentiles of the waits, over time."""
-    columns = (
-        ("p50_ms", "p50", "var(--a)"),
-        ("p90_ms", "p90", "var(--b)"),
-        ("p99_ms", "p99", "var(--c)"),
-    )
+    columns = (("p50_ms", "p50", "var(--a)"), ("p90_ms", "p90", "var(--b)"), ("p99_ms", "p99", "var(--c)"))
     figures = [
         _lines(tables, f"Waits of {name_of(kind)}", kind, tables.whole_windows(rows), columns, height=220)
         for kind, rows in _biggest(by_type(tables.latency), "answered")

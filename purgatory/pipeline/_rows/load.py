@@ -35,12 +35,7 @@ def spark_schema(schema: Schema) -> StructType:
 
 
 def load(
-    spark: SparkSession,
-    folder: str,
-    schema: Schema,
-    *,
-    damaged: list[str] | None = None,
-    between: Between = ALL,
+    spark: SparkSession, folder: str, schema: Schema, *, damaged: list[str] | None = None, between: Between = ALL
 ) -> DataFrame:
     """Every row of a journal's or trace's folder.
 

@@ -79,9 +79,7 @@ class Cluster(Local):
         remote = [not is_folder(name) for name in self.journals]
         if any(remote) and not all(remote):
             raise ValueError("give folders, or places that Spark reads (s3a://...), not both at once")
-        if not any(remote):
-            return super()._promised()
-        return list(map(self._named, self.journals))
+        return list(map(self._named, self.journals)) if any(remote) else super()._promised()
 
     def _named(self, place: str) -> Run:
         """The rows that should be in a store: by the names of the segments.

@@ -81,8 +81,7 @@ def prepare(engine: Local, normal: Normal = UNSAID) -> Normal:
         words=("purgatory", "type", "outcome"),
     )
     engine.view(
-        "records",
-        f"""select *, {_WAIT_US} as wait_us, {LIMIT_US} as limit_us, {_WASTED} as wasted_checks from facts""",
+        "records", f"""select *, {_WAIT_US} as wait_us, {LIMIT_US} as limit_us, {_WASTED} as wasted_checks from facts"""
     )
     engine.view(
         "watches",
