@@ -118,16 +118,16 @@ def report(engine: Local, out: str | Path, options: ReportOptions | None = None)
         slot_us = next((w for w in _SLOTS_US if span_us / w <= _SLOTS), _days(span_us / 1e6, _SLOTS) * 1_000_000)
         with _step(f"[2/3] counting {span['operations']:,} operations", quiet=options.quiet):
             widths = levels.widths_of(window_us, slot_us, span)
-            made = _made(engine, widths, malformed=span["malformed"] > 0)
+            made = _query_tables(engine, widths, malformed=span["malformed"] > 0)
         if engine.summary and not options.quiet:
             sys.stderr.write(f"{engine.summary}\n")
     finally:
         engine.close()
     with _step("[3/3] the tables and the page", quiet=options.quiet):
         shutil.rmtree(folder / "tables" / "quarantine", ignore_errors=True)  # an earlier report's, if there was one
-        drawn = {"occupancy": table_files.highest(made["peaks"], MOST)}  # many purgatories have many slots
+        drawn = {"occupancy": table_files.highest_peaks(made["peaks"], MOST)}  # many purgatories have many slots
         places = {name: (folder / "tables" / name, table, drawn.get(name)) for name, table in made.items()}
-        rows = {name: table_files.written(*each) for name, each in places.items()}
+        rows = {name: table_files.write_table(*each) for name, each in places.items()}
         known = {"window_us": window_us, "normal": normal, "gaps": tuple(unread), "earlier": earlier}
         tables = _collect(rows, engine, span, options, **known)
         path = folder / "index.html"
@@ -153,7 +153,7 @@ def report_on(
     return report(engine_for(list(map(str, places)), engine), out, ReportOptions(**{"quiet": True, **options}))
 
 
-def _made(engine: Local, widths: relations.Widths, *, malformed: bool) -> dict[str, pa.Table]:
+def _query_tables(engine: Local, widths: relations.Widths, *, malformed: bool) -> dict[str, pa.Table]:
     """Every table, by name. The advice follows from the counts of waits."""
     tables = queries.tables(engine, widths, malformed=malformed)
     curve = advice.survival(tables.pop("waits"))
@@ -164,7 +164,7 @@ def _made(engine: Local, widths: relations.Widths, *, malformed: bool) -> dict[s
 def _collect(rows: Mapping[str, list[Row]], engine: Local, span: Row, options: ReportOptions, **more: Any) -> Tables:
     more |= {name: table for name, table in rows.items() if name != "quarantine"}
     more |= {name: span[name] for name in ("first_us", "last_us", "shut_down")}
-    more["normal"] = more["normal"].renamed(table_files.shortened)
+    more["normal"] = more["normal"].renamed(table_files.shorten)
     ends = {run.journal: (run.first, run.last) for run in engine.expected}
     return Tables(
         **more,

@@ -96,7 +96,7 @@ class _Place:
         """The rows above ``after`` up to ``upto``."""
         runs: list[Run] = []
         where = self.folder or f"{self.url}"
-        yield from completeness.noted(self._rows(after, upto), where, runs)
+        yield from completeness.noting_runs(self._rows(after, upto), where, runs)
         if self.allow_gaps or after >= upto:
             return
         if gaps := completeness.gaps_in([Run(where, after + 1, upto)], runs):

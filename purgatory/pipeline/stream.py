@@ -49,7 +49,7 @@ from purgatory.pipeline._spark.sinks import ANSWERS, ASIDE, aside_of, sink_of, w
 from purgatory.pipeline._state.checkpoint_state import check_settings, read_status
 from purgatory.pipeline._state.fixed import Fixed
 from purgatory.pipeline._state.processors import ANSWER, BETWEEN, PARKED, KeyStage, OperationStage
-from purgatory.pipeline._state.wire import PACKED, packing
+from purgatory.pipeline._state.wire import PACKED, row_packer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -137,7 +137,7 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
     # Before each function that asks for the columns of its input, ``to`` says what they are.
     columns = StructType([spark_schema(TRACE)[name] for name in _GIVEN])
     columns = columns.add("reason", "string").add("us", "long").add("detail", "string")
-    packed = given.to(columns).mapInArrow(packing(settings.buckets), _struct(PACKED))
+    packed = given.to(columns).mapInArrow(row_packer(settings.buckets), _struct(PACKED))
     between = packed.groupBy("bucket").transformWithStateInPandas(
         statefulProcessor=KeyStage(settings.fixed),
         outputStructType=_struct(BETWEEN),

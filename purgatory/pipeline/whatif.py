@@ -29,9 +29,9 @@ from purgatory.pipeline._pages.plan import NORMAL, UNEXPLAINED, plan
 from purgatory.pipeline._rows.validity import DataError
 from purgatory.pipeline._summaries import advice, table_files
 from purgatory.pipeline._summaries.choices import Grid, choose
-from purgatory.pipeline._summaries.groups import grouped, groups, numbers
-from purgatory.pipeline._summaries.idle import PURGES, SPELLS, purging
-from purgatory.pipeline._summaries.wheels import COUNTED, WAITS, counting, summed
+from purgatory.pipeline._summaries.groups import groups, numbers, rows_by
+from purgatory.pipeline._summaries.idle import PURGES, SPELLS, purge_counter
+from purgatory.pipeline._summaries.wheels import COUNTED, WAITS, sum_counts, wheel_counter
 from purgatory.pipeline._tables import answers, queries, relations
 from purgatory.pipeline._tables.table import Table, schema
 
@@ -67,8 +67,8 @@ def whatif(engine: Local, out: str | Path, grid: Grid, *, allow_gaps: bool = Fal
     exact = engine.schema is TRACE
     try:
         unread = engine.open(allow_gaps=allow_gaps)
-        results, normal = _tried(engine, grid, normal, exact=exact)
-        unexplained = answers.unexplained(engine) if exact else {}
+        results, normal = _results(engine, grid, normal, exact=exact)
+        unexplained = answers.count_unexplained(engine) if exact else {}
     finally:
         engine.close()
     if not results["wheels"]["operations"][0].as_py():
@@ -77,8 +77,8 @@ def whatif(engine: Local, out: str | Path, grid: Grid, *, allow_gaps: bool = Fal
     if unexplained:
         kinds = zip(*(results["timeouts"][name].to_pylist() for name in ("purgatory", "type")), strict=True)
         results["timeouts"] = results["timeouts"].filter([kind not in unexplained for kind in kinds])
-    tables = {name: table_files.written(folder / "tables" / name, table) for name, table in results.items()}
-    ends = {kind: normal.has_any(kind) for kind in grouped(tables["timeouts"], "purgatory", "type")}
+    tables = {name: table_files.write_table(folder / "tables" / name, table) for name, table in results.items()}
+    ends = {kind: normal.has_any(kind) for kind in rows_by(tables["timeouts"], "purgatory", "type")}
     advised = [row for row in tables["timeouts"] if not ends[row["purgatory"], row["type"]]]
     chosen = choose({**tables, "timeouts": advised}, grid)
     choices = [attrs.asdict(each) for each in chosen]
@@ -90,7 +90,7 @@ def whatif(engine: Local, out: str | Path, grid: Grid, *, allow_gaps: bool = Fal
     return path
 
 
-def _tried(engine: Local, grid: Grid, normal: Normal, *, exact: bool) -> tuple[dict[str, pa.Table], Normal]:
+def _results(engine: Local, grid: Grid, normal: Normal, *, exact: bool) -> tuple[dict[str, pa.Table], Normal]:
     """A table for each question, and the ends that are normal, with what the records say.
 
     The tables read two relations:
@@ -102,7 +102,7 @@ def _tried(engine: Local, grid: Grid, normal: Normal, *, exact: bool) -> tuple[d
     """
     if exact:
         answers.prepare(engine)
-        normal = relations.said(engine, normal, "good")
+        normal = relations.read_normal_ends(engine, normal, "good")
         engine.keep("waits", answers.WAITS)
         engine.view("uses", answers.USES)
         timeouts = engine.query(answers.timeouts(grid.timeouts_ms))
@@ -110,23 +110,23 @@ def _tried(engine: Local, grid: Grid, normal: Normal, *, exact: bool) -> tuple[d
         normal = relations.prepare(engine, normal)
         engine.view("waits", _WAITS)
         engine.keep("uses", _USES)
-        timeouts = estimated(engine.query(queries.WAITS), grid)
-    wheels = engine.apply(counting(grid.ticks_ms, grid.wheel_sizes), WAITS, COUNTED)
-    purges = engine.apply(purging(sorted(set(grid.purge_intervals))), SPELLS, PURGES, "purgatory")
+        timeouts = estimate_timeouts(engine.query(queries.WAITS), grid)
+    wheels = engine.apply(wheel_counter(grid.ticks_ms, grid.wheel_sizes), WAITS, COUNTED)
+    purges = engine.apply(purge_counter(sorted(set(grid.purge_intervals))), SPELLS, PURGES, "purgatory")
     results = {
         "timeouts": timeouts,
-        "wheels": summed(wheels),
+        "wheels": sum_counts(wheels),
         "purges": purges.sort_by([("purgatory", "ascending"), ("purge_interval", "ascending")]),
         "shards": engine.query(_shards(grid)),
     }
-    return results, normal.renamed(table_files.shortened)
+    return results, normal.renamed(table_files.shorten)
 
 
-def estimated(waits: pa.Table, grid: Grid) -> pa.Table:
+def estimate_timeouts(waits: pa.Table, grid: Grid) -> pa.Table:
     """The share that would expire under each timeout of each type: an estimate, and none beyond what was observed."""
     rows = []
     for (purgatory, kind), every in groups(advice.survival(waits), ("purgatory", "type"), "wait_ms"):
-        operations, curve = int(numbers(every, "left").sum()), advice.known(every)
+        operations, curve = int(numbers(every, "left").sum()), advice.reliable_part(every)
         wait_ms, survival = numbers(curve, "wait_ms"), curve.column("survival").to_numpy()
         for timeout in sorted(set(grid.timeouts_ms)):
             upto = int(np.searchsorted(wait_ms, timeout, side="right"))

@@ -36,8 +36,8 @@ from purgatory.journal.records import JOURNAL, KEEP_KEYS_MS, TRACE
 from purgatory.pipeline import stream
 from purgatory.pipeline._spark.session import session
 from purgatory.pipeline._summaries.choices import Grid
-from purgatory.pipeline._summaries.idle import PURGES, SPELLS, purging
-from purgatory.pipeline._summaries.wheels import COUNTED, WAITS, counting
+from purgatory.pipeline._summaries.idle import PURGES, SPELLS, purge_counter
+from purgatory.pipeline._summaries.wheels import COUNTED, WAITS, wheel_counter
 from purgatory.pipeline._tables import answers
 from purgatory.pipeline._tables.cluster import Cluster
 from purgatory.pipeline._tables.local import Local
@@ -163,9 +163,9 @@ def _whatif(spark: SparkSession, pairs: int) -> tuple[float, str]:
     engine.query(answers.timeouts(grid.timeouts_ms))
     say(f"whatif: timeouts in {time.perf_counter() - started:.1f} s")
     started = time.perf_counter()
-    engine.apply(purging(grid.purge_intervals), SPELLS, PURGES, "purgatory")
+    engine.apply(purge_counter(grid.purge_intervals), SPELLS, PURGES, "purgatory")
     say(f"whatif: purge intervals in {time.perf_counter() - started:.1f} s")
-    seconds = _timed(lambda: engine.apply(counting(grid.ticks_ms, grid.wheel_sizes), WAITS, COUNTED))
+    seconds = _timed(lambda: engine.apply(wheel_counter(grid.ticks_ms, grid.wheel_sizes), WAITS, COUNTED))
     engine.close()
     return seconds, "operation-configurations"
 

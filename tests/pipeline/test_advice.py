@@ -10,7 +10,7 @@ from purgatory.pipeline._summaries import advice
 from purgatory.pipeline._summaries.choices import Grid
 from purgatory.pipeline._tables import queries, relations
 from purgatory.pipeline._tables.local import Local
-from purgatory.pipeline.whatif import estimated
+from purgatory.pipeline.whatif import estimate_timeouts
 from tests.support import workloads
 
 COUNT = 20_000
@@ -137,7 +137,7 @@ def test_what_if_tells_the_true_share_or_nothing(make, tmp_path):
     """The share that would expire under each timeout tried is the true one, and none beyond what was observed."""
     service = make()
     tried = (100, 200, 300, 500, 512, 900, 1_400, 59_000)
-    found = estimated(service.waits(tmp_path), Grid(timeouts_ms=tried)).to_pylist()
+    found = estimate_timeouts(service.waits(tmp_path), Grid(timeouts_ms=tried)).to_pylist()
     known = {row["timeout_ms"]: row["expiry_share"] for row in found if row["expiry_share"] is not None}
     assert {100, 200, 300} <= known.keys()
     assert 59_000 not in known

@@ -14,7 +14,7 @@ from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline._tables import levels, queries, relations
 from purgatory.pipeline._tables.cluster import Cluster
 from purgatory.pipeline._tables.local import Local
-from purgatory.pipeline.report import _made
+from purgatory.pipeline.report import _query_tables
 from tests.pipeline.test_figures import BASE, NORMAL, made
 from tests.support import workloads
 
@@ -50,7 +50,7 @@ def tables_of(engine, widths, expiry_normal=()):
     engine.open(allow_gaps=False)
     relations.prepare(engine, Normal(expiry=expiry_normal))
     span = engine.query(queries.SPAN).to_pylist()[0]
-    found = _made(engine, levels.widths_of(*widths, span), malformed=span["malformed"] > 0)
+    found = _query_tables(engine, levels.widths_of(*widths, span), malformed=span["malformed"] > 0)
     engine.close()
     return {name: (table.column_names, ordered(table.to_pylist())) for name, table in found.items()}
 

@@ -17,7 +17,7 @@ from purgatory.pipeline._spark.errors import describe
 from purgatory.pipeline._spark.names import for_spark, inside, is_address, is_folder, is_table
 from purgatory.pipeline._spark.session import WrongSetting, configure
 from purgatory.pipeline._summaries.choices import Grid, WrongGrid, choose
-from purgatory.pipeline._summaries.idle import NEVER, forgetting
+from purgatory.pipeline._summaries.idle import NEVER, simulate_purges
 from purgatory.pipeline._tables.local import Local
 from purgatory.pipeline.report import report_on
 from purgatory.pipeline.stream import StreamSettings
@@ -62,7 +62,7 @@ def test_keys_are_forgotten_as_the_library_forgets_them(limit):
     at = np.arange(len(keys)) * 2
     again = np.array([next((n * 2 - 1 for n in range(m + 1, len(keys)) if keys[n] == keys[m]), NEVER) for m in at // 2])
     distinct = len(set(keys.tolist()))
-    assert [(created - distinct, min(limit, distinct))] == forgetting(at, again, keys, [limit])
+    assert [(created - distinct, min(limit, distinct))] == simulate_purges(at, again, keys, [limit])
     purgatory.shutdown()
 
 

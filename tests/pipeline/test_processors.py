@@ -14,7 +14,7 @@ from purgatory.pipeline._state import wire
 from purgatory.pipeline._state.fixed import CheckpointDiffers, Fixed
 from purgatory.pipeline._state.processors import KeyStage, OperationStage
 from purgatory.pipeline._state.state_machines import OperationCore
-from purgatory.pipeline._state.wire import hand, handed, home, packing, parted, unpack
+from purgatory.pipeline._state.wire import bucket_of, dump_parts, load_parts, row_packer, split_name, unpack
 
 #: What an answer repeats of its row.
 ABOUT = ("Fetch", 1, 4)
@@ -54,7 +54,7 @@ def packed():
 
     def packed(*rows, buckets=1, chunk=2):
         batches = pa.Table.from_pylist(list(rows), RAW).to_batches(max_chunksize=chunk)
-        return pd.concat([batch.to_pandas() for batch in packing(buckets)(batches)])
+        return pd.concat([batch.to_pandas() for batch in row_packer(buckets)(batches)])
 
     return packed
 
@@ -64,7 +64,9 @@ def given():
     """Rows of stage 2, packed: operations to open, reached watches, and rejected rows."""
 
     def given(opened=(), hits=(), aside=()):
-        return pd.DataFrame([(value,) for _, value in hand(list(opened), list(hits), list(aside), 1)], columns=["rows"])
+        return pd.DataFrame(
+            [(value,) for _, value in dump_parts(list(opened), list(hits), list(aside), 1)], columns=["rows"]
+        )
 
     return given
 
@@ -76,7 +78,7 @@ def said():
     def said(frame):
         found = ([], [], [])
         for value in () if frame.empty else frame["rows"]:
-            for all_, some in zip(found, handed(value), strict=True):
+            for all_, some in zip(found, load_parts(value), strict=True):
                 all_ += some
         return found[0], found[1], [row[1:] for row in found[2]]
 
@@ -199,7 +201,7 @@ def test_packing_loses_and_mixes_nothing(raw, packed):
     found = {}
     for bucket, value in packed(*rows, buckets=4).itertuples(index=False):
         for row in unpack(value).to_pylist():
-            assert bucket == home(row["watched"], 4)
+            assert bucket == bucket_of(row["watched"], 4)
             assert row["watched"].startswith("p\0")
             found.setdefault(row["watched"].partition("\0")[2], []).append(
                 (row["us"], row["level"], row["tag"], row["until_us"])
@@ -219,11 +221,11 @@ def test_rows_that_only_say_the_time_leave_nothing(raw, packed):
 def test_all_of_an_operation_is_handed_to_one_bucket():
     """What opens an operation and each of its hits meet, whatever bucket they come from."""
     names = [f"op-{n}" for n in range(50)]
-    opened = dict(hand([(name, 1, 0, 9, 7, 1) for name in names], [], [], 8))
-    hits = dict(hand([], [(name, 0, 5, 7) for name in names], [], 8))
+    opened = dict(dump_parts([(name, 1, 0, 9, 7, 1) for name in names], [], [], 8))
+    hits = dict(dump_parts([], [(name, 0, 5, 7) for name in names], [], 8))
     assert 8 == len(opened)
     for bucket, value in opened.items():
-        assert [row[0] for row in handed(value)[0]] == [row[0] for row in handed(hits[bucket])[1]]
+        assert [row[0] for row in load_parts(value)[0]] == [row[0] for row in load_parts(hits[bucket])[1]]
 
 
 def test_names_of_several_purgatories_are_told_apart(raw, packed):
@@ -241,7 +243,7 @@ def test_names_of_several_purgatories_are_told_apart(raw, packed):
     rows = [raw("operation", 1, [key], [1], purgatory=p, operation=key, delay_ms=1) for p, key in said]
     found = [row for value in packed(*rows)["rows"] for row in unpack(value).to_pylist()]
     assert len(said) == len({row["watched"] for row in found})
-    assert said == [parted(row["operation"]) for row in found]
+    assert said == [split_name(row["operation"]) for row in found]
 
 
 @pytest.mark.parametrize(
@@ -262,7 +264,7 @@ def test_state_of_other_settings_is_rejected(stage_of):
     stage = stage_of(Fixed(4))
     stored = [Fixed(4).dump()]
     stage._agenda = SimpleNamespace(exists=lambda: True, get=lambda: (b"agenda", stored[0]))
-    assert b"agenda" == stage._kept()
+    assert b"agenda" == stage._load_agenda()
     for other, expected in (
         (Fixed(2).dump(), "buckets 2, not 4"),
         (Fixed(4, 7).dump(), "keep_us 7, not None"),
@@ -270,4 +272,4 @@ def test_state_of_other_settings_is_rejected(stage_of):
     ):
         stored[0] = other
         with pytest.raises(CheckpointDiffers, match=f"the checkpoint was started with {expected}: use these settings"):
-            stage._kept()
+            stage._load_agenda()

@@ -8,7 +8,7 @@ from purgatory.journal.records import JOURNAL
 from purgatory.pipeline import monitor
 from purgatory.pipeline._rows.completeness import IncompleteJournal
 from purgatory.pipeline._spark.errors import OutputTaken
-from purgatory.pipeline._summaries.wheels import COUNTED, WAITS, counting, levels_and_reinsertions, summed
+from purgatory.pipeline._summaries.wheels import COUNTED, WAITS, levels_and_reinsertions, sum_counts, wheel_counter
 from purgatory.pipeline._tables.cluster import Cluster
 from purgatory.pipeline.source import PurgatoryDataSource, _Range
 from tests.support import workloads
@@ -146,10 +146,10 @@ def test_wheels_are_summed_over_all_parts_of_the_data(source, tmp_path):
     engine = Cluster(source, [str(tmp_path)])
     assert [] == engine.open(allow_gaps=False)
     engine.view("waits", "select /*+ repartition(3) */ given.* from source join given")
-    counts = engine.apply(counting((1, 5), (20, 64)), WAITS, COUNTED)
+    counts = engine.apply(wheel_counter((1, 5), (20, 64)), WAITS, COUNTED)
     engine.close()
     assert 3 * 4 == len(counts)
-    found = {(row["tick_ms"], row["wheel_size"]): row for row in summed(counts).to_pylist()}
+    found = {(row["tick_ms"], row["wheel_size"]): row for row in sum_counts(counts).to_pylist()}
     assert {(1, 20), (1, 64), (5, 20), (5, 64)} == set(found)
     due = np.array([at // 1_000 + delay for at, delay, _ in rows])
     start = np.array([at // 1_000 for at, _, _ in rows])

@@ -11,7 +11,7 @@ import pytest
 
 from purgatory.pipeline._summaries import advice, table_files
 from purgatory.pipeline._summaries.choices import Grid, choose
-from purgatory.pipeline.whatif import estimated
+from purgatory.pipeline.whatif import estimate_timeouts
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def test_a_timeout_that_meets_the_target_to_the_letter_is_chosen(waits):
     """The planner chooses it, too, though the estimate is a rounding above the target."""
     curve = waits(*((wait, "satisfied", 1) for wait in range(1, 21)))
     grid = Grid(timeouts_ms=(17, 18, 19), target_expiry=0.1)
-    found = {"timeouts": estimated(curve, grid).to_pylist(), "wheels": [], "purges": [], "shards": []}
+    found = {"timeouts": estimate_timeouts(curve, grid).to_pylist(), "wheels": [], "purges": [], "shards": []}
     assert 0.1 < found["timeouts"][1]["expiry_share"]
     assert [18] == [each.value for each in choose(found, grid)]
 
@@ -103,7 +103,7 @@ def test_advice_beyond_the_observed_is_null(waits):
 def test_a_journal_answers_for_timeouts_up_to_those_in_use(waits):
     """The share that needs longer, up to the longest wait observed. Beyond it, nothing is said."""
     counts = waits((10, "satisfied", 8), (50, "expired", 2))
-    found = estimated(counts, Grid(timeouts_ms=(5, 10, 50, 51))).to_pylist()
+    found = estimate_timeouts(counts, Grid(timeouts_ms=(5, 10, 50, 51))).to_pylist()
     assert [1.0, pytest.approx(0.2), pytest.approx(0.2), None] == [row["expiry_share"] for row in found]
     assert {10} == {row["operations"] for row in found}
 
@@ -111,9 +111,11 @@ def test_a_journal_answers_for_timeouts_up_to_those_in_use(waits):
 def test_the_highest_of_many_purgatories_are_drawn(tmp_path):
     """All are in the table. The page is given the rows of those with the highest peaks."""
     levels = pa.Table.from_pylist([{"purgatory": f"p{n}", "slot_us": at} for n in range(1, 10) for at in (0, 10)])
-    names = table_files.highest(pa.Table.from_pylist([{"purgatory": f"p{n}", "peak": n} for n in range(1, 10)]), 3)
+    names = table_files.highest_peaks(
+        pa.Table.from_pylist([{"purgatory": f"p{n}", "peak": n} for n in range(1, 10)]), 3
+    )
     assert ["p9", "p8", "p7"] == names
-    drawn = table_files.written(tmp_path / "occupancy", levels, names)
+    drawn = table_files.write_table(tmp_path / "occupancy", levels, names)
     assert set(names) == {row["purgatory"] for row in drawn}
     assert 9 == len(set(pq.read_table(tmp_path / "occupancy")["purgatory"].to_pylist()))
 
@@ -123,6 +125,6 @@ def test_a_table_written_anew_replaces_what_was_there(tmp_path):
     first = pa.table({"purgatory": ["z"], "peak": [9]})
     (tmp_path / "peaks").mkdir()
     pq.write_table(first, tmp_path / "peaks" / "part-9.parquet")
-    rows = table_files.written(tmp_path / "peaks", pa.table({"purgatory": ["b", "a"], "peak": [2, 1]}))
+    rows = table_files.write_table(tmp_path / "peaks", pa.table({"purgatory": ["b", "a"], "peak": [2, 1]}))
     assert [{"purgatory": "a", "peak": 1}, {"purgatory": "b", "peak": 2}] == rows
     assert rows == pq.read_table(tmp_path / "peaks").to_pylist()

@@ -16,7 +16,7 @@ from purgatory.journal.records import JOURNAL, TRACE
 from purgatory.pipeline._cli import main
 from purgatory.pipeline._rows.between import Between
 from purgatory.pipeline._summaries.choices import Grid
-from purgatory.pipeline._summaries.groups import grouped
+from purgatory.pipeline._summaries.groups import rows_by
 from purgatory.pipeline._tables.cluster import Cluster
 from purgatory.pipeline._tables.local import Local
 from purgatory.pipeline.whatif import whatif
@@ -152,7 +152,7 @@ def test_whatif_of_a_journal_is_an_estimate_up_to_the_timeouts_in_use(session, t
     assert "What it would choose" in page.read_text()
     assert {row["purgatory"]: row["busiest_shard"] for row in table_of(tmp_path, "shards") if row["shards"] == 4} == {
         purgatory: pytest.approx(busiest_of_four([key for row in rows for key in row["keys"]]))
-        for purgatory, rows in grouped(records.to_pylist(), "purgatory").items()
+        for purgatory, rows in rows_by(records.to_pylist(), "purgatory").items()
     }
 
 

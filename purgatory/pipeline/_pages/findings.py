@@ -142,7 +142,7 @@ def _too_late(name: str, rows: list[Row]) -> Finding | None:
         return None
     text = (
         f"{share_text(late / operations)} were answered after their deadline ({late:,} of {count_text(operations)}): "
-        "the timer's thread or the executor came to them later still."
+        "the timer would have expired them even later."
     )
     return Finding(22 + 30 * late / operations, "note", name, text, "Late answers")
 

@@ -131,7 +131,7 @@ def cards(findings: Sequence[Finding], tables: Tables) -> list[Card]:
     incident = _incident(findings, tables.window_us)
     groups: dict[str, list[Finding]] = defaultdict(list)
     for finding in findings:
-        groups[_named(incident, tables) if finding in incident else finding.cause].append(finding)
+        groups[_card_name(incident, tables) if finding in incident else finding.cause].append(finding)
     return [Card(cause, tuple(each)) for cause, each in groups.items()]
 
 
@@ -145,6 +145,6 @@ def _incident(findings: Sequence[Finding], margin_us: int) -> list[Finding]:
     return inside if len(inside) > 1 else []
 
 
-def _named(incident: Iterable[Finding], tables: Tables) -> str:
+def _card_name(incident: Iterable[Finding], tables: Tables) -> str:
     start, end = next(finding.at for finding in incident if finding.begins_incident and finding.at)
     return f"Incident, {tables.clock(start)} to {tables.clock(end)}"

@@ -60,7 +60,7 @@ def listing(rows: Iterable[Row], columns: Mapping[str, Callable[[Row], str]], *,
 
 
 def visible(text: str) -> str:
-    r"""The text with an escape in the place of each character that does something and is not seen.
+    r"""Escape control and bidirectional characters.
 
     >>> print(visible("orders\u202e3"))
     orders\u202e3

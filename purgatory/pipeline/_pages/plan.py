@@ -10,7 +10,7 @@ from purgatory.pipeline._pages.axes import Series
 from purgatory.pipeline._pages.listings import missing as unread
 from purgatory.pipeline._pages.parts import figure, listing, section, shell, table, tile
 from purgatory.pipeline._pages.texts import count_text, duration_text, share_text
-from purgatory.pipeline._summaries.groups import grouped
+from purgatory.pipeline._summaries.groups import rows_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +62,7 @@ def _value(chosen: Sequence[Choice], setting: str, of: str) -> int | None:
 
 def _timeouts(rows: Sequence[Row], chosen: Sequence[Choice], *, exact: bool) -> str:
     figures, lines = [], []
-    for kind, mine in grouped(rows, "purgatory", "type").items():
+    for kind, mine in rows_by(rows, "purgatory", "type").items():
         name = " · ".join(filter(None, kind))
         known = [row for row in mine if row["expiry_share"] is not None]
         if known:
@@ -101,7 +101,7 @@ def _wheels(rows: Sequence[Row]) -> str:
 
 def _purges(rows: Sequence[Row], chosen: Sequence[Choice]) -> str:
     figures = []
-    for name, mine in grouped(rows, "purgatory").items():
+    for name, mine in rows_by(rows, "purgatory").items():
         at = [max(1, row["purge_interval"]) for row in mine]
         anew = Series("anew", "var(--c)", [row["anew_share"] for row in mine])
         mark = _value(chosen, "purge_interval", name)
@@ -124,7 +124,7 @@ def _purges(rows: Sequence[Row], chosen: Sequence[Choice]) -> str:
 
 def _shards(rows: Sequence[Row]) -> str:
     figures = []
-    for name, mine in grouped(rows, "purgatory").items():
+    for name, mine in rows_by(rows, "purgatory").items():
         busiest = Series("busiest", "var(--e)", [row["busiest_shard"] for row in mine])
         svg = plots.curve(f"Busiest shard of {name}", [row["shards"] for row in mine], busiest, x_text=count_text)
         figures.append(figure(f"{name}: the busiest key alone takes {share_text(mine[-1]['busiest_key'])}", svg))

@@ -14,7 +14,7 @@ from purgatory.pipeline._pages.parts import figure, section
 from purgatory.pipeline._pages.tables import Tables, by_type, name_of, total
 from purgatory.pipeline._pages.texts import count_text, duration_text, share_text
 from purgatory.pipeline._summaries.advice import TARGETS
-from purgatory.pipeline._summaries.groups import grouped
+from purgatory.pipeline._summaries.groups import rows_by
 from purgatory.pipeline._tables.queries import BANDS_US
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def _biggest(groups: dict[tuple[str, str], list[Row]], column: str) -> list[tupl
     return [item for item in ranked if total(item[1], column) >= _FEW] or ranked
 
 
-def _named(tables: Tables, kind: tuple[str, str], outcome: str) -> tuple[str, str]:
+def _outcome_style(tables: Tables, kind: tuple[str, str], outcome: str) -> tuple[str, str]:
     """The name and the colour of an outcome. A normal end is no alarm."""
     if tables.normal(kind, outcome):
         return f"{'deadline' if outcome == EXPIRED else outcome} (normal)", "var(--bar)"
@@ -52,7 +52,7 @@ def outcomes(tables: Tables) -> str:
     for kind, rows in _biggest(by_type(tables.outcomes), "operations"):
         by_window = {row["window_us"]: row for row in rows}
         series = [
-            Series(*_named(tables, kind, name), [by_window.get(us, {}).get(name, 0) for us in at.at_us])
+            Series(*_outcome_style(tables, kind, name), [by_window.get(us, {}).get(name, 0) for us in at.at_us])
             for name in OUTCOMES
             if total(rows, name)
         ]
@@ -156,7 +156,7 @@ def _advice(tables: Tables) -> str:
 
 def occupancy(tables: Tables) -> str:
     """How many were parked, over time."""
-    groups = grouped(tables.occupancy, "purgatory")
+    groups = rows_by(tables.occupancy, "purgatory")
     peaks = {row["purgatory"]: (float(row["at_us"]), float(row["peak"])) for row in tables.peaks}
     figures = []
     for (name, rows), colour in zip(groups.items(), _PALETTE, strict=False):
@@ -228,7 +228,7 @@ def expiries(tables: Tables) -> str:
 def keys(tables: Tables) -> str:
     """The busiest keys."""
     figures = []
-    for name, rows in list(grouped(tables.hot_keys, "purgatory").items())[:MOST]:
+    for name, rows in list(rows_by(tables.hot_keys, "purgatory").items())[:MOST]:
         rows.sort(key=lambda row: row["rank"])
         lines = [
             (

@@ -10,7 +10,7 @@ import attrs
 
 from purgatory.journal.records.normal import EXPIRED, UNSAID, Normal
 from purgatory.pipeline._pages.texts import clock_text
-from purgatory.pipeline._summaries.groups import grouped
+from purgatory.pipeline._summaries.groups import rows_by
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -70,7 +70,7 @@ class Tables:
         return [row for row in rows if self.normal((row["purgatory"], row["type"]), outcome)]
 
     def failing(self, rows: Iterable[Row]) -> list[Row]:
-        """The rows of those types for which to expire is to fail."""
+        """The rows of types whose expiry counts as a failure."""
         return [row for row in rows if not self.normal((row["purgatory"], row["type"]), EXPIRED)]
 
     def whole_windows(self, rows: Iterable[Row]) -> list[Row]:
@@ -99,7 +99,7 @@ class Tables:
     @cached_property
     def _kinds(self) -> dict[str, list[tuple[str, str]]]:
         """Each purgatory's type, by the name of the type."""
-        return {name: list(by_type(rows)) for name, rows in grouped(self.outcomes, "type").items()}
+        return {name: list(by_type(rows)) for name, rows in rows_by(self.outcomes, "type").items()}
 
     def display_name(self, kind: tuple[str, str]) -> str:
         """A purgatory's type by its own name, or with the purgatory's where several have one of that name."""
@@ -118,4 +118,4 @@ def total(rows: Iterable[Row], name: str) -> int:
 
 def by_type(rows: Iterable[Row]) -> dict[tuple[str, str], list[Row]]:
     """The rows of each purgatory and type, in order of their first appearance."""
-    return grouped(rows, "purgatory", "type")
+    return rows_by(rows, "purgatory", "type")

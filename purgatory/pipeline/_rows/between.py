@@ -83,7 +83,7 @@ class Between:
             is_complete = True
             try:
                 every = list_segments(folder)
-                segments = self._chosen(every, may_hold)
+                segments = self._choose(every, may_hold)
                 for segment in segments:
                     lasts = done.setdefault(segment.first, set())
                     if segment.first > upto or (lasts and (segment.is_open or lasts & {None, segment.last})):
@@ -101,7 +101,7 @@ class Between:
             if listing and is_complete:
                 return
 
-    def _chosen(self, segments: Sequence[Segment], may_hold: Callable[[Segment], bool]) -> Sequence[Segment]:
+    def _choose(self, segments: Sequence[Segment], may_hold: Callable[[Segment], bool]) -> Sequence[Segment]:
         """The segments that may hold rows of the range, and all between them, so that gaps show."""
         if self == ALL:
             return segments

@@ -82,8 +82,8 @@ class IncompleteJournal(DataError):
         self.damaged = tuple(damaged)
 
 
-def noted(batches: Iterable[pa.RecordBatch], journal: str, runs: list[Run]) -> Iterator[pa.RecordBatch]:
-    """The same batches. Their sequence numbers are added to the runs."""
+def noting_runs(batches: Iterable[pa.RecordBatch], journal: str, runs: list[Run]) -> Iterator[pa.RecordBatch]:
+    """Pass batches on, and add their sequence numbers to the runs."""
     for batch in batches:
         seq = batch.column("seq").to_numpy(zero_copy_only=False)
         for part in np.split(seq, np.flatnonzero(np.diff(seq) != 1) + 1) if len(seq) else ():
@@ -95,15 +95,15 @@ def noted(batches: Iterable[pa.RecordBatch], journal: str, runs: list[Run]) -> I
 
 
 def runs_in(batches: Iterable[pa.RecordBatch], journal: str) -> list[Run]:
-    """The runs of all sequence numbers in some batches."""
+    """Collect the runs of all sequence numbers in some batches."""
     runs: list[Run] = []
-    for _ in noted(batches, journal, runs):
+    for _ in noting_runs(batches, journal, runs):
         pass
     return runs
 
 
 def gaps_in(expected: Sequence[Run], runs: Iterable[Run]) -> list[Gap]:
-    """What of the expected runs was not read, or more than once."""
+    """Find what was not read of the expected runs, or was read twice."""
     gaps = []
     ordered = sorted(runs)
     for each in expected:
@@ -136,8 +136,8 @@ def _gap(journal: str, first: int, last: int, *, doubled: bool = False) -> Gap:
     return Gap(journal, first, last, where, doubled)
 
 
-def unread(gaps: Sequence[Gap], damaged: Iterable[str]) -> list[str]:
-    """One line for each damaged segment with its missing rows, and for each other gap."""
+def describe_gaps(gaps: Sequence[Gap], damaged: Iterable[str]) -> list[str]:
+    """Describe each damaged segment with its missing rows, and each other gap, in one line."""
     rest, lines = list(gaps), []
     for text in damaged:
         mine = [gap for gap in rest if text.startswith(f"{gap.where.removeprefix('in ')} ")]
@@ -157,7 +157,7 @@ def spans_by_journal(runs: Sequence[Run]) -> list[Run]:
 
 
 def check_streamable(folder: Path, *, allow_gaps: bool = False) -> None:
-    """Look at a trace that is to be read file by file, by the names and versions of its files.
+    """Check the names and versions of a trace's files, which a stream reads one by one.
 
     Raises:
         IncompleteJournal: a segment is missing between two others, and gaps aren't allowed.

@@ -66,7 +66,7 @@ def check_malformed(malformed: int, rows: int, limit: float | None) -> None:
     )
 
 
-def _hollow(values: str, kind: str) -> str:
+def _has_null(values: str, kind: str) -> str:
     """Whether one of some values is null. Spark compiles neither a lambda nor a filter with one, so there is none."""
     nulls = f"size(array_intersect({values}, array_repeat(cast(null as {kind}), 1))) > 0"
     return f"""case size({values}) when 1 then get({values}, 0) is null
@@ -81,7 +81,7 @@ TRACE_PROBLEM: Final = f"""case
     when kind in ('{FLUSH}', '{ENDED}') then null
     when keys is null or levels is null or size(keys) = 0 then 'no keys'
     when size(keys) <> size(levels) then 'as many keys as levels are needed'
-    when {_hollow("keys", "string")} or {_hollow("levels", "bigint")} then 'an empty key or level'
+    when {_has_null("keys", "string")} or {_has_null("levels", "bigint")} then 'an empty key or level'
     when kind = '{EVENT}' and size(keys) <> 1 then 'an event is of one key'
     when kind = '{OPERATION}' and operation is null then 'an operation without a name'
     when kind = '{OPERATION}' and delay_ms is null then 'no delay'

@@ -40,7 +40,7 @@ from purgatory.journal.records.errors import reduced
 from purgatory.journal.records.normal import EXPIRED
 from purgatory.pipeline._rows.validity import IN_USE
 from purgatory.pipeline._state.state_machines import KeyCore, OperationCore
-from purgatory.pipeline._state.wire import NORMAL, hand, handed, parted, unpack
+from purgatory.pipeline._state.wire import NORMAL, dump_parts, load_parts, split_name, unpack
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -157,7 +157,7 @@ class _Bucket(StatefulProcessor):
     def _answer(self, values: Iterable[bytes], watermark_ms: int, fired: int | None) -> Iterator[pd.DataFrame]:
         """Take the values of a bucket, or a timer that fired (in milliseconds), and give what follows from it."""
 
-    def _kept(self) -> bytes | None:
+    def _load_agenda(self) -> bytes | None:
         # exists() first: a get() of nothing is an error in some versions and a row of None in others.
         if not self._agenda.exists():
             return None
@@ -166,7 +166,7 @@ class _Bucket(StatefulProcessor):
             self._fixed.check(settings)
         return bytes(agenda)
 
-    def _keep(self, core: KeyCore | OperationCore, watermark_ms: int, fired: int | None) -> None:
+    def _save_agenda(self, core: KeyCore | OperationCore, watermark_ms: int, fired: int | None) -> None:
         due = core.next_us
         wanted = None if due is None else max(-(-due // 1000), watermark_ms + 1)
         if core.armed == fired:
@@ -192,13 +192,13 @@ class KeyStage(_Bucket):
 
     def _answer(self, values: Iterable[bytes], watermark_ms: int, fired: int | None) -> Iterator[pd.DataFrame]:
         aside: list[Aside] = []
-        core = KeyCore(self._kept(), self._leaves, self._inbox, keep_us=self._fixed.keep_us)
+        core = KeyCore(self._load_agenda(), self._leaves, self._inbox, keep_us=self._fixed.keep_us)
         for value in values:
             self._take(core, unpack(value), watermark_ms * 1000, aside)
         opened, hits = core.advance(watermark_ms * 1000)
-        self._keep(core, watermark_ms, fired)
+        self._save_agenda(core, watermark_ms, fired)
         # Rows that are set aside are distributed by their text, because one bucket could not hold all of them.
-        parts = list(hand(opened, hits, [(row[5], *row) for row in aside], self._fixed.buckets))
+        parts = list(dump_parts(opened, hits, [(row[5], *row) for row in aside], self._fixed.buckets))
         if parts:
             frame = pd.DataFrame(parts, columns=["bucket", "rows"])
             frame.insert(0, "at", pd.Timestamp(watermark_ms + 1, unit="ms"))
@@ -246,19 +246,19 @@ class OperationStage(_Bucket):
     """Stage 2: from the values of stage 1 to operations that are done. Rows that were set aside pass through."""
 
     def _answer(self, values: Iterable[bytes], watermark_ms: int, fired: int | None) -> Iterator[pd.DataFrame]:
-        parts = [handed(value) for value in values]
+        parts = [load_parts(value) for value in values]
         opened, hits, named = (
             (list(chain.from_iterable(part)) for part in zip(*parts, strict=True)) if parts else ([],) * 3
         )
-        core = OperationCore(self._kept(), self._leaves)
+        core = OperationCore(self._load_agenda(), self._leaves)
         before = core.parked
         done, refused = core.settle(opened, hits, watermark_ms * 1000)
-        self._keep(core, watermark_ms, fired)
+        self._save_agenda(core, watermark_ms, fired)
         if done:
             # Column by column: a frame of tuples costs several times as much.
             operation, outcome, created, finished, mark, about = map(list, zip(*done, strict=True))
             kind, keys, delay = map(list, zip(*about, strict=True))
-            purgatory, operation = (list(column) for column in zip(*map(parted, operation), strict=True))
+            purgatory, operation = (list(column) for column in zip(*map(split_name, operation), strict=True))
             nothing = [None] * len(done)
             well = [how != EXPIRED or bool(each >> NORMAL & 1) for how, each in zip(outcome, mark, strict=True)]
             who = (["done"] * len(done), purgatory, kind, operation, outcome)
@@ -266,7 +266,7 @@ class OperationStage(_Bucket):
             yield pd.DataFrame(dict(zip(_NAMES, columns, strict=True)))
         aside = [row[1:] for row in named]
         for name, at, seq in refused:
-            purgatory_, operation_ = parted(name)
+            purgatory_, operation_ = split_name(name)
             row = {"seq": seq, "kind": OPERATION, "purgatory": purgatory_, "operation": operation_}
             aside.append(("malformed", purgatory_, operation_, at, IN_USE, _detail(at, row)))
         if core.parked != before:

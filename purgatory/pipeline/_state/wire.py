@@ -57,8 +57,8 @@ NORMAL: Final = 32
 _WHOLE: Final = ["seq", "kind", "purgatory", "type", "operation", "keys", "delay_ms", "levels"]
 
 
-def packing(buckets: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow``: rows of a trace into a value for each bucket.
+def row_packer(buckets: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a function for ``mapInArrow`` that packs rows of a trace into one value per bucket.
 
     The rows have a trace's columns, but for ``us`` in place of ``ts``, and ``reason`` and ``detail`` where they are
     malformed.
@@ -74,15 +74,15 @@ def packing(buckets: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.Re
                 gathered.append(batch.slice(start, size))
                 count += min(GATHERED, keys)
                 if count >= GATHERED:
-                    yield _values(keyed(pa.Table.from_batches(gathered), buckets))
+                    yield _values(rows_by_key(pa.Table.from_batches(gathered), buckets))
                     gathered, count = [], 0
         if gathered:
-            yield _values(keyed(pa.Table.from_batches(gathered), buckets))
+            yield _values(rows_by_key(pa.Table.from_batches(gathered), buckets))
 
     return pack
 
 
-def keyed(rows: pa.Table, buckets: int) -> pa.Table:
+def rows_by_key(rows: pa.Table, buckets: int) -> pa.Table:
     """One row per key, with the key's bucket. Rows that are neither an operation nor an event have none."""
     well = rows.filter(pc.and_(pc.is_null(rows.column("reason")), pc.is_in(rows.column("kind"), _ANSWERED)))
     well = well.combine_chunks()
@@ -91,7 +91,7 @@ def keyed(rows: pa.Table, buckets: int) -> pa.Table:
     owner = np.repeat(np.arange(len(well)), counts)
     taken = pa.array(owner)
     number = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
-    purgatory = _escaped(well.column("purgatory"))
+    purgatory = _escape(well.column("purgatory"))
     watched = pc.binary_join_element_wise(purgatory.take(taken), pc.list_flatten(keys), APART)
     watched = watched.combine_chunks().dictionary_encode()
     key = watched.indices.to_numpy()
@@ -101,7 +101,7 @@ def keyed(rows: pa.Table, buckets: int) -> pa.Table:
     until_us = us + np.clip(delay_ms, 0, LONGEST_MS) * 1000
     said = (codes[key], number.astype(np.uint64), level.to_numpy().astype(np.uint64))
     is_normal = pc.fill_null(pc.match_substring(well.column("normal_ends"), EXPIRED), False)
-    marks = _marks(said, (us.astype(np.uint64), delay_ms.astype(np.uint64)), owner)
+    marks = _row_marks(said, (us.astype(np.uint64), delay_ms.astype(np.uint64)), owner)
     marks |= is_normal.to_numpy().astype(np.uint64) << np.uint64(NORMAL)
     # In full, in case that the row is late: once, with its first key.
     whole = well.select(_WHOLE).to_struct_array().combine_chunks().take(pa.array(owner, mask=number > 0))
@@ -130,25 +130,25 @@ def keyed(rows: pa.Table, buckets: int) -> pa.Table:
 
 def _with_malformed(good: pa.Table, bad: pa.Table, buckets: int) -> pa.Table:
     rows = [
-        {**row, "bucket": home(row["detail"], buckets), "tag": "malformed", "us": 0, "number": 0}
+        {**row, "bucket": bucket_of(row["detail"], buckets), "tag": "malformed", "us": 0, "number": 0}
         for row in bad.select(["reason", "detail"]).to_pylist()
     ]
     return pa.concat_tables([good, pa.Table.from_pylist(rows, good.schema)])
 
 
-def _escaped(purgatory: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Purgatories' names without the character that ends them in a key's or an operation's."""
+def _escape(purgatory: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Escape the separator in the names of purgatories."""
     purgatory = pc.replace_substring(pc.fill_null(purgatory, ""), _ESCAPE, _ESCAPE + "e")
     return pc.replace_substring(purgatory, APART, _ESCAPE + "a")
 
 
-def parted(name: str) -> tuple[str, str]:
-    """The purgatory and the operation that a name was made of."""
+def split_name(name: str) -> tuple[str, str]:
+    """Split a full name into the purgatory and the operation."""
     purgatory, _, operation = name.partition(APART)
     return purgatory.replace(_ESCAPE + "a", APART).replace(_ESCAPE + "e", _ESCAPE), operation
 
 
-def _marks(each: tuple[Any, ...], whole: tuple[Any, ...], owner: Any) -> Any:
+def _row_marks(each: tuple[Any, ...], whole: tuple[Any, ...], owner: Any) -> Any:
     """The mark of each row: 32 bits of all that it says, for each of its keys and as a whole."""
     mixed = np.zeros(len(owner), np.uint64)
     for part in each:
@@ -182,11 +182,11 @@ def _value(rows: pa.Table) -> bytes:
 
 
 def unpack(value: bytes) -> pa.Table:
-    """The rows of one value of ``packing``."""
+    """Unpack the rows of one value of ``row_packer``."""
     return pa.ipc.open_stream(value).read_all()
 
 
-def home(name: str, buckets: int) -> int:
+def bucket_of(name: str, buckets: int) -> int:
     """The bucket of a key or an operation. Not ``hash``, which is another one in every process."""
     return _crc(name) % buckets
 
@@ -195,19 +195,19 @@ def _crc(name: str) -> int:
     return zlib.crc32(name.encode("utf-8", "surrogatepass"))
 
 
-def hand(
+def dump_parts(
     opened: list[Open], hits: list[Hit], aside: list[tuple[Any, ...]], buckets: int
 ) -> Iterator[tuple[int, bytes]]:
-    """The rows of a bucket of the first stage, for each bucket of the second."""
+    """Pickle the rows of a bucket of the first stage, one value per bucket of the second."""
     for start in range(0, max(len(opened), len(hits), len(aside)), GATHERED):
         parts: defaultdict[int, Handed] = defaultdict(lambda: ([], [], []))
         for place, rows in enumerate((opened, hits, aside)):
             for row in rows[start : start + GATHERED]:  # type: ignore[index]
-                parts[home(row[0] or "", buckets)][place].append(row)
+                parts[bucket_of(row[0] or "", buckets)][place].append(row)
         for bucket, part in parts.items():
             yield bucket, pickle.dumps(part, 5)
 
 
-def handed(value: bytes) -> Handed:
-    """What ``hand`` handed over. Written by the same program in the same query."""
+def load_parts(value: bytes) -> Handed:
+    """Load the rows of one value of ``dump_parts``. The same program wrote it in the same query."""
     return pickle.loads(value)  # type: ignore[no-any-return]  # noqa: S301

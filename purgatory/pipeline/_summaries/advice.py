@@ -9,7 +9,7 @@ that left after its own deadline, however it did, at that deadline (``queries.WA
     S(t) = product over waits w <= t of (1 - answered(w) / at_risk(w))      share that needs more than t
 
 S(t) is the share that would expire under a timeout of t. Beyond the timeouts in use the journal knows nothing. A target
-that is not reached by then gets no number, but the survival at the longest known wait (``known``).
+that is not reached by then gets no number, but the survival at the longest known wait (``reliable_part``).
 
 S(t) is a product of as many factors as there were waits, so 10 of 100 may come out as 0.1000000000000001. ``meets``
 compares a share with a target and allows for that.
@@ -58,7 +58,7 @@ def survival(waits: pa.Table) -> pa.Table:
     return pa.concat_tables(parts)
 
 
-def known(curve: pa.Table) -> pa.Table:
+def reliable_part(curve: pa.Table) -> pa.Table:
     """The part of one type's curve that rests on enough operations.
 
     If all were watched until they were answered, S(t) of all operations would still be at risk at t. Where less than a
@@ -79,7 +79,7 @@ def advice(curve: pa.Table) -> pa.Table:
     advised: list[dict[str, Any]] = []
     for (purgatory, kind), rows in groups(curve, _KIND, "wait_ms"):
         operations = int(numbers(rows, "left").sum())
-        rows = known(rows)  # noqa: PLW2901
+        rows = reliable_part(rows)  # noqa: PLW2901
         wait_ms, share = numbers(rows, "wait_ms"), rows.column("survival").to_numpy()
         for target in TARGETS:
             reached = np.flatnonzero(share <= target * _ROUNDING)

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 
 from purgatory.pipeline._summaries.advice import meets
-from purgatory.pipeline._summaries.groups import grouped
+from purgatory.pipeline._summaries.groups import rows_by
 
 
 class WrongGrid(ValueError):
@@ -85,7 +85,7 @@ class Choice:
 def choose(tables: Mapping[str, list[dict[str, Any]]], grid: Grid) -> list[Choice]:
     """A configuration, and the reason for each part of it."""
     chosen: list[Choice] = []
-    for (purgatory, kind), rows in sorted(grouped(tables["timeouts"], "purgatory", "type").items()):
+    for (purgatory, kind), rows in sorted(rows_by(tables["timeouts"], "purgatory", "type").items()):
         of = f"{purgatory} · {kind}" if kind else purgatory
         known = [row for row in rows if row["expiry_share"] is not None]
         fit = [row for row in known if meets(row["expiry_share"], grid.target_expiry)]
@@ -107,14 +107,14 @@ def choose(tables: Mapping[str, list[dict[str, Any]]], grid: Grid) -> list[Choic
             f"at most {row['tick_ms']} ms late"
         )
         chosen += [Choice(name, "the timer", row[name], why) for name in ("tick_ms", "wheel_size")]
-    for purgatory, rows in sorted(grouped(tables["purges"], "purgatory").items()):
+    for purgatory, rows in sorted(rows_by(tables["purges"], "purgatory").items()):
         row = next((r for r in rows if r["anew_share"] <= grid.max_anew), rows[-1])
         why = (
             f"{row['anew']:,} of {row['parked']:,} waits under a key would find it forgotten, and "
             f"at most {row['idle_at_most']:,} keys are remembered while idle"
         )
         chosen.append(Choice("purge_interval", purgatory, row["purge_interval"], why))
-    for purgatory, rows in sorted(grouped(tables["shards"], "purgatory").items()):
+    for purgatory, rows in sorted(rows_by(tables["shards"], "purgatory").items()):
         floor = rows[-1]["busiest_key"]
         row = next((r for r in rows if r["busiest_shard"] <= 1.2 * floor), rows[-1])
         why = f"the busiest shard takes {row['busiest_shard']:.3g} of the watches, the busiest key alone {floor:.3g}"

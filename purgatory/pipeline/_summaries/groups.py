@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Row: TypeAlias = dict[str, Any]
 
 
-def grouped(rows: Iterable[Row], *by: str) -> dict[Any, list[Row]]:
+def rows_by(rows: Iterable[Row], *by: str) -> dict[Any, list[Row]]:
     """The rows by their values in some columns (one value, or a tuple of several), in order of first appearance."""
     by_value: dict[Any, list[Row]] = {}
     key = itemgetter(*by)

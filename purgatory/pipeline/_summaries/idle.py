@@ -49,7 +49,7 @@ SPELLS: Final = Table(
 )
 
 
-def forgetting(idle: Numbers, again: Numbers, keys: Numbers, limits: Sequence[int]) -> list[tuple[int, int]]:
+def simulate_purges(idle: Numbers, again: Numbers, keys: Numbers, limits: Sequence[int]) -> list[tuple[int, int]]:
     """For each limit: after how many of these spells the key was created again, and how many keys were idle at most.
 
     Args:
@@ -86,21 +86,21 @@ def _created_again(idle: Numbers, again: Numbers, keys: Numbers, limit: int) -> 
     return created
 
 
-def purging(intervals: Sequence[int]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function that counts, for whole purgatories and each interval, the keys created, and created again."""
+def purge_counter(intervals: Sequence[int]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """Return a function that counts, for whole purgatories and each interval, the keys created, and created again."""
 
     def purge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         parts = [batch.cast(SPELLS.columns) for batch in batches]  # Spark's own columns say which are never null
         spells = pa.Table.from_batches(parts, SPELLS.columns)
         for (purgatory,), mine in groups(spells, ["purgatory"]):
             columns = {name: numbers(mine, name) for name in SPELLS.columns.names[1:]}
-            yield pa.RecordBatch.from_pylist(tried(purgatory, columns, intervals), PURGES)
+            yield pa.RecordBatch.from_pylist(count_purges(purgatory, columns, intervals), PURGES)
 
     return purge
 
 
-def tried(purgatory: str, spells: Mapping[str, Numbers], intervals: Sequence[int]) -> list[dict[str, Any]]:
-    """The same of one purgatory's spells (the columns of ``SPELLS``)."""
+def count_purges(purgatory: str, spells: Mapping[str, Numbers], intervals: Sequence[int]) -> list[dict[str, Any]]:
+    """Count the keys of one purgatory from its spells (the columns of ``SPELLS``)."""
     idle, again, first, uses, key = (spells[name] for name in ("idle_us", "again_us", "first_us", "uses", "key"))
     last = again == NEVER
     busy = int((idle - first)[last].sum()) - int((again - idle)[~last].sum())
@@ -108,7 +108,7 @@ def tried(purgatory: str, spells: Mapping[str, Numbers], intervals: Sequence[int
     keys, parked = int(np.count_nonzero(last)), int(uses[last].sum())
     rows: list[dict[str, Any]] = []
     limits = [max(interval, round(in_use)) if interval else 0 for interval in intervals]
-    for interval, (anew, most) in zip(intervals, forgetting(idle, again, key, limits), strict=True):
+    for interval, (anew, most) in zip(intervals, simulate_purges(idle, again, key, limits), strict=True):
         row = {"purgatory": purgatory, "purge_interval": interval, "keys": keys, "in_use": in_use}
         row |= {"parked": parked, "made": keys + anew, "anew": anew, "anew_share": anew / parked}
         rows.append({**row, "idle_at_most": most})

@@ -21,14 +21,14 @@ _ORDER: Final = ("purgatory", "type", "window_us", "slot_us", "wait_ms", "upto_u
 LONGEST: Final = 160
 
 
-def highest(peaks: pa.Table, most: int) -> list[str]:
+def highest_peaks(peaks: pa.Table, most: int) -> list[str]:
     """The purgatories with the highest peaks."""
     ranked = peaks.sort_by([("peak", "descending"), ("purgatory", "ascending")])
     return [str(name) for name in ranked["purgatory"].slice(0, most).to_pylist()]
 
 
-def written(folder: Path, table: pa.Table, drawn: Collection[str] | None = None) -> list[Row]:
-    """The table as Parquet, and its rows for the page: all of them, or those of the purgatories that are drawn."""
+def write_table(folder: Path, table: pa.Table, drawn: Collection[str] | None = None) -> list[Row]:
+    """Write a table as Parquet. Return its rows for the page: all, or those of the purgatories that are drawn."""
     order = [(name, "ascending") for name in _ORDER if name in table.column_names]
     table = table.sort_by(order) if order else table
     shutil.rmtree(folder, ignore_errors=True)
@@ -45,15 +45,15 @@ def rows_of(table: pa.Table) -> list[Row]:
     for field in table.schema:
         if pa.types.is_string(field.type):
             for row in rows:
-                row[field.name] = row[field.name] and shortened(row[field.name])
+                row[field.name] = row[field.name] and shorten(row[field.name])
         elif pa.types.is_list(field.type):
             for row in rows:
-                row[field.name] = row[field.name] and [text and shortened(text) for text in row[field.name]]
+                row[field.name] = row[field.name] and [text and shorten(text) for text in row[field.name]]
     return rows
 
 
-def shortened(text: str) -> str:
-    """A text that is too long for a page cut, with a hash of the whole: texts that differ stay so."""
+def shorten(text: str) -> str:
+    """Cut a text that is too long for a page. A hash of the whole text keeps different texts different."""
     if len(text) <= LONGEST:
         return text
     whole = blake2b(text.encode(), digest_size=8).hexdigest()

@@ -47,8 +47,8 @@ def levels_and_reinsertions(due: Any, start: Any, end: Any, size: int) -> tuple[
     return levels, again
 
 
-def summed(counts: pa.Table) -> pa.Table:
-    """The sums of what ``counting`` gave for several parts: the levels used and the re-insertions of each setting."""
+def sum_counts(counts: pa.Table) -> pa.Table:
+    """Sum the counts of all parts: the levels used and the re-insertions of each setting."""
     totals = counts.group_by(["tick_ms", "wheel_size"]).aggregate(
         [("operations", "sum"), ("levels", "max"), ("reinsertions", "sum")]
     )
@@ -59,10 +59,10 @@ def summed(counts: pa.Table) -> pa.Table:
     return totals.sort_by([("tick_ms", "ascending"), ("wheel_size", "ascending")])
 
 
-def counting(
+def wheel_counter(
     ticks_ms: tuple[int, ...], sizes: tuple[int, ...]
 ) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """A function that counts each setting's entries in the batches of a task."""
+    """Return a function that counts each setting's entries in the batches of a task."""
 
     def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         counts = {(tick, size): [0, 1, 0] for tick in ticks_ms for size in sizes}

@@ -57,8 +57,8 @@ def prepare(engine: Local, keep_us: int | None = None) -> None:
     named = _COLUMNS.replace("purgatory", "coalesce(purgatory, '') as purgatory")
     engine.view("judged", f"select {named}, unix_micros(ts) as at_us, {TRACE_PROBLEM} as reason from source")
     engine.view("good", f"select * from judged where reason is null and kind in ('{OPERATION}', '{EVENT}')")
-    keep_us = _forgets(engine, keep_us)
-    refuses = _refuses(engine, keep_us)
+    keep_us = _time_kept(engine, keep_us)
+    refuses = _find_refused(engine, keep_us)
     # A row delivered twice is one operation: both rows say the same. A name that is used again, later, is another one.
     watches = _in_order(engine, "good", keep_us, where=_NOT_REFUSED if refuses else "true")
     engine.view("needs", _needs(watches, "purgatory, operation, at_us"))
@@ -114,7 +114,7 @@ def _with_spells(pairs: str, keep_us: int) -> str:
             where count > 0 group by {_PAIR}"""
 
 
-def _forgets(engine: Local, keep_us: int | None) -> int | None:
+def _time_kept(engine: Local, keep_us: int | None) -> int | None:
     """How long a key keeps its level. None if that is longer than the trace, so that no key is forgotten."""
     span = Table("select coalesce(max(at_us) - min(at_us), 0) from good", "lasts")
     if keep_us is None or engine.query(span)["lasts"][0].as_py() <= keep_us:
@@ -127,7 +127,7 @@ def _has_rows(engine: Local, name: str) -> bool:
     return bool(count["n"][0].as_py())
 
 
-def _refuses(engine: Local, keep_us: int | None) -> bool:
+def _find_refused(engine: Local, keep_us: int | None) -> bool:
     """Whether a row uses the name of an operation that is open. If so, ``refused`` has the numbers of such rows.
 
     One pass over hashes of names finds the names whose rows differ.
@@ -155,12 +155,12 @@ def _refuses(engine: Local, keep_us: int | None) -> bool:
         "purgatory:text operation:text at_us seq mark finished_us",
     )
     rows = engine.apply(refused, claims, _REFUSED, "purgatory operation", "at_us seq")
-    engine.given("refused", rows)
+    engine.register("refused", rows)
     return len(rows) > 0
 
 
 def refused(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The rows that use the name of an operation that is open. Of one that was delivered twice, the first is reported.
+    """Find the rows that use the name of an open operation. Of a row delivered twice, the first is reported.
 
     Args:
         batches: the rows of some names, each with when its operation would be finished, in order.
@@ -232,8 +232,8 @@ UNEXPLAINED: Final = Table(
 )
 
 
-def unexplained(engine: Local) -> dict[tuple[str, str], str]:
-    """The types of each purgatory with operations that the trace does not explain, and what happened to these."""
+def count_unexplained(engine: Local) -> dict[tuple[str, str], str]:
+    """Count, by purgatory and type, the operations whose end the trace does not explain."""
     ends: dict[tuple[str, str], str] = {}
     for row in engine.query(UNEXPLAINED).to_pylist():
         kind = row["purgatory"], row["type"]

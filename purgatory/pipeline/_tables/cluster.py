@@ -31,7 +31,7 @@ from purgatory.pipeline._spark import places
 from purgatory.pipeline._spark.errors import reporting
 from purgatory.pipeline._spark.names import is_folder, is_table
 from purgatory.pipeline._tables.local import Local
-from purgatory.pipeline._tables.table import typed
+from purgatory.pipeline._tables.table import with_schema
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,13 +75,13 @@ class Cluster(Local):
         files = [] if is_table(place) else places.files(self._spark, place)
         return files[0].rpartition("/")[0] if files else place
 
-    def _promised(self) -> Sequence[Run]:
+    def _expected_runs(self) -> Sequence[Run]:
         remote = [not is_folder(name) for name in self.journals]
         if any(remote) and not all(remote):
             raise ValueError("give folders, or places that Spark reads (s3a://...), not both at once")
-        return list(map(self._named, self.journals)) if any(remote) else super()._promised()
+        return list(map(self._expected_run, self.journals)) if any(remote) else super()._expected_runs()
 
-    def _named(self, place: str) -> Run:
+    def _expected_run(self, place: str) -> Run:
         """The rows that should be in a store: by the names of the segments.
 
         Raises:
@@ -121,9 +121,9 @@ class Cluster(Local):
         large = f", on Spark: {', '.join(self._large)}" if self._large else ""
         return f"{rows:,} rows ({size / 1e6:.1f} MB) in the driver{large}"
 
-    def given(self, name: str, rows: pa.Table) -> None:
+    def register(self, name: str, rows: pa.Table) -> None:
         """Provide some rows as a relation."""
-        super().given(name, rows)
+        super().register(name, rows)
         self._remote.discard(name)
         self._local.add(name)
 
@@ -174,7 +174,7 @@ class Cluster(Local):
                 self.keep(name, sql)
             else:
                 self._collected.append(part)
-                self.given(name, part)
+                self.register(name, part)
 
     def save(self, name: str, place: str) -> None:
         """Write a relation as Parquet. From then on, its name means what was written."""
@@ -189,7 +189,7 @@ class Cluster(Local):
     def query(self, table: Table) -> pa.Table:
         """Return the rows of a table."""
         if self._reads_remote(table.sql):
-            return typed(self._spark.sql(table.sql).toArrow(), table)
+            return with_schema(self._spark.sql(table.sql).toArrow(), table)
         return super().query(table)
 
     def apply(self, work: PerBatch, table: Table, columns: pa.Schema, by: str = "", order: str = "") -> pa.Table:

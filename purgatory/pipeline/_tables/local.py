@@ -33,15 +33,15 @@ try:
     from purgatory.pipeline._rows.completeness import (
         IncompleteJournal,
         Run,
+        describe_gaps,
         gaps_in,
-        noted,
+        noting_runs,
         runs_in,
         spans_by_journal,
-        unread,
     )
     from purgatory.pipeline._spark.names import is_folder
     from purgatory.pipeline._tables.journals import folders, left_out, sealed_runs
-    from purgatory.pipeline._tables.table import typed
+    from purgatory.pipeline._tables.table import with_schema
 except ModuleNotFoundError as error:
     raise missing(error, "report") from error
 
@@ -99,9 +99,9 @@ class Local:
         self.journals: Sequence[str] = folders(journals, schema, self._qualified)
         self.left_out: Sequence[str] = left_out(journals) if schema is JOURNAL else ()
         self.dropped: int = sum(dropped(Path(name)) for name in self.journals if is_folder(name))
-        self.expected: Sequence[Run] = self._promised()
+        self.expected: Sequence[Run] = self._expected_runs()
 
-    def _promised(self) -> Sequence[Run]:
+    def _expected_runs(self) -> Sequence[Run]:
         return sealed_runs(self.journals)
 
     def _qualified(self, place: str) -> str:
@@ -128,7 +128,7 @@ class Local:
             files.append(str(path))
 
         def rest(journal: str, rows: Iterable[pa.RecordBatch]) -> None:
-            files.extend(map(self._copy, grouped(noted(rows, journal, runs), _WRITTEN)))
+            files.extend(map(self._copy, grouped(noting_runs(rows, journal, runs), _WRITTEN)))
 
         for run in self.expected:
             take = partial(sealed, run.journal), partial(rest, run.journal)
@@ -137,7 +137,7 @@ class Local:
         missing_rows = self._unread(runs, damaged, whole=self._between == ALL, allow_gaps=allow_gaps)
         # The file without rows has every column, also those that older segments lack: these are then null.
         files.append(self._copy(arrow_schema(self.schema).empty_table()))
-        rows = f"read_parquet([{', '.join(map(_quoted, files))}], union_by_name = true)"
+        rows = f"read_parquet([{', '.join(map(_quote, files))}], union_by_name = true)"
         self.view("source", f"select * from {rows} where {self._between.of_rows(self.schema)}")
         return missing_rows
 
@@ -155,9 +155,9 @@ class Local:
         gaps = gaps_in(self.expected if whole else spans_by_journal(runs), runs)
         if gaps and not allow_gaps:
             raise IncompleteJournal(gaps, damaged)
-        return unread(gaps, damaged)
+        return describe_gaps(gaps, damaged)
 
-    def given(self, name: str, rows: pa.Table) -> None:
+    def register(self, name: str, rows: pa.Table) -> None:
         """Provide some rows as a relation."""
         self._database.register(name, rows)
 
@@ -191,14 +191,14 @@ class Local:
         folder = Path(place)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        file = _quoted(str(folder / "part-0.parquet"))
+        file = _quote(str(folder / "part-0.parquet"))
         self._run(f"copy {name} to {file} (format parquet, compression zstd)")
         self.view(name, f"select * from read_parquet({file})")
 
     def query(self, table: Table) -> pa.Table:
         """Return the rows of a table."""
-        with _reported():
-            return typed(self._database.sql(table.sql).to_arrow_table(), table)
+        with _reporting():
+            return with_schema(self._database.sql(table.sql).to_arrow_table(), table)
 
     def apply(self, work: PerBatch, table: Table, columns: pa.Schema, by: str = "", order: str = "") -> pa.Table:
         """Apply a function to a table's rows, in parts. Here, there is one part.
@@ -220,7 +220,7 @@ class Local:
         self._closing.close()
 
     def _run(self, sql: str) -> None:
-        with _reported():
+        with _reporting():
             self._database.execute(sql).fetchall()
 
     def _copy(self, rows: pa.Table) -> str:
@@ -230,7 +230,7 @@ class Local:
 
 
 @contextmanager
-def _reported() -> Iterator[None]:
+def _reporting() -> Iterator[None]:
     """Report an error of a disk, or a segment that is gone, in one line."""
     try:
         yield
@@ -241,5 +241,5 @@ def _reported() -> Iterator[None]:
         raise JournalError(f"{line}{hint}") from error
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"

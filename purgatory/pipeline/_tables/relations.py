@@ -67,10 +67,10 @@ def prepare(engine: Local, normal: Normal = UNSAID) -> Normal:
     engine.view("timed", f"select {_NAMES}, {_INSTANTS} from source")
     engine.view("judged", f"select *, {_WAIT_US} as wait_us, {JOURNAL_PROBLEM} as reason from timed")
     engine.reduce({"census": _CENSUS})
-    normal = said(engine, normal, "census")
+    normal = read_normal_ends(engine, normal, "census")
     pairs = normal.pairs(EXPIRED)
     columns = {"of": [purgatory for purgatory, _ in pairs], "normal": [kind for _, kind in pairs]}
-    engine.given("expiry_normal", pa.table(columns, schema("of:text normal:text")))
+    engine.register("expiry_normal", pa.table(columns, schema("of:text normal:text")))
     # What most tables read: few and narrow columns, so that an engine may keep them.
     engine.keep(
         "facts",
@@ -92,8 +92,8 @@ def prepare(engine: Local, normal: Normal = UNSAID) -> Normal:
     return normal
 
 
-def said(engine: Local, normal: Normal, rows_of: str) -> Normal:
-    """Return ``normal`` with what the rows of a relation say of their normal ends."""
+def read_normal_ends(engine: Local, normal: Normal, rows_of: str) -> Normal:
+    """Add the normal ends that the rows of a relation name."""
     table = Table(
         f"select distinct purgatory, coalesce(type, ''), normal_ends from {rows_of} where normal_ends is not null",
         "purgatory:text type:text normal_ends:text",

@@ -25,8 +25,8 @@ def _columns(given: pa.Schema | str) -> pa.Schema:
     return schema(given) if isinstance(given, str) else given
 
 
-def typed(rows: pa.Table, table: Table) -> pa.Table:
-    """The rows of an engine, with the names and types of the table, and its instant beside its microseconds."""
+def with_schema(rows: pa.Table, table: Table) -> pa.Table:
+    """Give the rows of an engine the names and types of a table, and add its instant beside the microseconds."""
     columns = [column.cast(field.type) for column, field in zip(rows.columns, table.columns, strict=True)]
     named = pa.table(columns, schema=table.columns)
     return named.append_column(table.dated, named[f"{table.dated}_us"].cast(INSTANT)) if table.dated else named
