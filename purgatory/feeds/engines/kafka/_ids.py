@@ -51,9 +51,9 @@ class Ids:
         self._last: dict[bytes, int] = {}  # the offset of the last record with an id
         self._order: deque[tuple[int, bytes, bytes]] = deque()
 
-    def is_repeated(self, record: Any) -> bool:
+    def is_repeated(self, record: Any, name: bytes | None) -> bool:
         """Whether one of the ``keep`` records before this one has its id, if it has one. Remembers it."""
-        name, key, offset = id_of(record), record.key or b"", record.offset
+        key, offset = record.key or b"", record.offset
         if name is None:
             return False
         while self._order and self._order[0][0] < offset - self._keep:
@@ -131,7 +131,7 @@ class History:
         for part, records in batches.items():
             for record in records:
                 if record.offset < self._left[part]:
-                    self._ids[part.partition].is_repeated(record)
+                    self._ids[part.partition].is_repeated(record, id_of(record))
         read = [part for part, end in self._left.items() if await self._consumer.position(part) >= end]
         for part in read:
             del self._left[part]

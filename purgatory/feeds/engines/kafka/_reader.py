@@ -1,10 +1,16 @@
-"""Reading a topic: one consumer reads on, and another one checks the last event.
+"""Reading a topic: each fetch begins with the last event that was read.
 
-    read:    the consumer's next records, of whatever partitions have some
-    check:   of each partition the record that was read last:  the same mark, or a gap
+    last event: offset 41, in a batch of 90 bytes
+    fetch from 41 on, for 91 bytes  ---->  41 and 42   41 has the same mark: 42 follows it
+                                           41          nothing came in time, and nothing is lost
+                                           other 41    a gap
 
-Each read is followed by a check. If the old end is still there after the read, the records that were read are those
-that follow it. If the start of the history was deleted, the servers report that.
+So one answer has the new events, and proves that they follow the last one. It costs no further question. The next fetch
+is on its way while the events are applied.
+
+**An answer that comes at once without anything new** is of a server that does not count as Kafka does, or the next event
+is in another segment of the log, where Kafka does not wait. Then one fetch begins after the last event, and another
+question checks that one (``_check``) before anything is applied.
 
 A topic that got more partitions is a lost connection. The next reader reads the new ones from their start.
 
@@ -19,45 +25,109 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import Counter
-from collections.abc import Sequence
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+import attrs
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import OffsetOutOfRangeError
 
 from purgatory.feeds.engine import Disconnected, Event, Gap, Position, Reader, mark_of
-from purgatory.feeds.engines.kafka._ids import History, Ids, id_of
+from purgatory.feeds.engines.kafka._fetching import Answer, fetch
+from purgatory.feeds.engines.kafka._ids import History, Ids
 from purgatory.feeds.engines.kafka._position import KafkaPosition
-from purgatory.feeds.engines.kafka._publisher import CONTEXT, TIME
+from purgatory.feeds.engines.kafka._publisher import CONTEXT, ID, TIME
 from purgatory.feeds.engines.kafka._topic import kafka_errors, prepare
 
 if TYPE_CHECKING:
     from purgatory.feeds.engines.kafka import KafkaFeed
 
-#: How long the servers may take to answer a check, and how often to see whether they can.
-_ANSWER_S, _TURN_MS = 3.0, 50
-#: How long a fetch waits at the server. Longer than a read, which then asks for nothing twice.
+#: How long the servers may take for an answer, in milliseconds, beside the time that a fetch waits.
+_ANSWER_MS: Final = 3_000
+#: How long a fetch waits at the server. As long as a read.
 _FETCH_MS: Final = 1_000
+#: How many new bytes of a partition one fetch asks for.
+_MOST_BYTES: Final = 128 * 1024
+#: How long to wait before a server is asked again that does not have the last event yet.
+_TURN_S: Final = 0.05
 _NS_PER_MS: Final = 1_000_000
 #: What a publisher of a feed writes.
 _TIME: Final = re.compile(rb"[0-9]{1,19}")
 
 
+@attrs.define(eq=False)
+class _Log:
+    """How far a partition was read.
+
+    Attributes:
+        number: that of the partition.
+        offset: that after the last event.
+        mark: that of the last event. 0 if there is none to compare with.
+        after: that after the last record, of whatever kind.
+        size: how many bytes the servers have sent from the last event on.
+        is_asked: whether a fetch is on its way.
+        begins_after: whether the next fetch begins after the last event, which is checked by another question.
+    """
+
+    number: int
+    offset: int
+    mark: int
+    after: int
+    size: int = 0
+    is_asked: bool = False
+    begins_after: bool = False
+
+    @property
+    def has_last(self) -> bool:
+        """Whether the next fetch begins with the last event."""
+        return self.mark != 0 and not self.begins_after
+
+    def begins(self, answer: Answer) -> bool:
+        """Whether an answer begins with the last event. If not, it has nothing.
+
+        Raises:
+            Gap: another event is in its place, or none.
+            Disconnected: the servers do not have it now.
+        """
+        if answer.next_offset < self.offset:
+            if answer.end < self.offset:  # a new leader may not know yet that it is on the other replicas
+                raise Disconnected(f"partition {self.number} ends at offset {answer.end} now")
+            return False
+        if not answer.records or answer.records[0].offset != self.offset - 1:
+            raise Gap(f"offset {self.offset - 1} of partition {self.number} has no event now")
+        if _mark(answer.records[0]) != self.mark:
+            raise Gap(f"another event is at offset {self.offset - 1} of partition {self.number}")
+        return True
+
+    def take(self, answer: Answer, *, has_last: bool) -> list[Any]:
+        """The new records of an answer. The next fetch goes on after them."""
+        if has_last and not self.begins(answer):
+            return []
+        records = answer.records[has_last:]
+        self.after = max(self.after, answer.next_offset)
+        if records:
+            self.offset, self.mark = records[-1].offset + 1, _mark(records[-1])
+        if records or has_last:
+            self.size = answer.size_from(self.offset - 1)
+        return records
+
+
 class KafkaReader(Reader):
-    """Two consumers without a group. ``open`` starts them."""
+    """A consumer without a group, whose client asks for events. ``open`` starts it."""
 
     resume_s = 3_600.0  # it reads the ids again, and ends by itself if the servers stop to send them
 
     def __init__(self, feed: KafkaFeed) -> None:
         self._feed = feed
         self._consumer: Any = None
-        self._checker: Any = None
+        self._client: Any = None
         self._parts: list[TopicPartition] = []
         self._noted: KafkaPosition | None = None
-        self._offsets: list[int] = []
-        self._marks: list[int] = []
+        self._logs: list[_Log] = []
         self._ids: list[Ids] = []
+        self._fetches: set[asyncio.Task[list[Any]]] = set()
+        self._records: deque[Any] = deque()
 
     async def open(self) -> None:
         """Connect, and see whether the topic can be a feed."""
@@ -67,39 +137,39 @@ class KafkaReader(Reader):
         by_key: Counter[tuple[bytes, bytes]] = Counter()
         self._ids = [Ids(feed.keep_ids, by_key) for _ in self._parts]
         settings: dict[str, Any] = {
+            "request_timeout_ms": _FETCH_MS + _ANSWER_MS,
             **feed.client,
             "auto_offset_reset": "none",
             "enable_auto_commit": False,
-            "fetch_max_wait_ms": _FETCH_MS,
             "isolation_level": "read_committed",
             "metadata_max_age_ms": 5_000,
         }
         with kafka_errors():
             self._consumer = AIOKafkaConsumer(**settings)
             await self._consumer.start()
-            # A check takes the first batch only, and does not wait for others.
-            self._checker = AIOKafkaConsumer(**{**settings, "fetch_max_wait_ms": 0}, max_partition_fetch_bytes=1)
-            await self._checker.start()
-            self._checker.assign(self._parts)
-            self._checker.pause(*self._parts)
+            self._client = self._consumer._client
+            await self._client.set_topics([feed.topic])
 
     async def close(self) -> None:
         """Close it."""
-        consumers = [consumer for consumer in (self._consumer, self._checker) if consumer is not None]
-        await asyncio.gather(*map(_stop, consumers), return_exceptions=True)
+        for task in self._fetches:
+            task.cancel()
+        await asyncio.gather(*self._fetches, return_exceptions=True)
+        if self._consumer is not None:
+            await _stop(self._consumer)
 
     async def end(self) -> Position:
         """The position of the last event."""
         with kafka_errors():
-            ends = await self._checker.end_offsets(self._parts)
+            ends = await self._consumer.end_offsets(self._parts)
         self._noted = await self._position_at([ends[part] for part in self._parts])
         return self._noted
 
     async def before_last(self, count: int) -> Position:
         """The position before the last ``count`` events of each partition."""
         with kafka_errors():
-            ends = await self._checker.end_offsets(self._parts)
-            starts = await self._checker.beginning_offsets(self._parts)
+            ends = await self._consumer.end_offsets(self._parts)
+            starts = await self._consumer.beginning_offsets(self._parts)
         self._noted = await self._position_at([max(starts[part], ends[part] - count) for part in self._parts])
         return self._noted
 
@@ -112,138 +182,171 @@ class KafkaReader(Reader):
         count = len(self._parts)
         if len(after.offsets) > count:
             raise Gap(f"the topic has {count} partitions now, and had {len(after.offsets)}")
-        self._offsets, self._marks = after.completed(self._noted or KafkaPosition.start(count))
-        await self._check()
-        self._consumer.assign(self._parts)
+        offsets, marks = after.completed(self._noted or KafkaPosition.start(count))
+        self._logs = [_Log(number, offsets[number], marks[number], offsets[number]) for number in range(count)]
+        await self._check(self._logs)
         if self._feed.keep_ids:
+            self._consumer.assign(self._parts)
             history = History(self._feed.name, self._consumer, self._ids)
             with kafka_errors():
-                await history.read(dict(zip(self._parts, self._offsets, strict=True)), self._feed.keep_ids)
-        for part, offset in zip(self._parts, self._offsets, strict=True):
-            self._consumer.seek(part, offset)
-        return KafkaPosition(tuple(self._offsets), tuple(self._marks))
+                await history.read(dict(zip(self._parts, offsets, strict=True)), self._feed.keep_ids)
+            self._consumer.unsubscribe()
+            self._client.set_topics([self._feed.topic])
+        return KafkaPosition(tuple(offsets), tuple(marks))
 
-    async def read(self, most: int, wait_s: float) -> Sequence[Event]:
+    async def read(self, most: int, wait_s: float) -> Sequence[Event]:  # noqa: ARG002  # the servers wait as long
         """The next events."""
         with kafka_errors():
-            batches = await self._consumer.getmany(timeout_ms=int(wait_s * 1000), max_records=most)
-        await self._check()
-        return [self._event(record) for records in batches.values() for record in records]
+            pending = self._ask()
+            while pending and not self._records:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                self._fetches -= done
+                for task in done:
+                    self._records.extend(task.result())
+            events = [self._event(self._records.popleft()) for _ in range(min(most, len(self._records)))]
+            if not self._records:
+                self._ask()  # and the events are applied meanwhile
+        return events
 
     # -- its parts
 
     async def _position_at(self, offsets: Sequence[int]) -> KafkaPosition:
         """The position with these offsets, with the marks of the events before them that the servers have."""
-        last = await self._records_before(offsets)
-        marks = [_mark(record) if (record := last.get(number)) else 0 for number in range(len(offsets))]
+        marks = [0] * len(offsets)
+        for number, answer in (await self._before(dict(enumerate(offsets)))).items():
+            if answer is not None and answer.records and answer.records[0].offset == offsets[number] - 1:
+                marks[number] = _mark(answer.records[0])
         return KafkaPosition(tuple(offsets), tuple(marks))
 
     def _event(self, record: Any) -> Event:
-        """A record as an event. This worker reads on after it."""
-        number = record.partition
-        name = id_of(record)
-        context = dict(record.headers).get(CONTEXT)
-        self._offsets[number] = record.offset + 1
-        self._marks[number] = mark = _mark(record)
+        """A record as an event."""
+        number, headers = record.partition, dict(record.headers)
+        name, context = headers.get(ID) or None, headers.get(CONTEXT)
         return Event(
             _text(record.key),
             record.value or b"",
-            KafkaPosition.of_event(number, len(self._parts), record.offset, mark),
+            KafkaPosition.of_event(number, len(self._parts), record.offset, _mark(record)),
             None if name is None else _text(name),
             _published_ns(record),
             None if context is None else _text(context),
-            is_repeated=self._ids[number].is_repeated(record),
+            is_repeated=self._ids[number].is_repeated(record, name),
         )
 
-    async def _check(self) -> None:
-        """See that the last events are there, and that the topic has no more partitions than this knows.
+    def _ask(self) -> set[asyncio.Task[list[Any]]]:
+        """Ask for the next events of each partition. Returns what is on its way.
+
+        Raises:
+            Disconnected: a partition has no leader, or the topic has more partitions.
+        """
+        known = self._consumer.partitions_for_topic(self._feed.topic)
+        if known is not None and len(known) != len(self._parts):
+            raise Disconnected(f"the topic has {len(known)} partitions now")
+        logs = {log.number: log for log in self._logs if not log.is_asked}
+        for node, numbers in self._by_leader(logs).items():
+            self._fetches.add(asyncio.create_task(self._fetch(node, [logs[number] for number in numbers])))
+            for number in numbers:
+                logs[number].is_asked = True
+        return self._fetches
+
+    async def _fetch(self, node: int, logs: Sequence[_Log]) -> list[Any]:
+        """The new records of the partitions of one server. None if nothing comes in time.
+
+        Raises:
+            Gap: the servers do not have the last event of a partition any more.
+        """
+        began_s = time.monotonic()
+        has_last = {log.number: log.has_last for log in logs}
+        wanted = {log.number: (log.offset - 1 if log.has_last else log.after, log.size + _MOST_BYTES) for log in logs}
+        least = 1 + sum(log.size for log in logs if log.has_last)
+        answers = await fetch(self._client, node, self._feed.topic, wanted, wait_ms=_FETCH_MS, least=least)
+        await self._check(
+            [log for log in logs if log.begins_after or (has_last[log.number] and not answers[log.number])]
+        )
+        records = []
+        for log in logs:
+            answer = answers[log.number]
+            if answer is not None:
+                records += log.take(answer, has_last=has_last[log.number])
+            elif not has_last[log.number]:
+                raise Gap(f"partition {log.number} has no offset {log.after} now")
+            log.is_asked = False
+        if not records and time.monotonic() - began_s < _FETCH_MS / 2_000:
+            for log in logs:
+                log.begins_after = log.mark != 0
+        return records
+
+    async def _check(self, logs: Iterable[_Log]) -> None:
+        """See that the last events of partitions are there. If one has expired, there is none to compare with.
 
         Raises:
             Gap: they are not.
-            Disconnected: the servers do not answer, or the topic has more partitions.
+            Disconnected: the servers do not answer.
         """
-        records = await self._records_before(self._offsets)
-        for number, (offset, mark) in enumerate(zip(self._offsets, self._marks, strict=True)):
-            if offset > 0 and mark:
-                if number not in records:
-                    raise Gap(f"offset {offset - 1} of partition {number} has no event now")
-                record = records[number]
-                if record is not None and _mark(record) != mark:
-                    raise Gap(f"another event is at offset {offset - 1} of partition {number}")
-        known = self._checker.partitions_for_topic(self._feed.topic)
-        if known is not None and len(known) != len(self._parts):
-            raise Disconnected(f"the topic has {len(known)} partitions now")
+        by_number = {log.number: log for log in logs}
+        for number, answer in (await self._before({number: log.offset for number, log in by_number.items()})).items():
+            log = by_number[number]
+            log.begins_after = False
+            if answer is None:
+                log.mark = 0
+            elif log.mark:
+                log.begins(answer)
+                log.size = answer.size_from(log.offset - 1)
 
-    async def _records_before(self, offsets: Sequence[int]) -> dict[int, Any]:
-        """Of each partition with events before an offset the last of them, if the servers have it.
+    async def _before(self, offsets: Mapping[int, int]) -> dict[int, Answer | None]:
+        """What the servers have of partitions from the record before an offset on.
 
-        None in its place says that it has expired, and that the history begins with the offset.
+        None says that this record has expired, and that the history begins with the offset. A partition without a
+        record before it has no answer.
 
         Raises:
             Gap: the servers have none of that place.
             Disconnected: they do not answer in time.
         """
-        wanted = {self._parts[number]: offset - 1 for number, offset in enumerate(offsets) if offset > 0}
-        records: dict[int, Any] = {}
-        missing: dict[TopicPartition, int] = {}
-        if not wanted:
-            await self._see_servers()
-        for part, offset in wanted.items():
-            self._checker.seek(part, offset)
-        self._checker.resume(*wanted)
-        try:
-            with kafka_errors():
-                async with asyncio.timeout(_ANSWER_S):
-                    while wanted:
-                        await self._take_wanted(wanted, records, missing)
-                    await self._check_expired(missing)
-        finally:
-            self._checker.pause(*self._parts)
-        return {**records, **dict.fromkeys((part.partition for part in missing), None)}
+        wanted = {number: offset - 1 for number, offset in offsets.items() if offset > 0}
+        answers: dict[int, Answer | None] = {}
+        with kafka_errors():
+            async with asyncio.timeout(_ANSWER_MS / 1000):
+                if offsets and not wanted:
+                    await self._consumer.end_offsets(self._parts)  # to see that the servers answer
+                while len(answers) < len(wanted):
+                    left = {number: (wanted[number], _MOST_BYTES) for number in wanted if number not in answers}
+                    for node, numbers in self._by_leader(left).items():
+                        asked = {number: left[number] for number in numbers}
+                        for number, answer in (
+                            await fetch(self._client, node, self._feed.topic, asked, wait_ms=0, least=0)
+                        ).items():
+                            if answer is None or answer.next_offset > wanted[number]:
+                                answers[number] = answer
+                    if len(answers) < len(wanted):
+                        await asyncio.sleep(_TURN_S)
+                await self._check_expired([number for number, answer in answers.items() if answer is None], offsets)
+        return answers
 
-    async def _take_wanted(
-        self, wanted: dict[TopicPartition, int], records: dict[int, Any], missing: dict[TopicPartition, int]
-    ) -> None:
-        """Take records, and forget the partitions whose wanted record was among them or is not there.
-
-        They are paused at once. Otherwise the checker would fetch ahead, and the next check could take that old answer.
-        """
-        for part, (first, *_) in (await self._take(wanted, missing)).items():
-            if first.offset == wanted[part]:
-                records[part.partition] = first
-        for part in [part for part in wanted if await self._checker.position(part) > wanted[part]]:
-            del wanted[part]
-            self._checker.pause(part)
-
-    async def _take(self, wanted: dict[TopicPartition, int], missing: dict[TopicPartition, int]) -> dict[Any, Any]:
-        """Records of the wanted places. A place that the servers do not have becomes a missing one."""
-        try:
-            records: dict[Any, Any] = await self._checker.getmany(*wanted, timeout_ms=_TURN_MS)
-        except OffsetOutOfRangeError as error:
-            for part, offset in error.args[0].items():
-                if wanted.get(part) == offset:  # and not the late answer to an earlier question
-                    missing[part] = wanted.pop(part)
-            return {}
-        return records
-
-    async def _check_expired(self, missing: dict[TopicPartition, int]) -> None:
-        """See that missing events have expired, and that the history begins directly after them.
+    async def _check_expired(self, numbers: Sequence[int], offsets: Mapping[int, int]) -> None:
+        """See that the history of partitions begins with an offset.
 
         Raises:
-            Gap: the history begins later, or it ends before them.
+            Gap: it begins later, or it ends before.
         """
-        if not missing:
-            return
-        starts = await self._checker.beginning_offsets(list(missing))
-        for part, offset in missing.items():
-            if starts[part] != offset + 1:
-                raise Gap(f"offset {offset} of partition {part.partition} is not there, and the next event is missing")
+        starts = await self._consumer.beginning_offsets([self._parts[number] for number in numbers]) if numbers else {}
+        for part, start in starts.items():
+            if start != offsets[part.partition]:
+                why = f"offset {offsets[part.partition] - 1} of partition {part.partition} is not there"
+                raise Gap(f"{why}, and the next event is missing")
 
-    async def _see_servers(self) -> None:
-        """See that the servers answer, where there is no event to check."""
-        with kafka_errors():
-            async with asyncio.timeout(_ANSWER_S):
-                await self._checker.end_offsets(self._parts)
+    def _by_leader(self, numbers: Iterable[int]) -> dict[int, list[int]]:
+        """Partitions by the server that leads them.
+
+        Raises:
+            Disconnected: a partition has no leader.
+        """
+        by_leader: dict[int, list[int]] = defaultdict(list)
+        for number in numbers:
+            leader = self._client.cluster.leader_for_partition(self._parts[number])
+            if leader is None or leader < 0:
+                raise Disconnected(f"partition {number} has no leader now")
+            by_leader[leader].append(number)
+        return by_leader
 
 
 async def _stop(consumer: Any) -> None:
