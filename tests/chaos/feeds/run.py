@@ -142,8 +142,9 @@ class Run:
         complaints, counts = check(sent, workers, nemesis.trims, nemesis.lost)
         followers = [worker for worker in workers if worker.is_last]
         complaints += [text for worker in followers for text in check_history(worker, self.history)]
+        applied = {each.place for worker in workers for segment in worker.segments for each in segment.applied}
         for client in read_clients(self.folder, self.engine):
-            complaints += check_client(client, sent, nemesis.lost, self.keys)
+            complaints += check_client(client, sent, applied, nemesis.lost, self.keys)
             counts["runs"] += len(client.runs)
         late = [
             lateness_s(poll, worker.excused)

@@ -211,7 +211,7 @@ async def test_each_read_is_checked(broker, topic):
         reader = await feed.open_reader()
         await reader.resume(KafkaPosition.start(1))
         await reader.read(10, 5.0)
-        reader._marks[0] ^= 1  # as if the topic had another event there now
+        reader._logs[0].mark ^= 1  # as if the topic had another event there now
         await feed.publish("key", b"next")
         with pytest.raises(Gap, match="another event is at offset 0"):
             await reader.read(10, 5.0)

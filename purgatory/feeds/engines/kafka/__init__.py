@@ -10,7 +10,7 @@ those of the last ``keep_ids`` records of a partition. At each connect it reads 
 
 **A topic that loses events** is noticed as a gap (``_reader``), or rejected (``_topic``).
 
-Read ``_position``, ``_topic``, ``_publisher``, ``_ids`` and ``_reader``.
+Read ``_position``, ``_topic``, ``_publisher``, ``_ids``, ``_fetching`` and ``_reader``.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Fetch requests: what a reader asks of the servers, and what they answer.
 
 The client is that of a consumer, and the records are unpacked by its code. Only the queue between them is not used,
-because a reader decides itself from where to read and how long the servers wait.
+because a reader decides itself from where to read and how long the servers wait. These parts of aiokafka are not
+documented, so other versions than ``VERSIONS`` are rejected.
 
     fetch      one request to one server.  Of each partition the records from an offset on
     Answer     what a partition has there:  the records, and the size of what has to be read again
@@ -12,24 +13,34 @@ more bytes than the servers have sent from there on, is answered when there is a
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Final
 
+import aiokafka
 import attrs
-from aiokafka.client import ConnectionGroup
 from aiokafka.consumer.fetcher import READ_COMMITTED, PartitionRecords
 from aiokafka.errors import NoError, OffsetOutOfRangeError, for_code
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.record.memory_records import MemoryRecords
 from aiokafka.structs import TopicPartition
 
+#: The versions of aiokafka whose parts are as they are used here.
+VERSIONS: Final = ("0.13", "0.14")
 #: The greatest size of an answer, in bytes.
 _MOST_BYTES: Final = 50 * 1024 * 1024
+#: How many records are unpacked at once.
+_CHUNK: Final = 1_000
 #: How a batch begins: the offset of its first record, and the number of bytes that follow.
 _BATCH: Final = struct.Struct(">qi")
 #: The first version of an answer that has the start of the history before the aborted transactions.
 _FIRST_WITH_START: Final = 5
+
+if ".".join(aiokafka.__version__.split(".")[:2]) not in VERSIONS:
+    hint = "pip install 'delayed-operation-purgatory[kafka]'"
+    raise ImportError(f"KafkaFeed needs aiokafka {' or '.join(VERSIONS)}, got {aiokafka.__version__}; {hint}")
 
 
 @attrs.frozen
@@ -71,8 +82,7 @@ async def fetch(
         node: the server.
         topic: the topic.
         wanted: by the number of a partition, from which offset on, and how many bytes at most.
-        wait_ms: how long the server waits for ``least`` bytes. One that waits gets a connection of its own, because a
-            server answers the requests of a connection one after the other.
+        wait_ms: how long the server waits for ``least`` bytes. Meanwhile it answers nothing else on this connection.
         least: how many bytes, over all partitions.
 
     Returns:
@@ -83,8 +93,7 @@ async def fetch(
     """
     parts = [(number, offset, most) for number, (offset, most) in wanted.items()]
     request = FetchRequest(wait_ms, least, _MOST_BYTES, READ_COMMITTED, [(topic, parts)])
-    group = ConnectionGroup.COORDINATION if wait_ms else ConnectionGroup.DEFAULT
-    response = await client.send(node, request, group=group)
+    response = await client.send(node, request)
     answers: dict[int, Answer | None] = {}
     for _, partitions in response.topics:
         for number, code, end, *others in partitions:
@@ -96,7 +105,18 @@ async def fetch(
                 aborted = others[1 if response.API_VERSION < _FIRST_WITH_START else 2]
                 part, offset = TopicPartition(topic, number), wanted[number][0]
                 rest = PartitionRecords(part, MemoryRecords(data), aborted, offset, None, None, True, READ_COMMITTED)
-                answers[number] = Answer(list(rest), rest.next_fetch_offset, end, data)
+                answers[number] = Answer(await _unpack(rest), rest.next_fetch_offset, end, data)
             else:
                 raise error(f"partition {number}")
     return answers
+
+
+async def _unpack(records: Any) -> list[Any]:
+    """The records of an answer. Other tasks run between some of them."""
+    unpacked: list[Any] = []
+    while some := list(islice(records, _CHUNK)):
+        unpacked += some
+        if len(some) < _CHUNK:
+            break
+        await asyncio.sleep(0)
+    return unpacked

@@ -8,9 +8,9 @@
 So one answer has the new events, and proves that they follow the last one. It costs no further question. The next fetch
 is on its way while the events are applied.
 
-**An answer that comes at once without anything new** is of a server that does not count as Kafka does, or the next event
-is in another segment of the log, where Kafka does not wait. Then one fetch begins after the last event, and another
-question checks that one (``_check``) before anything is applied.
+**An answer may have nothing new although there is more**: the next batch is larger than what was asked for, or it is in
+another segment of the log, where Kafka does not wait, or the server does not count as Kafka does. Then one fetch begins
+after the last event, and another question checks that one (``_check``) before anything is applied.
 
 A topic that got more partitions is a lost connection. The next reader reads the new ones from their start.
 
@@ -48,7 +48,7 @@ _ANSWER_MS: Final = 3_000
 #: How long a fetch waits at the server. As long as a read.
 _FETCH_MS: Final = 1_000
 #: How many new bytes of a partition one fetch asks for.
-_MOST_BYTES: Final = 128 * 1024
+_MOST_BYTES: Final = 1024 * 1024
 #: How long to wait before a server is asked again that does not have the last event yet.
 _TURN_S: Final = 0.05
 _NS_PER_MS: Final = 1_000_000
@@ -108,6 +108,8 @@ class _Log:
         self.after = max(self.after, answer.next_offset)
         if records:
             self.offset, self.mark = records[-1].offset + 1, _mark(records[-1])
+        elif answer.end > self.after:
+            self.begins_after = self.mark != 0
         if records or has_last:
             self.size = answer.size_from(self.offset - 1)
         return records
@@ -126,7 +128,7 @@ class KafkaReader(Reader):
         self._noted: KafkaPosition | None = None
         self._logs: list[_Log] = []
         self._ids: list[Ids] = []
-        self._fetches: set[asyncio.Task[list[Any]]] = set()
+        self._fetches: dict[asyncio.Task[list[Any]], int] = {}  # those on their way, and to which server
         self._records: deque[Any] = deque()
 
     async def open(self) -> None:
@@ -197,11 +199,12 @@ class KafkaReader(Reader):
     async def read(self, most: int, wait_s: float) -> Sequence[Event]:  # noqa: ARG002  # the servers wait as long
         """The next events."""
         with kafka_errors():
-            pending = self._ask()
-            while pending and not self._records:
-                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-                self._fetches -= done
+            unanswered = set(self._ask())  # until each server has answered, nothing proves that there is nothing
+            while unanswered and not self._records:
+                done, _ = await asyncio.wait(self._ask(), return_when=asyncio.FIRST_COMPLETED)
+                unanswered -= done
                 for task in done:
+                    del self._fetches[task]
                     self._records.extend(task.result())
             events = [self._event(self._records.popleft()) for _ in range(min(most, len(self._records)))]
             if not self._records:
@@ -232,8 +235,10 @@ class KafkaReader(Reader):
             is_repeated=self._ids[number].is_repeated(record, name),
         )
 
-    def _ask(self) -> set[asyncio.Task[list[Any]]]:
+    def _ask(self) -> Iterable[asyncio.Task[list[Any]]]:
         """Ask for the next events of each partition. Returns what is on its way.
+
+        A server answers one request after the other, so it gets the next one when it has answered.
 
         Raises:
             Disconnected: a partition has no leader, or the topic has more partitions.
@@ -242,11 +247,13 @@ class KafkaReader(Reader):
         if known is not None and len(known) != len(self._parts):
             raise Disconnected(f"the topic has {len(known)} partitions now")
         logs = {log.number: log for log in self._logs if not log.is_asked}
-        for node, numbers in self._by_leader(logs).items():
-            self._fetches.add(asyncio.create_task(self._fetch(node, [logs[number] for number in numbers])))
-            for number in numbers:
-                logs[number].is_asked = True
-        return self._fetches
+        busy = set(self._fetches.values())
+        for node, numbers in self._by_leader(logs).items() if logs else ():
+            if node not in busy:
+                self._fetches[asyncio.create_task(self._fetch(node, [logs[number] for number in numbers]))] = node
+                for number in numbers:
+                    logs[number].is_asked = True
+        return self._fetches.keys()
 
     async def _fetch(self, node: int, logs: Sequence[_Log]) -> list[Any]:
         """The new records of the partitions of one server. None if nothing comes in time.
@@ -255,6 +262,7 @@ class KafkaReader(Reader):
             Gap: the servers do not have the last event of a partition any more.
         """
         began_s = time.monotonic()
+        logs = sorted(logs, key=lambda log: not log.begins_after)  # the first one gets a whole batch, however large
         has_last = {log.number: log.has_last for log in logs}
         wanted = {log.number: (log.offset - 1 if log.has_last else log.after, log.size + _MOST_BYTES) for log in logs}
         least = 1 + sum(log.size for log in logs if log.has_last)
@@ -308,19 +316,36 @@ class KafkaReader(Reader):
             async with asyncio.timeout(_ANSWER_MS / 1000):
                 if offsets and not wanted:
                     await self._consumer.end_offsets(self._parts)  # to see that the servers answer
-                while len(answers) < len(wanted):
-                    left = {number: (wanted[number], _MOST_BYTES) for number in wanted if number not in answers}
-                    for node, numbers in self._by_leader(left).items():
-                        asked = {number: left[number] for number in numbers}
-                        for number, answer in (
-                            await fetch(self._client, node, self._feed.topic, asked, wait_ms=0, least=0)
-                        ).items():
-                            if answer is None or answer.next_offset > wanted[number]:
-                                answers[number] = answer
+                while left := {number: offset for number, offset in wanted.items() if number not in answers}:
+                    found = await self._fetch_now(left)
+                    answers.update(
+                        (number, answer)
+                        for number, answer in found.items()
+                        if answer is None or answer.next_offset > wanted[number]
+                    )
                     if len(answers) < len(wanted):
+                        await self._check_end({number: offsets[number] for number in found if number not in answers})
                         await asyncio.sleep(_TURN_S)
                 await self._check_expired([number for number, answer in answers.items() if answer is None], offsets)
         return answers
+
+    async def _fetch_now(self, offsets: Mapping[int, int]) -> dict[int, Answer | None]:
+        """What the servers have of partitions from an offset on, without waiting for more."""
+        answers: dict[int, Answer | None] = {}
+        for node, numbers in self._by_leader(offsets).items():
+            wanted = {number: (offsets[number], _MOST_BYTES) for number in numbers}
+            answers.update(await fetch(self._client, node, self._feed.topic, wanted, wait_ms=0, least=0))
+        return answers
+
+    async def _check_end(self, offsets: Mapping[int, int]) -> None:
+        """See that no partition ends before an offset. A new leader has what it does not send yet.
+
+        Raises:
+            Gap: one does.
+        """
+        for number, answer in (await self._fetch_now(offsets)).items():
+            if answer is None:
+                raise Gap(f"partition {number} ends before offset {offsets[number]} now")
 
     async def _check_expired(self, numbers: Sequence[int], offsets: Mapping[int, int]) -> None:
         """See that the history of partitions begins with an offset.
