@@ -1,7 +1,7 @@
 /* TimerTaskList (timer/_bucket.py): a bucket. On purpose, these differ:
  *
  *  - It is a linked list, not a dict. Without a global lock, it has one list per lane (core.c).
- *  - put(), remove() and take() do not rely on the timer's lock, because C moves tasks without it.
+ *  - remove() and take() do not rely on the timer's lock, because C moves tasks without it.
  *  - _head() needs no copy of the tasks. */
 
 static TimerBucket *as_bucket(PyObject *object)
@@ -103,20 +103,20 @@ static int bucket_contains(TimerBucket *self, PyObject *task)
     return PyObject_TypeCheck(task, core.entry) && peek_bucket((TimerEntry *)task) == self;
 }
 
-enum { FROM_SOURCE, FROM_NONE, FROM_SAME_TIMER };
-
-/* Move an entry to `target`, from `source`, from no bucket, or from any bucket of the same timer. If `deadline_ns` is
- * given, that is its new deadline. 1 if it was moved. 0 if it was not there, or if the target is closed and
- * `closed_too` is 0. The caller keeps all three from being freed. */
-static int move_entry(TimerEntry *entry, int from, TimerBucket *source, TimerBucket *target, int closed_too,
-                      const int64_t *deadline_ns)
+/* Move an entry to `target` from `source`, or from no bucket if that is NULL. If `deadline_ns` is given, that is its new
+ * deadline. 1 if it was moved, 0 if it was not there. With `reschedules`, any bucket of the same timer is the source, and
+ * a closed target takes none. The caller keeps all three from being freed. */
+static int move_entry(TimerEntry *entry, TimerBucket *source, TimerBucket *target, const int64_t *deadline_ns,
+                      int reschedules)
 {
-    int moves = 0, was_last = 0;
+    int was_last = 0;
     lock_entry(entry);
-    if (from == FROM_SAME_TIMER && entry->bucket != NULL && entry->bucket->lock == target->lock)
+    int moves = entry->bucket == source;
+    if (reschedules) {
         source = entry->bucket;
-    if (entry->bucket == source && (source != NULL || from == FROM_NONE)) {
-        moves = 1;
+        moves = source != NULL && source->lock == target->lock;
+    }
+    if (moves) {
         if (source == NULL)
             set_lane(entry, 0); /* under the timer's lock, where all use one lane */
         Lane *to_lane = &target->lanes[lane_number(entry)];
@@ -125,7 +125,7 @@ static int move_entry(TimerEntry *entry, int from, TimerBucket *source, TimerBuc
             lock_lane(to_lane);
         else
             lock_two(from_lane, to_lane);
-        if (is_set(&target->closed) && !closed_too)
+        if (reschedules && is_set(&target->closed))
             moves = 0;
         else {
             if (from_lane != NULL)
@@ -148,18 +148,6 @@ static int move_entry(TimerEntry *entry, int from, TimerBucket *source, TimerBuc
     return moves;
 }
 
-static PyObject *bucket_put(TimerBucket *self, PyObject *task)
-{
-    TimerEntry *entry = as_entry(task);
-    if (entry == NULL)
-        return NULL;
-    if (move_entry(entry, FROM_NONE, NULL, self, 1, NULL) != 1) {
-        PyErr_SetString(PyExc_ValueError, "task must be in no bucket; remove it from its bucket first");
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
 static PyObject *bucket_remove(TimerBucket *self, PyObject *task)
 {
     TimerEntry *entry = as_entry(task);
@@ -173,15 +161,12 @@ static PyObject *bucket_take(TimerBucket *self, PyObject *const *args, Py_ssize_
         return NULL;
     }
     TimerEntry *entry = as_entry(args[0]);
-    TimerBucket *source = entry == NULL ? NULL : as_bucket(args[1]);
-    if (source == NULL)
+    TimerBucket *source = entry == NULL || args[1] == Py_None ? NULL : as_bucket(args[1]);
+    int is_timed = count == 3 && args[2] != Py_None;
+    int64_t deadline_ns = is_timed ? PyLong_AsLongLong(args[2]) : 0;
+    if (PyErr_Occurred())
         return NULL;
-    if (count == 2 || args[2] == Py_None)
-        return PyBool_FromLong(move_entry(entry, FROM_SOURCE, source, self, 1, NULL));
-    int64_t deadline_ns = PyLong_AsLongLong(args[2]);
-    if (deadline_ns == -1 && PyErr_Occurred())
-        return NULL;
-    return PyBool_FromLong(move_entry(entry, FROM_SOURCE, source, self, 1, &deadline_ns));
+    return PyBool_FromLong(move_entry(entry, source, self, is_timed ? &deadline_ns : NULL, 0));
 }
 
 /* A list of the first tasks, up to `most`. If another thread adds some meanwhile, the list is made again. */
@@ -224,16 +209,14 @@ static PyObject *bucket_iter(TimerBucket *self)
     return walk;
 }
 
-static PyObject *bucket_close(TimerBucket *self, PyObject *unused)
+static PyObject *bucket_close(TimerBucket *self, PyObject *Py_UNUSED(none))
 {
-    (void)unused;
     pass_through(self, &self->closed, 1, 1);
     Py_RETURN_NONE;
 }
 
-static PyObject *bucket_close_if_empty(TimerBucket *self, PyObject *unused)
+static PyObject *bucket_close_if_empty(TimerBucket *self, PyObject *Py_UNUSED(none))
 {
-    (void)unused;
     int was_closed = is_set(&self->closed);
     /* Closed first. A thread that adds at this moment has finished and its task is counted, or it sees the flag. */
     if (pass_through(self, &self->closed, 1, 0) > 0) {
@@ -244,14 +227,12 @@ static PyObject *bucket_close_if_empty(TimerBucket *self, PyObject *unused)
     Py_RETURN_TRUE;
 }
 
-static PyObject *bucket_get_closed(TimerBucket *self, void *closure)
+static PyObject *bucket_get_closed(TimerBucket *self, void *Py_UNUSED(none))
 {
-    (void)closure;
     return PyBool_FromLong(is_set(&self->closed));
 }
 
 static PyMethodDef bucket_methods[] = {
-    {"put", (PyCFunction)bucket_put, METH_O, "put($self, task, /)\n--\n\n"},
     {"remove", (PyCFunction)bucket_remove, METH_O, "remove($self, task, /)\n--\n\n"},
     {"take", (PyCFunction)(void (*)(void))bucket_take, METH_FASTCALL,
      "take($self, task, source, deadline_ns=None, /)\n--\n\n"},

@@ -59,9 +59,9 @@ class TimerTaskList(dict["TimerTask", None]):
         self._copy: Iterator[TimerTask] = iter(())  # of the tasks, for _head()
 
     def put(self, task: TimerTask, /) -> None:
-        assert task._task_bucket is None, "two threads add the same task"
-        self[task] = None  # first: without memory, the task is in no bucket
-        task._task_bucket = self
+        """Insert a task that is in no bucket."""
+        if not self.take(task, None):
+            raise ValueError("task must be in no bucket; remove it from its bucket first")
 
     def remove(self, task: TimerTask, /) -> bool:
         """Remove a task. Returns False if the task is not here."""
@@ -71,8 +71,11 @@ class TimerTaskList(dict["TimerTask", None]):
         task._task_bucket = None
         return True
 
-    def take(self, task: TimerTask, source: TimerTaskList, deadline_ns: int | None = None, /) -> bool:
-        """Move a task from ``source``, with a new deadline if one is given. Returns False if it is not there."""
+    def take(self, task: TimerTask, source: TimerTaskList | None, deadline_ns: int | None = None, /) -> bool:
+        """Move a task from ``source``, or from no bucket, with a new deadline if one is given.
+
+        Returns False if the task is not there.
+        """
         if task._task_bucket is not source:
             return False
         if source is self:
@@ -82,7 +85,7 @@ class TimerTaskList(dict["TimerTask", None]):
             task._task_moved_by_ns += deadline_ns - task._task_deadline_ns
             task._task_deadline_ns = deadline_ns
         task._task_bucket = self
-        if source is not self:
+        if source is not None and source is not self:
             del source[task]
         return True
 

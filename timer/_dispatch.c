@@ -41,9 +41,8 @@ static void tally_count(Tally *self, int64_t late_ns)
         self->late_max_ns = late_ns;
 }
 
-static PyObject *tally_get_late(Tally *self, void *closure)
+static PyObject *tally_get_late(Tally *self, void *Py_UNUSED(none))
 {
-    (void)closure;
     PyObject *late = PyList_New(POWERS);
     for (int power = 0; late != NULL && power < POWERS; power++) {
         PyObject *number = PyLong_FromLongLong(self->late_ns[power]);

@@ -49,12 +49,18 @@ def reject_if_stale(built: str) -> None:
 CORE: Final = native("timer._native")
 
 
-def native_class(kind: type[KindT], name: str | None = None) -> type[KindT]:
-    """The native class that replaces ``kind``, with its docstrings. If there is none, ``kind`` itself."""
+def native_class(kind: type[KindT]) -> type[KindT]:
+    """The native class that replaces ``kind``, with its docstrings. If there is none, ``kind`` itself.
+
+    The public methods and properties that C lacks are those of ``kind``.
+    """
     if CORE is None:
         return kind
-    found: type[KindT] = getattr(CORE, name or kind.__name__)
+    found: type[KindT] = getattr(CORE, kind.__name__)
     take_docs(found, kind)
+    for name, attribute in vars(kind).items():
+        if not name.startswith("_") and not hasattr(found, name):
+            setattr(found, name, attribute)
     return found
 
 

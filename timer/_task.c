@@ -1,6 +1,7 @@
 /* TimerTaskEntry (timer/_task.py): a task, its times, and its place in a bucket. On purpose, these differ:
  *
  *  - A task is in a bucket by links to its neighbours, not by an entry in a dict.
+ *  - Python has `is_pending` and `delay_ms` for both.
  *  - `_task_withdraw` takes the task's own mutex, not the timer's lock. So it need not read the bucket twice. */
 
 /* ---------------------------------------------------------------- lists of entries */
@@ -68,12 +69,6 @@ static int raise_if_unset(TimerEntry *entry)
         return 0;
     raise_uninitialized(Py_TYPE(entry), "delay_ms");
     return -1;
-}
-
-/* Whether the deadline is one that never comes. */
-static int is_endless(TimerEntry *entry)
-{
-    return peek(&entry->delay_ms) * NS_PER_MS + peek(&entry->moved_by_ns) >= NEVER_MS * NS_PER_MS;
 }
 
 /* ---------------------------------------------------------------- TimerTaskEntry */
@@ -158,9 +153,8 @@ static void entry_dealloc(TimerEntry *self)
     free_object(self);
 }
 
-static PyObject *entry_get_bucket(TimerEntry *self, void *closure)
+static PyObject *entry_get_bucket(TimerEntry *self, void *Py_UNUSED(none))
 {
-    (void)closure;
     lock_entry(self);
     PyObject *bucket = Py_XNewRef((PyObject *)self->bucket);
     unlock_entry(self);
@@ -186,36 +180,17 @@ static int entry_set_time(TimerEntry *self, PyObject *value, void *which)
     return 0;
 }
 
-static PyObject *entry_deadline_ns(TimerEntry *self, void *closure)
+static PyObject *entry_deadline_ns(TimerEntry *self, void *Py_UNUSED(none))
 {
-    (void)closure;
     if (raise_if_unset(self))
         return NULL;
-    if (is_endless(self))
+    if (peek(&self->delay_ms) * NS_PER_MS + peek(&self->moved_by_ns) >= NEVER_MS * NS_PER_MS)
         Py_RETURN_NONE;
     return PyLong_FromLongLong(peek(&self->deadline_ns));
 }
 
-static PyObject *entry_is_pending(TimerEntry *self, void *closure)
+static PyObject *entry_added_ns(TimerEntry *self, void *Py_UNUSED(none))
 {
-    (void)closure;
-    return PyBool_FromLong(peek_bucket(self) != NULL);
-}
-
-static PyObject *entry_delay_ms(TimerEntry *self, void *closure)
-{
-    (void)closure;
-    if (raise_if_unset(self))
-        return NULL;
-    int64_t delay_ms = peek(&self->delay_ms);
-    if (delay_ms >= NEVER_MS)
-        Py_RETURN_NONE;
-    return PyLong_FromLongLong(delay_ms);
-}
-
-static PyObject *entry_added_ns(TimerEntry *self, void *closure)
-{
-    (void)closure;
     if (raise_if_unset(self))
         return NULL;
     int64_t deadline_ns = peek(&self->deadline_ns);
@@ -223,9 +198,8 @@ static PyObject *entry_added_ns(TimerEntry *self, void *closure)
     return PyLong_FromLongLong(deadline_ns == 0 ? 0 : deadline_ns - before_ns);
 }
 
-static PyObject *entry_task_withdraw(TimerEntry *self, PyObject *unused)
+static PyObject *entry_task_withdraw(TimerEntry *self, PyObject *Py_UNUSED(none))
 {
-    (void)unused;
     return PyBool_FromLong(withdraw(self));
 }
 
@@ -240,8 +214,6 @@ static PyGetSetDef entry_getset[] = {
     {"_task_moved_by_ns", (getter)entry_get_time, (setter)entry_set_time, NULL,
      (void *)offsetof(TimerEntry, moved_by_ns)},
     {"deadline_ns", (getter)entry_deadline_ns, NULL, NULL, NULL},
-    {"is_pending", (getter)entry_is_pending, NULL, NULL, NULL},
-    {"delay_ms", (getter)entry_delay_ms, NULL, NULL, NULL},
     {"added_ns", (getter)entry_added_ns, NULL, NULL, NULL},
     {NULL}};
 

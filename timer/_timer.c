@@ -61,14 +61,10 @@ static int add(QuickTimer *self, TimerEntry *task)
         raise_uninitialized(Py_TYPE(self), "");
         return -1;
     }
-    if (peek_bucket(task) != NULL) /* Python moves a pending task */
-        return add_slowly(self, task);
     /* 1. the deadline */
-    int counts = deadline_of(self, peek(&task->delay_ms), &deadline_ns);
-    if (counts < 0)
-        return -1;
-    if (!counts)
-        return add_slowly(self, task);
+    int counts = peek_bucket(task) != NULL ? 0 : deadline_of(self, peek(&task->delay_ms), &deadline_ns);
+    if (counts <= 0)
+        return counts < 0 ? -1 : add_slowly(self, task); /* it is pending, or due at once */
     /* 2. find the bucket */
     int lane_index = lane_for(self), added = 0;
     LaneCache *cache = &self->caches[lane_index];
@@ -95,9 +91,7 @@ static int add(QuickTimer *self, TimerEntry *task)
     }
     unlock_cache(cache);
     Py_XDECREF(forgotten);
-    if (added)
-        return 0;
-    return add_slowly(self, task); /* no bucket, or another thread closed it or added the task */
+    return added ? 0 : add_slowly(self, task); /* no bucket, or another thread closed it or added the task */
 }
 
 static PyObject *quick_add(QuickTimer *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
@@ -127,7 +121,7 @@ static int reschedule(QuickTimer *self, TimerEntry *task, PyObject *delay_ms)
         lock_cache(cache);
         TimerBucket *bucket = find_bucket(self, cache, deadline_ns, &forgotten);
         /* 3. move the task to it */
-        answer = bucket != NULL && move_entry(task, FROM_SAME_TIMER, NULL, bucket, 0, &deadline_ns);
+        answer = bucket != NULL && move_entry(task, NULL, bucket, &deadline_ns, 1);
         if (answer)
             poke_size(&cache->reschedules, cache->reschedules + 1);
         unlock_cache(cache);
@@ -205,9 +199,8 @@ static PyObject *quick_free_mutexes(QuickTimer *self, PyObject *buckets)
 }
 
 /* The sum over all lanes. */
-static PyObject *quick_get_reschedules(QuickTimer *self, void *closure)
+static PyObject *quick_get_reschedules(QuickTimer *self, void *Py_UNUSED(none))
 {
-    (void)closure;
     Py_ssize_t sum = 0;
     for (int index = 0; index < LANES; index++)
         sum += __atomic_load_n(&self->caches[index].reschedules, __ATOMIC_RELAXED);

@@ -26,7 +26,7 @@ from timer._clock import LEAST_NOW_NS, MOST_NOW_NS, NS_PER_MS, Clock, system_clo
 from timer._dispatch import Dispatcher, by_deadline
 from timer._errors import TaskHeld, TimerClosed, TimerConfigError
 from timer._fork import call_after_fork, new_condition, new_lock
-from timer._implementation import CORE, native_class
+from timer._implementation import CORE, take_docs
 from timer._task import MOST_MS, TimerTask, checked_delay_ms, not_a_task, whole_delay_ms
 from timer._wheel import TimingWheel
 
@@ -388,8 +388,9 @@ class SystemTimer(Timer):
 
 
 if not TYPE_CHECKING and CORE is not None:
+    take_docs(CORE.QuickTimer, SystemTimer)
 
-    class SystemTimer(native_class(SystemTimer, "QuickTimer"), SystemTimer):
+    class SystemTimer(CORE.QuickTimer, SystemTimer):
         __doc__ = SystemTimer.__doc__
 
         _reschedule_slowly = SystemTimer.reschedule  # called by C for tasks whose bucket is not there

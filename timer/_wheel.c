@@ -81,7 +81,7 @@ static PyObject *cascade(PyObject *Py_UNUSED(module), PyObject *const *args, Py_
         failed = target == NULL;
         /* 4. move the task to it */
         if (!failed)
-            move_entry(task, FROM_SOURCE, source, target, 1, NULL);
+            move_entry(task, source, target, NULL, 0);
         Py_XDECREF(target);
     }
     Py_XDECREF(tasks);

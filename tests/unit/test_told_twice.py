@@ -10,9 +10,9 @@ from tests.unit._tree import ROOT
 #: Which steps a Python module and a C file share. All other functions of the C file are details of these.
 SHARED = {
     ("timer/_task.py", "timer/_task.c"): [
-        *("whole_delay_ms", "deadline_ns", "is_pending", "delay_ms", "added_ns", "_task_withdraw"),
+        *("whole_delay_ms", "deadline_ns", "added_ns", "_task_withdraw"),
     ],
-    ("timer/_bucket.py", "timer/_bucket.c"): ["put", "remove", "take", "_head", "close", "close_if_empty"],
+    ("timer/_bucket.py", "timer/_bucket.c"): ["remove", "take", "_head", "close", "close_if_empty"],
     ("timer/_wheel.py", "timer/_wheel.c"): ["find_bucket", "place", "cascade"],
     ("timer/_timer.py", "timer/_timer.c"): ["add", "reschedule", "_find_bucket"],
     ("timer/_dispatch.py", "timer/_dispatch.c"): [
@@ -54,14 +54,16 @@ ATTRIBUTES = {
 RARE = "it is rare, so C calls it"
 ATTRIBUTE = "C has a table of attributes"
 SUBCLASS = "a subclass defines it"
+BOTH = "the native class has the method of Python"
 
 #: The functions of these modules that C does not have, and why. "*": all others.
 ONLY_IN_PYTHON = {
     "timer/_task.py": {
         **dict.fromkeys(("checked_delay_ms", "_float", "as_number", "not_a_task"), RARE),
+        **dict.fromkeys(("is_pending", "delay_ms"), BOTH),
         "run": SUBCLASS,
     },
-    "timer/_bucket.py": {},
+    "timer/_bucket.py": {"put": BOTH},
     "timer/_wheel.py": {"*": "only Python changes the wheel, under the timer's lock"},
     "timer/_dispatch.py": {
         "_put_back": "in C no interrupt comes between claim and run",

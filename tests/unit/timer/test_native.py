@@ -49,7 +49,7 @@ def test_only_tasks_are_taken_and_only_from_buckets(timer, what):
         lambda: bucket.put(what),
         lambda: bucket.remove(what),
         lambda: bucket.take(what, bucket),
-        lambda: bucket.take(task, what),
+        lambda: bucket.take(task, 5 if what is None else what),
         lambda: CORE.cascade(timer._wheel, what, 5),
         lambda: CORE.cascade(timer._wheel, bucket, what if what != 5 else None),
         lambda: CORE.DueTasks([what], timer._clock, print),
