@@ -71,6 +71,27 @@ def test_tables_are_those_of_the_local_engine(remote, journal, tmp_path, capsys,
         assert expected[name].equals(table), name
 
 
+#: What ``pyspark-client`` lacks. PySpark asks by these whether it is the plain client.
+PLAIN = "import sys; sys.modules.update({'py4j': None, 'pyspark.core': None}); "
+
+
+def test_plain_client_replays_without_java(server, trace, tmp_path):
+    """A client without the classic half of PySpark, and without a program in its path, has the server do the work."""
+    code = f"{PLAIN}from pyspark.util import is_remote_only; assert is_remote_only(); "
+    code += "from purgatory._cli import main; sys.exit(main(sys.argv[1:]))"
+    words = ["pipeline", "replay", "--trace", trace, "--out", str(tmp_path / "out"), "--engine", "spark"]
+    run = subprocess.run(
+        [sys.executable, "-c", code, *words, "--remote", server],
+        env={"PATH": "", "PYTHONPATH": str(ROOT)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert 0 == run.returncode, run.stderr
+    assert SHAPE["operations"] == len(pq.read_table(tmp_path / "out" / "answers"))
+
+
 def test_open_segments_are_read_through_a_server(remote, tmp_path, capsys):
     """The rows of an open segment travel with the query, also if there is no sealed one."""
     with Journal(tmp_path / "journal") as journal:
