@@ -25,14 +25,9 @@ if TYPE_CHECKING:
     from purgatory.pipeline._tables.local import Local
 
 #: The extra that brings a missing package. ``report`` brings all others, and needs neither Spark nor Java.
-_EXTRAS = {
-    "deltalake": "delta",
-    "pyiceberg": "iceberg",
-    "google": "spark",
-    "pandas": "spark",
-    "py4j": "spark",
-    "pyspark": "spark",
-}
+_EXTRAS = {"deltalake": "delta", "pyiceberg": "iceberg"} | dict.fromkeys(
+    ("google", "pandas", "py4j", "pyspark"), "spark"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

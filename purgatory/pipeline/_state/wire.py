@@ -34,9 +34,10 @@ from purgatory.journal.records.normal import EXPIRED
 from purgatory.pipeline._rows.validity import LONGEST_MS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from purgatory.pipeline._state.state_machines import Hit, Open
+    from purgatory.pipeline._tables.table import PerPart
 
     Handed = tuple[list[Open], list[Hit], list[tuple[Any, ...]]]
 
@@ -57,7 +58,7 @@ NORMAL: Final = 32
 _WHOLE: Final = ["seq", "kind", "purgatory", "type", "operation", "keys", "delay_ms", "levels"]
 
 
-def row_packer(buckets: int) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def row_packer(buckets: int) -> PerPart:
     """Return a function for ``mapInArrow`` that packs rows of a trace into one value per bucket.
 
     The rows have a trace's columns, but for ``us`` in place of ``ts``, and ``reason`` and ``detail`` where they are

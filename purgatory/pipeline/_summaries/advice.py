@@ -83,15 +83,7 @@ def advice(curve: pa.Table) -> pa.Table:
         wait_ms, share = numbers(rows, "wait_ms"), rows.column("survival").to_numpy()
         for target in TARGETS:
             reached = np.flatnonzero(share <= target * _ROUNDING)
-            row = {
-                "purgatory": purgatory,
-                "type": kind,
-                "target": target,
-                "timeout_ms": int(wait_ms[reached[0]]) if len(reached) else None,
-                "known_to_ms": int(wait_ms[-1]),
-                "survival_there": float(share[-1]),
-                "operations": operations,
-                "identified": len(reached) > 0,
-            }
-            advised.append(row)
+            timeout = int(wait_ms[reached[0]]) if len(reached) else None
+            row = (purgatory, kind, target, timeout, int(wait_ms[-1]), float(share[-1]), operations, len(reached) > 0)
+            advised.append(dict(zip(ADVICE.names, row, strict=True)))
     return pa.Table.from_pylist(advised, ADVICE)

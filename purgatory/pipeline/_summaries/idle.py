@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from purgatory.pipeline._summaries.groups import groups, numbers
-from purgatory.pipeline._tables.table import Table, schema
+from purgatory.pipeline._tables.table import PerPart, Table, schema
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from purgatory.pipeline._summaries.groups import Numbers
 
@@ -86,7 +86,7 @@ def _created_again(idle: Numbers, again: Numbers, keys: Numbers, limit: int) -> 
     return created
 
 
-def purge_counter(intervals: Sequence[int]) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def purge_counter(intervals: Sequence[int]) -> PerPart:
     """Return a function that counts, for whole purgatories and each interval, the keys created, and created again."""
 
     def purge(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

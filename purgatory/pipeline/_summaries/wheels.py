@@ -15,7 +15,7 @@ of millions of operations per second and setting.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import numpy as np
@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from purgatory.pipeline._rows.validity import LONGEST_MS
-from purgatory.pipeline._tables.table import Table, schema
+from purgatory.pipeline._tables.table import PerPart, Table, schema
 
 _UNANSWERED: Final = 2**60
 WAITS: Final = Table("select arrival_us, delay_ms, wait_us from waits", "arrival_us delay_ms:int wait_us")
@@ -59,9 +59,7 @@ def sum_counts(counts: pa.Table) -> pa.Table:
     return totals.sort_by([("tick_ms", "ascending"), ("wheel_size", "ascending")])
 
 
-def wheel_counter(
-    ticks_ms: tuple[int, ...], sizes: tuple[int, ...]
-) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def wheel_counter(ticks_ms: tuple[int, ...], sizes: tuple[int, ...]) -> PerPart:
     """Return a function that counts each setting's entries in the batches of a task."""
 
     def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

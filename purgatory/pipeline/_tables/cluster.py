@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from purgatory.journal.records import Schema
-    from purgatory.pipeline._tables.local import PerBatch
-    from purgatory.pipeline._tables.table import Table
+    from purgatory.pipeline._tables.table import PerPart, Table
 
 #: Rows of a reduced relation, at most, that are collected. They take about 100 bytes each.
 MOST_COLLECTED: Final = 1_000_000
@@ -192,7 +191,7 @@ class Cluster(Local):
             return with_schema(self._spark.sql(table.sql).toArrow(), table)
         return super().query(table)
 
-    def apply(self, work: PerBatch, table: Table, columns: pa.Schema, by: str = "", order: str = "") -> pa.Table:
+    def apply(self, work: PerPart, table: Table, columns: pa.Schema, by: str = "", order: str = "") -> pa.Table:
         """Apply a function to a table's rows, in one task per part."""
         if not self._reads_remote(table.sql):
             return super().apply(work, table, columns, by, order)

@@ -16,7 +16,7 @@ import tempfile
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from purgatory._distribution import missing
 from purgatory.journal.records import JOURNAL
@@ -46,12 +46,10 @@ except ModuleNotFoundError as error:
     raise missing(error, "report") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from purgatory.journal.records import Schema
-    from purgatory.pipeline._tables.table import Table
-
-    PerBatch: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+    from purgatory.pipeline._tables.table import PerPart, Table
 
 #: Spark's names of functions that DuckDB calls differently.
 _MACROS: Final = (
@@ -200,7 +198,7 @@ class Local:
         with _reporting():
             return with_schema(self._database.sql(table.sql).to_arrow_table(), table)
 
-    def apply(self, work: PerBatch, table: Table, columns: pa.Schema, by: str = "", order: str = "") -> pa.Table:
+    def apply(self, work: PerPart, table: Table, columns: pa.Schema, by: str = "", order: str = "") -> pa.Table:
         """Apply a function to a table's rows, in parts. Here, there is one part.
 
         Args:

@@ -5,10 +5,14 @@ Columns are matched with their schema by position, so no name needs quotes.
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeAlias
 
 import attrs
 import pyarrow as pa
+
+#: A function over the batches of a part of a table.
+PerPart: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 INSTANT: Final = pa.timestamp("us", "UTC")
 _TYPES = {"text": pa.string(), "int": pa.int64(), "real": pa.float64(), "rank": pa.int32(), "flag": pa.bool_()}
