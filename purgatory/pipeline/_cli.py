@@ -68,10 +68,10 @@ def _report(options: argparse.Namespace) -> int:
         output_folder(options.out, "report") as folder,
     ):
         given = {name: getattr(options, name) for name in ("window_s", "title", "allow_gaps", "quiet")}
-        wishes = ReportOptions(**given, normal=Normal.of(options), against=against)
+        settings = ReportOptions(**given, normal=Normal.of(options), against=against)
         if not options.quiet:
             sys.stderr.write(f"{sum(map(len, engine.expected)):,} records, engine {engine.name}\n")
-        report(engine, folder, wishes)
+        report(engine, folder, settings)
         about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
     _print(_page_of(options.out))
     check_malformed(about["malformed"], about["rows"], options.max_malformed)

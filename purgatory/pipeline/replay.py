@@ -56,7 +56,7 @@ def replay(engine: Local, out: str, *, keep_us: int | None, allow_gaps: bool = F
         sizes = Table("select (select count(*) from malformed), (select count(*) from judged)", "malformed rows")
         (size,) = engine.query(sizes).to_pylist()
         counts = {row["outcome"]: row["n"] for row in outcomes.sort_by("outcome").to_pylist()}
-        unexplained = [f"{' · '.join(kind)}: {told}" for kind, told in answers.count_unexplained(engine).items()]
+        unexplained = [f"{' · '.join(kind)}: {ends}" for kind, ends in answers.count_unexplained(engine).items()]
         return Replayed(counts, size["malformed"], size["rows"], unread, unexplained)
     finally:
         engine.close()

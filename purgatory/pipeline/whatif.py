@@ -85,7 +85,7 @@ def whatif(engine: Local, out: str | Path, grid: Grid, *, allow_gaps: bool = Fal
     (folder / "choice.json").write_text(json.dumps(choices, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     path = folder / "index.html"
     without = {" · ".join(kind): NORMAL for kind, is_normal in sorted(ends.items()) if is_normal}
-    without |= {" · ".join(kind): UNEXPLAINED.format(told) for kind, told in unexplained.items()}
+    without |= {" · ".join(kind): UNEXPLAINED.format(ends_text) for kind, ends_text in unexplained.items()}
     path.write_text(plan(tables, chosen, exact=exact, missing=unread, without=without), encoding="utf-8")
     return path
 

@@ -151,15 +151,15 @@ def about(tables: Tables) -> str:
     for name, ends in zip(tables.journals, tables.ranges, strict=False):
         first, last = ends or (0, -1)
         lines.append([name, f"{first:,} to {last:,}" if ends else "none yet", f"{last - first + 1:,}"])
-    told = f"{tables.rows:,} records were read"
-    told += f", of which {tables.quarantined:,} can't be true: {operations:,} operations" if tables.quarantined else ""
-    told += "." if tables.gaps else f". Nothing is missing{' of what was written' if tables.dropped else ''}."
+    text = f"{tables.rows:,} records were read"
+    text += f", of which {tables.quarantined:,} can't be true: {operations:,} operations" if tables.quarantined else ""
+    text += "." if tables.gaps else f". Nothing is missing{' of what was written' if tables.dropped else ''}."
     if tables.shut_down:
-        told += f" A shutdown ended {tables.shut_down:,} operations before their deadline: they are in no outcome."
-    told += f" {lost(tables)}" if tables.dropped else ""
-    told += " Left out are the folders named below the table." if tables.left_out else ""
+        text += f" A shutdown ended {tables.shut_down:,} operations before their deadline: they are in no outcome."
+    text += f" {lost(tables)}" if tables.dropped else ""
+    text += " Left out are the folders named below the table." if tables.left_out else ""
     body = table(["journal", "records", "number"], lines) + missing([*tables.gaps, *tables.left_out])
-    return section("About this report", f"{told} Made on {_moment(tables.made)}.", body)
+    return section("About this report", f"{text} Made on {_moment(tables.made)}.", body)
 
 
 def _moment(at: datetime) -> str:

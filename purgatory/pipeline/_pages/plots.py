@@ -37,8 +37,8 @@ def stacked(label: str, times: Times, series: Sequence[Series]) -> str:
                 top, bottom = box.y(level + s.values[n]), box.y(level)
                 parts.append(tag("rect", **place, y=top, height=bottom - top, fill=s.colour))
                 level += s.values[n]
-        told = [times.clock(at), *(f"{s.name}: {s.values[n]:,.0f}" for s in series if s.values[n])]
-        parts.append(box.hover(left, right - left, told))
+        tooltip = [times.clock(at), *(f"{s.name}: {s.values[n]:,.0f}" for s in series if s.values[n])]
+        parts.append(box.hover(left, right - left, tooltip))
     return axes.svg(label, height, parts)
 
 
@@ -67,9 +67,9 @@ def lines(label: str, times: Times, series: Sequence[Series], *, height: int) ->
                 parts.append(axes.polyline(run, s.colour))
     step = box.x(times.span[0] + times.width_us) - box.x(times.span[0])
     for n, at in enumerate(times.at_us):
-        told = [times.clock(at)]
-        told += [f"{s.name}: {duration_text(s.values[n])}" for s in series if not math.isnan(s.values[n])]
-        parts.append(box.hover(box.x(at + middle) - step / 2, step, told))
+        tooltip = [times.clock(at)]
+        tooltip += [f"{s.name}: {duration_text(s.values[n])}" for s in series if not math.isnan(s.values[n])]
+        parts.append(box.hover(box.x(at + middle) - step / 2, step, tooltip))
     return axes.svg(label, height, parts)
 
 
@@ -92,8 +92,8 @@ def area(label: str, times: Times, series: Series, peak: tuple[float, float] | N
     every = max(1, len(at_us) // 300)
     step = box.x(width_us * every) - box.x(0)
     for n in range(0, len(at_us), every):
-        told = [times.clock(at_us[n]), f"{series.values[n]:,.1f} parked on average"]
-        parts.append(box.hover(box.x(at_us[n]), step, told))
+        tooltip = [times.clock(at_us[n]), f"{series.values[n]:,.1f} parked on average"]
+        parts.append(box.hover(box.x(at_us[n]), step, tooltip))
     return axes.svg(label, height, parts)
 
 
@@ -117,8 +117,8 @@ def heat(
         for at, value in zip(times.at_us, values, strict=True):
             if value > 0:
                 strength = 0.12 + 0.88 * math.sqrt(value / top)
-                told = f"{name}, {times.clock(at)}: {value:,.0f} {what}"
-                parts.append(tag("rect", title(told), x=left + scale * (at - first), **cell, opacity=strength))
+                tooltip = f"{name}, {times.clock(at)}: {value:,.0f} {what}"
+                parts.append(tag("rect", title(tooltip), x=left + scale * (at - first), **cell, opacity=strength))
     parts += axes.clock_marks(times.span, lambda at: left + scale * (at - first), left + room, height - 6)
     return axes.svg(label, height, parts)
 
@@ -153,14 +153,14 @@ def survival(label: str, curves: Sequence[Series], waits: Sequence[Numbers], mar
     y_ticks = axes.log_ticks(max(floor, 1e-4), 1.0)
     box = plane((low, max(high * 1.05, low * 10)), y_ticks, height, share_text, log=True, x_text=duration_text)
     parts = [box.grid]
-    for each, wait, (mark, told) in zip(curves, waits, marks, strict=True):
+    for each, wait, (mark, tooltip) in zip(curves, waits, marks, strict=True):
         points, before = [], 1.0
         for w, s in zip(wait, each.values, strict=True):
             points += [(box.x(w), box.y(before)), (box.x(w), box.y(max(s, y_ticks[0])))]
             before = max(s, y_ticks[0])
         parts.append(axes.polyline(points, each.colour))
         ends = {"x1": box.x(mark), "x2": box.x(mark), "y1": TOP, "y2": box.base}
-        parts.append(tag("line", title(f"{each.name}: {told}"), **ends, stroke=each.colour, stroke_dasharray="3 4"))
+        parts.append(tag("line", title(f"{each.name}: {tooltip}"), **ends, stroke=each.colour, stroke_dasharray="3 4"))
     return axes.svg(label, height, parts)
 
 
@@ -176,6 +176,6 @@ def curve(label: str, xs: Numbers, series: Series, *, x_text: Text, mark: float 
     for (x, y), at, value in zip(points, xs, series.values, strict=True):
         if at == mark:
             parts.append(tag("circle", cx=x, cy=y, r=9, fill="none", stroke=series.colour, stroke_width=2))
-        told = title(f"{x_text(at)}: {value_text(value)}")
-        parts.append(tag("circle", told, cx=x, cy=y, r=4.5, fill=series.colour, class_="dot"))
+        tooltip = title(f"{x_text(at)}: {value_text(value)}")
+        parts.append(tag("circle", tooltip, cx=x, cy=y, r=4.5, fill=series.colour, class_="dot"))
     return axes.svg(label, height, parts)

@@ -114,8 +114,8 @@ def survival(tables: Tables) -> str:
         waits.append([max(row["wait_ms"], 1) for row in thin])
         shortest = min(row["shortest_ms"] for row in outcomes[kind])
         longest = max(row["delay_ms"] for row in outcomes[kind])
-        told = f"timeout in use {duration_text(longest)}"
-        marks.append((max(longest, 1), told if shortest == longest else f"longest {told}"))
+        label = f"timeout in use {duration_text(longest)}"
+        marks.append((max(longest, 1), label if shortest == longest else f"longest {label}"))
     svg = plots.survival("Share of operations that need longer than a timeout", curves, waits, marks)
     how = (
         "Read it from below: choose a timeout, go up to the curve, and find the share of operations that it would "

@@ -1,4 +1,4 @@
-"""Figures as people read them: counts, waits, shares and instants, three digits of each.
+"""Format figures for people: counts, waits, shares and instants, three digits of each.
 
 A unit is chosen by what is shown, not by what it is made of: 999.7 thousand are a million in three digits, and 999.6 ms
 a second. No figure has an exponent. A share of 0% means none, and 100% means all. Other shares are shown with as many

@@ -1,4 +1,4 @@
-"""A range of time: which segments may hold rows of it, by the statistics in their footers.
+"""Ranges of time, and the segments that may hold rows of one, by the statistics in their footers.
 
 So a report about the last hour reads an hour. A record belongs to the range in which its operation left (``finished``),
 a trace's row to that of its own instant (``ts``).

@@ -1,4 +1,4 @@
-"""Which rows can be true: the one place that decides it, as SQL that DuckDB and Spark both understand.
+"""Validity of rows, as SQL that DuckDB and Spark both understand. No other module decides it.
 
 A row that cannot be true is never guessed at and never stops a job. It goes to a table of its own with the reason.
 """

@@ -1,4 +1,4 @@
-"""Where a page and its tables go: a folder of this machine, a store, or tables of a catalog.
+"""Outputs of pages and tables: a folder of this machine, a store, or tables of a catalog.
 
 They are small, so they are always written to a local folder. For a store or a catalog that is a temporary folder, which
 is copied when it is complete. A job that fails leaves nothing in the place, and the output of an earlier run stays

@@ -1,4 +1,4 @@
-"""Places wherever Spark reads and writes, asked by Spark's own readers: a disk, HDFS, an object store, a catalog.
+"""Look at places with Spark's own readers: a disk, HDFS, an object store, a catalog.
 
 So they are the same in a classic session and through Spark Connect, where the server looks.
 """

@@ -1,4 +1,4 @@
-"""Where a query's batches go: each batch once, whatever library or file system commits it.
+"""Sinks of a query's batches: each batch is written once, whatever library or file system commits it.
 
 Spark repeats a batch that was interrupted, under the same number. Each batch is committed as a whole, with the stream
 and the batch's number. A number that the table has already is not written again. ::

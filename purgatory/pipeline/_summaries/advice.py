@@ -1,4 +1,4 @@
-"""Which timeout would do: survival analysis, because a timeout hides what it cut off.
+"""Timeout advice by survival analysis, because a timeout hides the waits that it cuts off.
 
 An operation that expired at 500 ms says only that it needed *more* than 500 ms. Leaving it out makes waits look shorter
 than they are, and so does counting it as 500 ms. The Kaplan-Meier estimate uses exactly what the record says. At each

@@ -1,4 +1,4 @@
-"""What another ``purge_interval`` would have done: which keys would have been forgotten, and created again.
+"""Simulate other values of ``purge_interval``: which keys would be forgotten, and created again.
 
 The library keeps a queue of keys under which no operation waits, because a key may be used again. A key is appended as
 it becomes idle, unless it is in the queue already. If the queue is then longer than a limit (``purge_interval``, or the

@@ -1,4 +1,4 @@
-"""Writing a table as Parquet, and giving its rows to the page."""
+"""Write tables as Parquet, and prepare their rows for the page."""
 
 from __future__ import annotations
 

@@ -237,8 +237,8 @@ def count_unexplained(engine: Local) -> dict[tuple[str, str], str]:
     ends: dict[tuple[str, str], str] = {}
     for row in engine.query(UNEXPLAINED).to_pylist():
         kind = row["purgatory"], row["type"]
-        told = f"{row['operations']:,} {row['outcome']}"
-        ends[kind] = f"{ends[kind]}, {told}" if kind in ends else told
+        text = f"{row['operations']:,} {row['outcome']}"
+        ends[kind] = f"{ends[kind]}, {text}" if kind in ends else text
     return ends
 
 

@@ -1,4 +1,4 @@
-"""Which engine reads some journals: DuckDB in this process, or Spark where they do not fit one machine."""
+"""Choose the engine that reads some journals: DuckDB in this process, or Spark where they do not fit one machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which journals a report is about: the folders that were given, those inside a fleet's folder, each of them once."""
+"""Find the journals of a report: the folders that were given and those in a fleet's folder, each of them once."""
 
 from __future__ import annotations
 

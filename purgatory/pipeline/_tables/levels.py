@@ -1,4 +1,4 @@
-"""How many operations are parked: by slot of time, and at most."""
+"""Occupancy: the parked operations by slot of time, and the exact peak."""
 
 from __future__ import annotations
 
