@@ -28,7 +28,7 @@ from purgatory._core.outcome import Outcome, Totals
 from purgatory._core.purgatory import DelayedOperationPurgatory
 from purgatory._core.snapshot import PurgatorySnapshot, ShutdownReport
 from purgatory._core.thresholds import ThresholdPurgatory
-from purgatory._core.watchdog import slow_callback_ms, slow_callbacks
+from purgatory._core.watchdog import slow_callback_ms
 
 #: The version of the distribution.
 __version__: str = _distribution.VERSION
@@ -63,9 +63,7 @@ __all__ = [
     "WaitCancelled",
     "WaitDrained",
     "WatchKeysType",
-    "__version__",
     "live",
     "on_start",
     "slow_callback_ms",
-    "slow_callbacks",
 ]

@@ -14,7 +14,7 @@ This package contains only timers. It does not log or keep metrics.
 
 from timer._base import Executor, InlineExecutor, Timer, TimerStatistics
 from timer._bucket import TimerTaskList
-from timer._clock import NS_PER_MS, Clock, ManualClock
+from timer._clock import ManualClock
 from timer._errors import (
     DelayTypeError,
     DelayValueError,
@@ -27,7 +27,7 @@ from timer._errors import (
 from timer._implementation import CORE
 from timer._reaper import Driver, SystemTimerReaper
 from timer._task import TimerTask, TimerTaskEntry
-from timer._testing import MockTimer, check_invariants
+from timer._testing import MockTimer
 from timer._timer import SystemTimer
 from timer._wheel import TimingWheel
 
@@ -36,8 +36,6 @@ COMPILED: bool = CORE is not None
 
 __all__ = [
     "COMPILED",
-    "NS_PER_MS",
-    "Clock",
     "DelayTypeError",
     "DelayValueError",
     "Driver",
@@ -58,5 +56,4 @@ __all__ = [
     "TimerTaskEntry",
     "TimerTaskList",
     "TimingWheel",
-    "check_invariants",
 ]

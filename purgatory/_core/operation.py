@@ -84,7 +84,8 @@ from purgatory._core.subclasses import (
     reserve,
     warn_still_open,
 )
-from timer import NS_PER_MS, TimerTask
+from timer import TimerTask
+from timer._clock import NS_PER_MS
 from timer._fork import call_after_fork
 from timer._running import here, numbers, remove, wake, wakes
 from timer._task import whole_delay_ms

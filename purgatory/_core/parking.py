@@ -47,7 +47,8 @@ from purgatory._core.implementation import CORE, native_class
 from purgatory._core.log import log, throttle
 from purgatory._core.operation import NOWHERE, DelayedOperation
 from purgatory._core.outcome import ARRIVING, IMMEDIATE, NEW, PARKED, SATISFIED
-from timer import NS_PER_MS, TimerClosed
+from timer import TimerClosed
+from timer._clock import NS_PER_MS
 
 if TYPE_CHECKING:
     from purgatory._core.capacity import Capacity

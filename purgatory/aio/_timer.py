@@ -34,7 +34,8 @@ from typing import TYPE_CHECKING, Any
 
 from purgatory._core.errors import checked_int
 from purgatory.aio._errors import WrongLoop
-from timer import NS_PER_MS, Clock, SystemTimer, TimerTask
+from timer import SystemTimer, TimerTask
+from timer._clock import NS_PER_MS, Clock
 
 if TYPE_CHECKING:
     from collections.abc import Callable

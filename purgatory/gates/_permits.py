@@ -27,7 +27,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from timer import NS_PER_MS
+from timer._clock import NS_PER_MS
 from timer._fork import new_rlock
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from purgatory import Outcome
 from purgatory._core.implementation import CORE as PURGATORY
 from purgatory.journal.records.frames import packed
-from timer import NS_PER_MS
+from timer._clock import NS_PER_MS
 from timer._implementation import native
 
 if TYPE_CHECKING:

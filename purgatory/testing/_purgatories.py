@@ -19,7 +19,8 @@ from purgatory import (
 )
 from purgatory.aio import AsyncPurgatory, AsyncThresholdPurgatory
 from purgatory.gates import Gate
-from timer import NS_PER_MS, InlineExecutor, MockTimer
+from timer import InlineExecutor, MockTimer
+from timer._clock import NS_PER_MS
 from timer._errors import reduced
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ import time
 import pytest
 
 from tests.support import PATIENCE_S, eventually, run_threads
-from timer import Driver, SystemTimer, SystemTimerReaper, TimerClosed, TimerTask, check_invariants
+from timer import Driver, SystemTimer, SystemTimerReaper, TimerClosed, TimerTask
+from timer._testing import check_invariants
 
 
 class Timed(TimerTask):

@@ -363,7 +363,7 @@ class World:
         assert not nowhere.ending, "an answer of one that was never parked was never out"
         for timer in self.timers:
             if not timer.is_closed:
-                self.core.timer.check_invariants(timer)
+                self.core.timer._testing.check_invariants(timer)
                 waiting = [o for o in self.operations if o.outcome is None and o.timer is timer and o.parked_ok]
                 tasks = [task for task in timer.pending() if hasattr(task, "wants")]
                 assert set(tasks) == set(waiting), f"the timer holds {tasks}, open are {waiting}"

@@ -11,7 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from purgatory import AlreadyParked, DelayedOperationPurgatory, Outcome, PurgatoryFull
 from tests.support import Waiting
-from timer import MockTimer, check_invariants
+from timer import MockTimer
+from timer._testing import check_invariants
 
 KEYS = st.lists(st.integers(0, 6), min_size=1, max_size=4)
 HISTORY = {

@@ -9,7 +9,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from timer import InlineExecutor, ManualClock, MockTimer, SystemTimer, TimerTask, check_invariants
+from timer import InlineExecutor, ManualClock, MockTimer, SystemTimer, TimerTask
+from timer._testing import check_invariants
 
 NEAR = st.integers(-3, 60)
 FAR = st.integers(61, 200_000)

@@ -8,7 +8,8 @@ import attrs
 
 from purgatory import DelayedOperation, DelayedOperationPurgatory, Outcome, PurgatoryFull
 from tests.simulation.model import Model, Waiter
-from timer import MockTimer, check_invariants
+from timer import MockTimer
+from timer._testing import check_invariants
 
 
 class Broken(Exception):

@@ -24,7 +24,8 @@ from purgatory import DelayedOperation, DelayedOperationPurgatory
 from purgatory.journal._journal import Journal
 from purgatory.journal._reader import read
 from purgatory.journal.records import EVENT, KEEP_KEYS_MS, OPERATION, TraceRow
-from timer import NS_PER_MS, MockTimer
+from timer import MockTimer
+from timer._clock import NS_PER_MS
 
 if TYPE_CHECKING:
     from pathlib import Path

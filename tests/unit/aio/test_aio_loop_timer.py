@@ -11,7 +11,8 @@ from purgatory import InvalidSetting
 from purgatory.aio import LoopTimer, WrongLoop
 from tests.support import Ping, add_all, added, in_thread, raising
 from tests.support.loops import until
-from timer import ManualClock, TimerClosed, TimerConfigError, check_invariants
+from timer import ManualClock, TimerClosed, TimerConfigError
+from timer._testing import check_invariants
 
 
 @pytest.fixture

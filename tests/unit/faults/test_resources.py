@@ -7,7 +7,8 @@ import pytest
 
 from purgatory import DelayedOperationPurgatory
 from tests.support import Ping, Waiting, add_all, added, eventually, in_thread, park, park_all, raising
-from timer import InlineExecutor, MockTimer, SystemTimer, SystemTimerReaper, check_invariants
+from timer import InlineExecutor, MockTimer, SystemTimer, SystemTimerReaper
+from timer._testing import check_invariants
 
 NO_THREAD = RuntimeError("can't start new thread")
 

@@ -6,7 +6,8 @@ import pytest
 
 from tests.support import Ping, add_all, added
 from tests.support.tasks import by_hand, let_pass
-from timer import ManualClock, TimerTaskList, check_invariants
+from timer import ManualClock, TimerTaskList
+from timer._testing import check_invariants
 from timer._wheel import cascade
 
 

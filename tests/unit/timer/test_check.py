@@ -4,7 +4,7 @@ import pytest
 
 from tests.support import Ping, add_all
 from tests.support.tasks import by_hand
-from timer import check_invariants
+from timer._testing import check_invariants
 
 
 def lose_bucket(timer):

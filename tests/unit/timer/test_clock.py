@@ -6,8 +6,8 @@ import time
 import pytest
 
 from tests.support import run_threads
-from timer import NS_PER_MS, ManualClock, TimerConfigError, TimerError
-from timer._clock import system_clock
+from timer import ManualClock, TimerConfigError, TimerError
+from timer._clock import NS_PER_MS, system_clock
 
 
 def test_system_clock_is_monotonic_nanoseconds():

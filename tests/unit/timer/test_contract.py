@@ -16,7 +16,6 @@ import pytest
 from tests.support import Ping, add_all, added, eventually, raising
 from tests.support.tasks import fail
 from timer import (
-    NS_PER_MS,
     DelayTypeError,
     DelayValueError,
     InvalidTask,
@@ -24,6 +23,7 @@ from timer import (
     TimerClosed,
     TimerConfigError,
 )
+from timer._clock import NS_PER_MS
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 

@@ -20,8 +20,8 @@ from timer import (
     SystemTimerReaper,
     _dispatch,
     _running,
-    check_invariants,
 )
+from timer._testing import check_invariants
 
 FOLDER = package.__path__[0]
 

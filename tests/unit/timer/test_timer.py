@@ -21,8 +21,8 @@ from timer import (
     TimerClosed,
     TimerConfigError,
     TimerTaskList,
-    check_invariants,
 )
+from timer._testing import check_invariants
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 

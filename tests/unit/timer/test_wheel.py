@@ -6,7 +6,9 @@ import pytest
 
 from tests.support import Ping, add_all, added
 from tests.support.tasks import by_hand, let_pass
-from timer import NS_PER_MS, TimerTask, TimingWheel, check_invariants
+from timer import TimerTask, TimingWheel
+from timer._clock import NS_PER_MS
+from timer._testing import check_invariants
 
 
 @pytest.fixture
