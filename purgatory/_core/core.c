@@ -5,7 +5,7 @@
  *
  *     core.h             the structs, the objects that all parts share, their locks
  *     hooks.c            how much of the C stack is left, and the user's lock of an operation
- *     observers.c        calls of hooks. ObserverMethods: the callables that are notified of an operation's events
+ *     observers.c        calls of hooks. ObserverFlags: whether there are observers of an event
  *     shards.c           Watchers: the operations under one key. Shard: keys and counters. The shard of a key
  *     idle_keys.c        IdleKeys: the queue of keys without operations, linked through their watchers
  *     snapshot.c         visit: what a snapshot reads of each key
@@ -55,7 +55,7 @@ static PyObject *capsule_under(PyObject *operation)
 {
     Operation *op = (Operation *)operation;
     if (__atomic_load_n(&op->further_count, __ATOMIC_ACQUIRE) > 0)
-        return links_of(op, 0);
+        return watches_of(op);
     lock_operation(op); /* another thread may be parking it */
     PyObject *under = Py_XNewRef((PyObject *)op->first.under);
     unlock_operation(op);
@@ -115,7 +115,7 @@ static int make_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base, Py
 
 static int make_all_names(void)
 {
-    const Name names[] = {{&core.str_acquire, "acquire"}, {&core.str_add, "add"}, {&core.str_added_ns, "added_ns"},
+    const Name names[] = {{&core.str_acquire, "acquire"}, {&core.str_add, "add"},
                           {&core.str_cancel, "cancel"}, {&core.str_contain, "contain"},
                           {&core.str_contain_observer, "_contain_observer"}, {&core.str_finished, "finished"},
                           {&core.str_leaving, "leaving"}, {&core.str_parked, "parked"},
@@ -142,7 +142,7 @@ static int fill(PyObject *module)
     }
     if (make_all_names())
         return -1;
-    if (make_type(module, &methods_spec, NULL, &core.observer_methods)
+    if (make_type(module, &flags_spec, NULL, &core.observer_flags)
         || make_type(module, &watchers_spec, NULL, &core.watchers)
         || make_type(module, &idle_spec, NULL, &core.idle_keys) || make_type(module, &shard_spec, NULL, &core.shard)
         || make_type(module, &operation_spec, core.timer->entry_type, &core.operation)

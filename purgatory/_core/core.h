@@ -54,15 +54,14 @@ typedef struct {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *parked, *leaving, *finished; /* tuples of callables, replaced as a whole */
     char any_parked, any_leaving, any_finished;
-} ObserverMethods;
+} ObserverFlags;
 
 struct Shard {
     PyObject_HEAD
     PyObject *by_key; /* a dict: key to Watchers */
     PyObject *key_lock; /* for Python code. C makes and forgets keys in single steps of the dict */
-    PyObject *observers; /* an ObserverMethods */
+    PyObject *observers; /* an Observers */
     IdleKeys *idle_keys;
     PyObject *retrier, *capacity, *timer;
     PyObject *weakrefs;
@@ -86,7 +85,7 @@ typedef struct {
 /* The types and the functions of purgatory._core.rare are kept as long as the process lives. */
 static struct {
     const TimerCore *timer;
-    PyTypeObject *operation, *watchers, *shard, *observer_methods, *parking, *idle_keys;
+    PyTypeObject *operation, *watchers, *shard, *observer_flags, *parking, *idle_keys;
     Shard *nowhere;
     PyObject *outcomes;
     /* from purgatory._core.rare */
@@ -94,7 +93,7 @@ static struct {
         *checked_when_closed, *closed_error, *each_once, *invalid_operation, *lock_not_taken, *no_init,
         *no_place, *reject_coroutine, *reject_own_hook, *retry_rest, *retry_sleep_s, *sleep,
         *timer_closed, *totals, *unhashable, *warn;
-    PyObject *str_acquire, *str_add, *str_added_ns, *str_cancel, *str_contain, *str_contain_observer, *str_finished,
+    PyObject *str_acquire, *str_add, *str_cancel, *str_contain, *str_contain_observer, *str_finished,
         *str_leaving, *str_normal_ends, *str_notify, *str_on_complete, *str_on_expiration,
         *str_parked, *str_pop, *str_reschedule, *str_release, *str_retry, *str_shard_for, *str_take, *str_taken,
         *str_try_complete;

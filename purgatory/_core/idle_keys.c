@@ -19,16 +19,6 @@ static int put_behind(IdleKeys *self, Watchers *watchers)
     return over;
 }
 
-/* Set the mark that a key is in the queue. Whether it was not set before. */
-static int mark_queued(Watchers *watchers)
-{
-    lock_shard(watchers->shard);
-    int is_new = !watchers->is_queued;
-    watchers->is_queued = 1;
-    unlock_shard(watchers->shard);
-    return is_new;
-}
-
 /* Remove the first watchers from the queue, with its mutex held. The caller gets the queue's reference. NULL if it is
  * empty. */
 static Watchers *first_of_queue(IdleKeys *self)
@@ -62,18 +52,6 @@ static int append(IdleKeys *self, Watchers *watchers)
         return 0;
     /* 2. forget the two oldest if the queue is too long */
     return forget_oldest(self) < 0 || (is_over(self) && forget_oldest(self) < 0) ? -1 : 0;
-}
-
-static PyObject *idle_append(IdleKeys *self, PyObject *given)
-{
-    if (!Py_IS_TYPE(given, core.watchers)) {
-        PyErr_SetString(PyExc_TypeError, "watchers must be a Watchers");
-        return NULL;
-    }
-    Watchers *watchers = (Watchers *)given;
-    if (mark_queued(watchers) && append(self, watchers))
-        return NULL;
-    Py_RETURN_NONE;
 }
 
 static PyObject *purge(IdleKeys *self, PyObject *Py_UNUSED(none))
@@ -207,7 +185,6 @@ static int idle_clear(IdleKeys *self)
 DEALLOC(IdleKeys, idle, Py_CLEAR(self->count_keys))
 
 static PyMethodDef idle_methods[] = {
-    {"append", (PyCFunction)idle_append, METH_O, "append($self, watchers, /)\n--\n\n"},
     {"after_fork", (PyCFunction)after_fork, METH_NOARGS, NULL},
     {"purge", (PyCFunction)purge, METH_NOARGS, "purge($self, /)\n--\n\n"},
     {NULL}};

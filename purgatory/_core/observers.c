@@ -1,57 +1,11 @@
-/* ObserverMethods (observers.py): the callables that are notified about operations, and calls of hooks, whose errors end
- * here. On purpose, only the methods for `finished`, the event that most observers need, are called here. */
+/* ObserverFlags (observers.py): whether there are observers of an event, and calls of hooks, whose errors end here. On
+ * purpose, only the methods for `finished`, the event that most observers need, are called here. */
 
 static inline int any(char *flag) { return __atomic_load_n(flag, __ATOMIC_RELAXED); }
 
-static int methods_traverse(ObserverMethods *self, visitproc visit, void *arg)
+static inline ObserverFlags *observers_of(Operation *op)
 {
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(self->parked);
-    Py_VISIT(self->leaving);
-    Py_VISIT(self->finished);
-    return 0;
-}
-
-static int methods_clear(ObserverMethods *self)
-{
-    Py_CLEAR(self->parked);
-    Py_CLEAR(self->leaving);
-    Py_CLEAR(self->finished);
-    return 0;
-}
-
-DEALLOC(ObserverMethods, methods, (void)0)
-
-static PyObject *methods_new(PyTypeObject *type, PyObject *Py_UNUSED(args), PyObject *Py_UNUSED(kwargs))
-{
-    ObserverMethods *self = (ObserverMethods *)type->tp_alloc(type, 0);
-    if (self != NULL) {
-        self->parked = PyTuple_New(0);
-        self->leaving = PyTuple_New(0);
-        self->finished = PyTuple_New(0);
-    }
-    return (PyObject *)self;
-}
-
-static PyObject **tuple_of(ObserverMethods *self, Py_ssize_t which, char **flag)
-{
-    *flag = which == 0 ? &self->any_parked : which == 1 ? &self->any_leaving : &self->any_finished;
-    return which == 0 ? &self->parked : which == 1 ? &self->leaving : &self->finished;
-}
-
-static PyObject *methods_get(PyObject *self, void *which)
-{
-    char *flag;
-    PyObject *found;
-    Py_BEGIN_CRITICAL_SECTION(self);
-    found = Py_XNewRef(*tuple_of((ObserverMethods *)self, (Py_ssize_t)which, &flag));
-    Py_END_CRITICAL_SECTION();
-    return found == NULL ? PyTuple_New(0) : found;
-}
-
-static inline ObserverMethods *observers_of(Operation *op)
-{
-    return (ObserverMethods *)home_of(op)->observers;
+    return (ObserverFlags *)home_of(op)->observers;
 }
 
 /* Call a hook, and record that it runs. */
@@ -119,10 +73,10 @@ static int notify(Operation *op, PyObject *event)
 /* Notify the observers that an operation has ended. `error` is borrowed, or NULL. 0, or -1 with an error. */
 static int notify_finished(Operation *op, PyObject *error)
 {
-    ObserverMethods *methods = observers_of(op);
-    if (!any(&methods->any_finished))
+    ObserverFlags *flags = observers_of(op);
+    if (!any(&flags->any_finished))
         return 0;
-    PyObject *callables = methods_get((PyObject *)methods, (void *)2);
+    PyObject *callables = PyObject_GetAttr((PyObject *)flags, core.str_finished); /* a tuple */
     PyObject *given[] = {NULL, (PyObject *)op, PyTuple_GET_ITEM(core.outcomes, state_of(op)),
                          error == NULL ? Py_None : error};
     int failed = callables == NULL ? -1 : 0;
@@ -133,7 +87,7 @@ static int notify_finished(Operation *op, PyObject *error)
         end_call(record);
         if (failed && is_contained()) {
             PyObject *raised = take_error();
-            failed = done_call(PyObject_CallMethodObjArgs((PyObject *)methods, core.str_contain_observer, op, finished,
+            failed = done_call(PyObject_CallMethodObjArgs((PyObject *)flags, core.str_contain_observer, op, finished,
                                                           raised, NULL));
             Py_DECREF(raised);
         }
@@ -142,31 +96,13 @@ static int notify_finished(Operation *op, PyObject *error)
     return failed;
 }
 
-static int methods_set(PyObject *self, PyObject *value, void *which)
-{
-    if (value == NULL || !PyTuple_CheckExact(value)) {
-        PyErr_SetString(PyExc_TypeError, "observer methods must be a tuple");
-        return -1;
-    }
-    char *flag;
-    Py_BEGIN_CRITICAL_SECTION(self);
-    PyObject **place = tuple_of((ObserverMethods *)self, (Py_ssize_t)which, &flag), *before = *place;
-    *place = Py_NewRef(value);
-    __atomic_store_n(flag, PyTuple_GET_SIZE(value) > 0, __ATOMIC_RELAXED);
-    value = before;
-    Py_END_CRITICAL_SECTION();
-    Py_XDECREF(value);
-    return 0;
-}
-
-static PyGetSetDef methods_attributes[] = {
-    {"parked", methods_get, methods_set, NULL, (void *)0},
-    {"leaving", methods_get, methods_set, NULL, (void *)1},
-    {"finished", methods_get, methods_set, NULL, (void *)2},
+static PyMemberDef flags_members[] = {
+    {"any_parked", Py_T_BOOL, offsetof(ObserverFlags, any_parked), 0, NULL},
+    {"any_leaving", Py_T_BOOL, offsetof(ObserverFlags, any_leaving), 0, NULL},
+    {"any_finished", Py_T_BOOL, offsetof(ObserverFlags, any_finished), 0, NULL},
     {NULL}};
 
-static PyType_Slot methods_slots[] = {
-    {Py_tp_new, methods_new}, COLLECTED(methods), {Py_tp_getset, methods_attributes}, {0, NULL}};
+static PyType_Slot flags_slots[] = {{Py_tp_new, PyType_GenericNew}, {Py_tp_members, flags_members}, {0, NULL}};
 
-static PyType_Spec methods_spec = {"purgatory._native.ObserverMethods", sizeof(ObserverMethods), 0,
-                                Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, methods_slots};
+static PyType_Spec flags_spec = {"purgatory._native.ObserverFlags", sizeof(ObserverFlags), 0,
+                                 Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE, flags_slots};

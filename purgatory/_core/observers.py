@@ -38,34 +38,35 @@ class Observer:
         """The hooks of ``operation`` have ended. ``error`` is what one of them raised, or None."""
 
 
-class ObserverMethods:
-    """The observers' bound methods for each event, in tuples, which are read without a lock. C replaces this class."""
+class ObserverFlags:
+    """Whether there are observers of each event. C replaces this class."""
 
-    __slots__ = ("finished", "leaving", "parked")
+    __slots__ = ("any_finished", "any_leaving", "any_parked")
 
-    def __init__(self) -> None:
-        self.parked: tuple[Callable[[Any], object], ...] = ()
-        self.leaving: tuple[Callable[[Any], object], ...] = ()
-        self.finished: tuple[Callable[[Any, Outcome, BaseException | None], object], ...] = ()
+    any_finished: bool
+    any_leaving: bool
+    any_parked: bool
 
 
 if CORE is not None:
-    ObserverMethods = CORE.ObserverMethods  # type: ignore[misc]
+    ObserverFlags = CORE.ObserverFlags  # type: ignore[misc]
 
 
-class Observers(ObserverMethods):
-    """The observers of one purgatory, and the number of exceptions that its callbacks raised."""
+class Observers(ObserverFlags):
+    """The observers of one purgatory, and the number of exceptions that its callbacks raised.
 
-    __slots__ = ("_errors", "_lock", "_observers", "missed", "name")
+    Their bound methods for each event are in tuples, which are read without a lock.
+    """
+
+    __slots__ = ("_errors", "_lock", "_observers", "finished", "leaving", "missed", "name", "parked")
 
     missed: Any  # the MissedChecks of the purgatory, whose waits report to it
 
     def __init__(self, name: str, observers: Iterable[Observer] = ()) -> None:
-        super().__init__()
         self.name: str = name
         self._lock = new_rlock()  # re-entrant, because a signal handler may come here
         self._errors: Counter[str] = Counter()
-        self._observers: tuple[Observer, ...] = ()
+        self._replace(())
         if not isinstance(observers, Iterable):
             raise InvalidSetting("observers", observers, "a list of Observer objects")
         for observer in observers:
@@ -114,10 +115,11 @@ class Observers(ObserverMethods):
                 self._contain_observer(operation, method, error)
 
     def _replace(self, observers: tuple[Observer, ...]) -> None:
-        self._observers = observers
+        self._observers: tuple[Observer, ...] = observers
         self.parked: tuple[Callable[..., object], ...] = _methods(observers, "parked")
         self.leaving: tuple[Callable[..., object], ...] = _methods(observers, "leaving")
         self.finished: tuple[Callable[..., object], ...] = _methods(observers, "finished")
+        self.any_parked, self.any_leaving, self.any_finished = map(bool, (self.parked, self.leaving, self.finished))
 
     def _contain_observer(self, operation: Any, method: Callable[..., object], error: BaseException) -> None:
         with self._lock:

@@ -580,39 +580,6 @@ static PyObject *get_state(Operation *self, void *Py_UNUSED(none))
 {
     return op_check_initialized(self) ? NULL : PyLong_FromLong(state_of(self));
 }
-static PyObject *get_recheck(Operation *self, void *Py_UNUSED(none))
-{
-    return PyBool_FromLong(flag_of(&self->recheck));
-}
-static PyObject *get_overdue(Operation *self, void *Py_UNUSED(none))
-{
-    return PyLong_FromLong(flag_of(&self->overdue));
-}
-static PyObject *get_turn(Operation *self, void *Py_UNUSED(none))
-{
-    return PyBool_FromLong(flag_of(&self->turn));
-}
-static PyObject *operation_is_parked(Operation *self, void *Py_UNUSED(none))
-{
-    return op_check_initialized(self) ? NULL : PyBool_FromLong(state_of(self) == PARKED);
-}
-static PyObject *operation_is_completed(Operation *self, void *Py_UNUSED(none))
-{
-    if (op_check_initialized(self))
-        return NULL;
-    int state = state_of(self);
-    return PyBool_FromLong(state > PARKED && state != CANCELLED);
-}
-static PyObject *operation_outcome(Operation *self, void *Py_UNUSED(none))
-{
-    return op_check_initialized(self) ? NULL : Py_NewRef(PyTuple_GET_ITEM(core.outcomes, state_of(self)));
-}
-static PyObject *operation_drained(Operation *self, void *Py_UNUSED(none))
-{
-    if (op_check_initialized(self))
-        return NULL;
-    return PyBool_FromLong(state_of(self) == EXPIRED && flag_of(&self->overdue) == DRAINED);
-}
 static PyObject *get_home_shard(Operation *self, void *Py_UNUSED(none))
 {
     return Py_NewRef((PyObject *)home_of(self));
@@ -620,19 +587,11 @@ static PyObject *get_home_shard(Operation *self, void *Py_UNUSED(none))
 
 static PyObject *get_watches(Operation *self, void *Py_UNUSED(none))
 {
-    return op_check_initialized(self) ? NULL : links_of(self, 0);
-}
-static PyObject *operation_keys(Operation *self, void *Py_UNUSED(none))
-{
-    return op_check_initialized(self) ? NULL : links_of(self, 1);
+    return op_check_initialized(self) ? NULL : watches_of(self);
 }
 static PyObject *operation_checks(Operation *self, void *Py_UNUSED(none))
 {
     return op_check_initialized(self) ? NULL : PyLong_FromLong(checks_of(self));
-}
-static PyObject *operation_created_ns(PyObject *self, void *Py_UNUSED(none))
-{
-    return PyObject_GetAttr(self, core.str_added_ns);
 }
 
 static int operation_traverse(Operation *self, visitproc visit, void *arg)
@@ -682,16 +641,18 @@ static PyMethodDef operation_methods[] = {
      "extend($self, /, delay_ms)\n--\n\n"},
     {NULL}};
 
+static PyMemberDef operation_members[] = {
+    {"_op_recheck", Py_T_BOOL, offsetof(Operation, recheck), READONLY, NULL},
+    {"_op_overdue", T_UBYTE, offsetof(Operation, overdue), READONLY, NULL},
+    {"_op_turn", Py_T_BOOL, offsetof(Operation, turn), READONLY, NULL}, {NULL}};
+
 static PyGetSetDef operation_attributes[] = { /* no setters */
-    {"_op_state", (getter)get_state}, {"_op_checks", (getter)operation_checks}, {"_op_recheck", (getter)get_recheck},
-    {"_op_overdue", (getter)get_overdue}, {"_op_turn", (getter)get_turn}, {"_op_home_shard", (getter)get_home_shard},
-    {"_op_watches", (getter)get_watches}, {"is_completed", (getter)operation_is_completed},
-    {"outcome", (getter)operation_outcome}, {"is_parked", (getter)operation_is_parked}, {"drained", (getter)operation_drained}, {"keys", (getter)operation_keys},
-    {"checks", (getter)operation_checks}, {"created_ns", operation_created_ns}, {NULL}};
+    {"_op_state", (getter)get_state}, {"_op_checks", (getter)operation_checks}, {"_op_home_shard", (getter)get_home_shard},
+    {"_op_watches", (getter)get_watches}, {"checks", (getter)operation_checks}, {NULL}};
 
 static PyType_Slot operation_slots[] = {
     {Py_tp_doc, "Operation(delay_ms, *, lock=None)\n--\n\n"}, {Py_tp_init, operation_init}, COLLECTED(operation),
-    {Py_tp_methods, operation_methods}, {Py_tp_getset, operation_attributes}, {0, NULL}};
+    {Py_tp_members, operation_members}, {Py_tp_methods, operation_methods}, {Py_tp_getset, operation_attributes}, {0, NULL}};
 
 static PyType_Spec operation_spec = {"purgatory._native.Operation", sizeof(Operation), 0,
                                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, operation_slots};

@@ -492,7 +492,7 @@ class DelayedOperation(TimerTask, abc.ABC):
                 self._op_remove()
             # 4. notify the observers that it leaves
             observers = self._op_home_shard.observers
-            if observers.leaving:
+            if observers.any_leaving:
                 observers.notify("leaving", self)
             # 5. call the hooks, and report the end
             self._op_run_hooks(owed)
@@ -579,7 +579,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             # 2. report the end to the observers
             if owed.is_open:
                 owed.is_open = False
-                if home_shard.observers.finished:
+                if home_shard.observers.any_finished:
                     home_shard.observers.notify("finished", self, OUTCOMES[self._op_state], owed.error)
         finally:
             # 3. it is not completing any more
@@ -629,7 +629,8 @@ if not TYPE_CHECKING and CORE is not None:
         __repr__ = _pure.__repr__
         normal_ends = _pure.normal_ends
         try_complete = _pure.try_complete
-        remaining_ms = _pure.remaining_ms
+        is_parked, is_completed, outcome, drained = _pure.is_parked, _pure.is_completed, _pure.outcome, _pure.drained
+        remaining_ms, keys, created_ns = _pure.remaining_ms, _pure.keys, _pure.created_ns
 
         def __init_subclass__(cls, **kwargs: Any) -> None:
             super().__init_subclass__(**kwargs)

@@ -180,7 +180,7 @@ static int try_complete_else_watch(Parking *self, Operation *op, Shard *home_sha
     if (completed >= 0 && reached == NEW)
         return 0; /* it had completed before, or is new again */
     /* 6. notify the observers */
-    if (completed >= 0 && state_of(op) != IMMEDIATE && any(&((ObserverMethods *)self->observers)->any_parked)
+    if (completed >= 0 && state_of(op) != IMMEDIATE && any(&((ObserverFlags *)self->observers)->any_parked)
         && notify(op, core.str_parked))
         completed = -1;
     /* 7. repeat a check that came while this thread had the turn */
@@ -267,20 +267,6 @@ static int start_waiting(Parking *self, Operation *op, int *reached)
         return -1;
     PyErr_Clear(); /* a shutdown closed the timer, and did not find the operation */
     return cancel_when_closed(self, op);
-}
-
-static PyObject *watching(Parking *self, PyObject *const *args, Py_ssize_t given, PyObject *names)
-{
-    static const char *const wanted[] = {"key", NULL};
-    PyObject *key;
-    if (IS_WRONG_CALL(self, args, given, names, "watching(key)", wanted, 1, &key))
-        return NULL;
-    Watchers *watchers = shards_find(self, key);
-    if (watchers == NULL)
-        return PyErr_Occurred() ? NULL : PyLong_FromLong(0);
-    Py_ssize_t number = watchers_length(watchers);
-    Py_DECREF(watchers);
-    return PyLong_FromSsize_t(number);
 }
 
 /* The result of a check. If it found nothing in a closed purgatory, that is logged. -1 stands for an error. */
@@ -397,7 +383,7 @@ static int parking_init(Parking *self, PyObject *args, PyObject *kwargs)
     static char *names[] = {"name", "shards", "timer", "observers", "capacity", "keep_context", NULL};
     PyObject *name, *shards, *timer, *observers, *capacity;
     int keep_context = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOO!O|p", names, &name, &shards, &timer, core.observer_methods,
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOO!O|p", names, &name, &shards, &timer, core.observer_flags,
                                      &observers, &capacity, &keep_context))
         return -1;
     PyObject *admitted = PySet_New(NULL);
@@ -509,8 +495,6 @@ static PyMemberDef parking_members[] = {
 static PyMethodDef parking_methods[] = {
     {"try_complete_else_watch", (PyCFunction)(void (*)(void))parking_park, METH_FASTCALL | METH_KEYWORDS,
      "try_complete_else_watch($self, /, operation, watch_keys)\n--\n\n"},
-    {"watching", (PyCFunction)(void (*)(void))watching, METH_FASTCALL | METH_KEYWORDS,
-     "watching($self, /, key)\n--\n\n"},
     {"check_and_complete", (PyCFunction)(void (*)(void))check_and_complete, METH_FASTCALL | METH_KEYWORDS,
      "check_and_complete($self, /, key, limit=None)\n--\n\n"},
     {"check_and_complete_all", (PyCFunction)(void (*)(void))check_and_complete_all, METH_FASTCALL | METH_KEYWORDS,

@@ -189,7 +189,7 @@ class Parking:
             if reached[0] == NEW:
                 return False  # it had completed before, or is new again
             # 6. notify the observers
-            if self._observers.parked and operation._op_state != IMMEDIATE:
+            if self._observers.any_parked and operation._op_state != IMMEDIATE:
                 self._observers.notify("parked", operation)
             # 7. repeat a check that came while this thread had the turn
             if operation._op_recheck and operation._op_state == PARKED:
@@ -276,11 +276,6 @@ class Parking:
                 raise
             if operation.cancel():  # a shutdown closed the timer, and did not find the operation
                 raise PurgatoryClosed(self._name) from None
-
-    def watching(self, key: Hashable) -> int:
-        """How many operations a check of the key would look at. Raises :class:`UnhashableKey` if it has no hash."""
-        watchers = self._shards.find(key)
-        return 0 if watchers is None else len(watchers)
 
     def check_and_complete(self, key: Hashable, limit: int | None = None) -> int:
         """Check the operations parked under a key, in order of arrival.

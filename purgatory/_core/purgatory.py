@@ -314,7 +314,7 @@ class DelayedOperationPurgatory(Parking, ShutdownOnExit, Generic[OperationT]):
     @property
     def watched(self) -> int:
         """The number of entries in the watch lists: one per operation and key. Pure Python visits every key."""
-        return sum(shard.entries() for shard in self._shards)
+        return sum(shard.entries for shard in self._shards)
 
     @property
     def num_delayed(self) -> int:
@@ -368,6 +368,11 @@ class DelayedOperationPurgatory(Parking, ShutdownOnExit, Generic[OperationT]):
     def callback_errors(self) -> dict[str, int]:
         """How many exceptions callbacks raised, by the name of the hook."""
         return self._observers.errors()
+
+    def watching(self, key: Hashable) -> int:
+        """How many operations a check of the key would look at. Raises :class:`UnhashableKey` if it has no hash."""
+        watchers = self._shards.find(key)
+        return 0 if watchers is None else len(watchers)
 
     def operations_for_key(self, key: Hashable) -> list[OperationT]:
         """A list of the operations that wait under a key, in order of arrival.

@@ -63,26 +63,20 @@ static inline void remove_link(Watchers *self, Link *link)
 
 static inline Link *link_at(Operation *op, int index) { return index == 0 ? &op->first : &op->further[index - 1]; }
 
-/* The watchers that an operation is or was under, or their keys, as a tuple. NULL with an error. */
-static PyObject *links_of(Operation *self, int keys)
+/* The watchers that an operation is or was under, as a tuple. NULL with an error. */
+static PyObject *watches_of(Operation *self)
 {
     int room = 1 + __atomic_load_n(&self->further_count, __ATOMIC_ACQUIRE);
-    PyObject *found = PyList_New(room);
+    PyObject *found = PyTuple_New(room);
     if (found == NULL)
         return NULL;
     Py_ssize_t number = 0;
     lock_operation(self); /* another thread may be parking it */
-    for (int i = 0; i < room; i++) {
-        Watchers *under = link_at(self, i)->under;
-        if (under != NULL)
-            PyList_SET_ITEM(found, number++, Py_NewRef(keys ? under->key : (PyObject *)under));
-    }
+    for (int i = 0; i < room; i++)
+        if (link_at(self, i)->under != NULL)
+            PyTuple_SET_ITEM(found, number++, Py_NewRef((PyObject *)link_at(self, i)->under));
     unlock_operation(self);
-    PyObject *tuple = PyTuple_New(number);
-    for (Py_ssize_t i = 0; tuple != NULL && i < number; i++)
-        PyTuple_SET_ITEM(tuple, i, Py_NewRef(PyList_GET_ITEM(found, i)));
-    Py_DECREF(found);
-    return tuple;
+    return number < room && _PyTuple_Resize(&found, number) ? NULL : found;
 }
 
 static Py_ssize_t watchers_length(Watchers *self) { return __atomic_load_n(&self->count, __ATOMIC_ACQUIRE); }
@@ -114,16 +108,6 @@ static PyObject *watchers_operations(Watchers *self, PyObject *const *args, Py_s
     if (most == -1 && PyErr_Occurred())
         return NULL;
     return list_of(self, most < 0 ? 0 : most);
-}
-
-static PyObject *watchers_iter(Watchers *self)
-{
-    PyObject *list = list_of(self, PY_SSIZE_T_MAX);
-    if (list == NULL)
-        return NULL;
-    PyObject *iterator = PyObject_GetIter(list);
-    Py_DECREF(list);
-    return iterator;
 }
 
 static int close_if_empty(Watchers *self)
@@ -185,7 +169,6 @@ static PyMethodDef watchers_methods[] = {
 static PyType_Slot watchers_slots[] = {COLLECTED(watchers),
                                        {Py_tp_members, watchers_members},
                                        {Py_tp_methods, watchers_methods},
-                                       {Py_tp_iter, watchers_iter},
                                        {Py_tp_hash, watchers_hash},
                                        {Py_tp_richcompare, watchers_compare},
                                        {Py_sq_length, watchers_length},
@@ -301,7 +284,7 @@ static int shard_init(Shard *self, PyObject *args, PyObject *kwargs)
     static char *names[] = {"key_lock", "by_key", "observers", "idle_keys", "retrier", "capacity", "timer", NULL};
     PyObject *key_lock, *by_key, *observers, *idle_keys, *retrier = Py_None, *capacity = Py_None, *timer = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!|OOO:__init__", names, &key_lock, &PyDict_Type, &by_key,
-                                     core.observer_methods, &observers, core.idle_keys, &idle_keys, &retrier, &capacity,
+                                     core.observer_flags, &observers, core.idle_keys, &idle_keys, &retrier, &capacity,
                                      &timer))
         return -1;
     Py_XSETREF(self->key_lock, Py_NewRef(key_lock));
@@ -337,14 +320,6 @@ static PyObject *shard_counts(Shard *self, PyObject *Py_UNUSED(none))
     unlock_shard(self);
     return PyObject_CallFunction(core.totals, "nnnnnnnnnn", counts[0], counts[1], counts[2], counts[3], counts[4],
                                  counts[5], counts[6], counts[7], counts[8], counts[9]);
-}
-
-static PyObject *shard_entries(Shard *self, PyObject *Py_UNUSED(none))
-{
-    lock_shard(self);
-    Py_ssize_t entries = self->entries;
-    unlock_shard(self);
-    return PyLong_FromSsize_t(entries);
 }
 
 static int shard_traverse(Shard *self, visitproc visit, void *arg)
@@ -404,13 +379,13 @@ static PyMemberDef shard_members[] = {
     READABLE(Shard, observers, Py_T_OBJECT_EX), READABLE(Shard, idle_keys, Py_T_OBJECT_EX),
     READABLE(Shard, retrier, Py_T_OBJECT_EX), READABLE(Shard, capacity, Py_T_OBJECT_EX),
     READABLE(Shard, timer, Py_T_OBJECT_EX), READABLE(Shard, completing, T_PYSSIZET),
+    READABLE(Shard, entries, T_PYSSIZET),
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Shard, weakrefs), READONLY, NULL}, {NULL}};
 
 static PyMethodDef shard_methods[] = {
     {"find", (PyCFunction)shard_find, METH_O, NULL},
     {"counts", (PyCFunction)shard_counts, METH_NOARGS, NULL},
     {"stop_completing", (PyCFunction)shard_stop_completing, METH_O, NULL},
-    {"entries", (PyCFunction)shard_entries, METH_NOARGS, NULL},
     {NULL}};
 
 static PyType_Slot shard_slots[] = {

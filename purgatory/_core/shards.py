@@ -173,7 +173,9 @@ class Shard:
         """How many operations are between their outcome and the end of their hooks."""
         return len(self.ending)
 
+    @property
     def entries(self) -> int:
+        """How many entries are in the lists of the keys."""
         # Kept as a number in C. Such a number beside the dicts would be wrong after an interrupt.
         return sum(map(len, self.watchers()))
 

@@ -28,12 +28,12 @@ SHARED = {
     ("purgatory/_core/hooks.py", "purgatory/_core/hooks.c"): ["has_room_for_outcome"],
     ("purgatory/_core/parking.py", "purgatory/_core/parking.c"): [
         *("retry_rest", "note_unwatched"),
-        *("try_complete_else_watch", "_park", "_find_place", "_start_waiting", "watching"),
+        *("try_complete_else_watch", "_park", "_find_place", "_start_waiting"),
         *("check_and_complete", "check_and_complete_all"),
     ],
     ("purgatory/_core/arguments.py", "purgatory/_core/arguments.c"): ["check_ready", "admit", "each_once"],
     ("purgatory/_core/shards.py", "purgatory/_core/shards.c"): [
-        *("operations", "watch", "remove_if_empty", "counts", "entries", "shard_for"),
+        *("operations", "watch", "remove_if_empty", "counts", "shard_for"),
     ],
     ("purgatory/_core/idle_keys.py", "purgatory/_core/idle_keys.c"): [
         *("append", "purge", "after_fork", "_forget_oldest"),
@@ -47,11 +47,12 @@ SHARED = {
 ATTRIBUTES = {
     ("purgatory/_core/operation.py", "purgatory/_core/operation.c"): [
         *("force_complete", "cancel", "extend"),
-        *("is_parked", "is_completed", "outcome", "drained", "keys", "checks", "created_ns"),
+        "checks",
     ],
 }
 
 RARE = "it is rare, so C calls it"
+SHOWN = "C has what it reads"
 ATTRIBUTE = "C has a table of attributes"
 SUBCLASS = "a subclass defines it"
 BOTH = "the native class has the method of Python"
@@ -80,7 +81,8 @@ ONLY_IN_PYTHON = {
         "try_complete": SUBCLASS,
         "on_complete": SUBCLASS,
         "on_expiration": SUBCLASS,
-        "remaining_ms": RARE,
+        **dict.fromkeys(("is_parked", "is_completed", "outcome", "drained"), SHOWN),
+        **dict.fromkeys(("remaining_ms", "keys", "created_ns"), SHOWN),
         "_task_is_done": "C puts no task back, because no interrupt comes between claim and run",
         "_op_make_up": "C keeps an interrupt until all that is owed has run",
     },
@@ -98,7 +100,7 @@ ONLY_IN_PYTHON = {
     "purgatory/_core/arguments.py": {"not_an_operation": RARE, "reject_own_hook": RARE},
     "purgatory/_core/shards.py": {
         "after_fork": "called by a forked child alone",
-        "completing": ATTRIBUTE,
+        **dict.fromkeys(("completing", "entries"), ATTRIBUTE),
         "*": "C finds shards, and Python makes and lists them",
     },
     "purgatory/_core/idle_keys.py": {"count": ATTRIBUTE, "key_failed": "C forgets a key without the key's own code"},

@@ -100,6 +100,7 @@ def test_one_call_forgets_at_most_two_keys(make):
     assert max(after - before for before, after in itertools.pairwise(forgotten)) <= 2
 
 
+@pytest.mark.skipif(COMPILED, reason="no Python code notes a key in C")
 def test_late_note_of_a_forgotten_key_takes_nobody_with_it(purgatory):
     """A late thread notes a key that was forgotten. A new operation under the same key stays."""
     before = park(purgatory, "k")

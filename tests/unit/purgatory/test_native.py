@@ -238,7 +238,7 @@ class HalfMade(list):
 
 
 def parking(shards):
-    return CORE.Parking("name", shards, None, CORE.ObserverMethods(), None)
+    return CORE.Parking("name", shards, None, CORE.ObserverFlags(), None)
 
 
 @pytest.mark.parametrize(
@@ -254,12 +254,6 @@ def test_half_made_object_of_a_private_type_raises(call):
     """An object of a private type whose ``__init__`` did not run raises. It does not crash the process."""
     with pytest.raises((TypeError, AttributeError)):
         call()
-
-
-def test_idle_keys_take_watchers_only():
-    """The queue of idle keys rejects an object that is not a key's watchers."""
-    with pytest.raises(TypeError):
-        CORE.IdleKeys(5, int).append("key")
 
 
 def test_nothing_leaks_of_what_is_ready_made(mock_timer, logs):
