@@ -84,8 +84,7 @@ static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *given)
     const Name wanted[] = {{(PyObject **)&core.nowhere, "NOWHERE"}, {&core.outcomes, "OUTCOMES"},
                            {&core.admit, "admit"}, {&core.already_parked, "AlreadyParked"},
                            {&core.check_lock, "check_lock"}, {&core.check_ready, "check_ready"},
-                           {&core.checked_int, "checked_int"},
-                           {&core.checked_keys, "checked_keys"}, {&core.checked_when_closed, "checked_when_closed"},
+                           {&core.checked_when_closed, "checked_when_closed"},
                            {&core.closed_error, "PurgatoryClosed"}, {&core.each_once, "each_once"},
                            {&core.retry_rest, "retry_rest"}, {&core.invalid_operation, "InvalidOperation"},
                            {&core.lock_not_taken, "lock_not_taken"}, {&core.no_init, "NO_INIT"},
@@ -116,7 +115,7 @@ static int make_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base, Py
 static int make_all_names(void)
 {
     const Name names[] = {{&core.str_acquire, "acquire"}, {&core.str_add, "add"},
-                          {&core.str_cancel, "cancel"}, {&core.str_contain, "contain"},
+                          {&core.str_cancel, "cancel"}, {&core.str_check_all, "check_and_complete_all"}, {&core.str_contain, "contain"},
                           {&core.str_contain_observer, "_contain_observer"}, {&core.str_finished, "finished"},
                           {&core.str_leaving, "leaving"}, {&core.str_parked, "parked"},
                           {&core.str_normal_ends, "normal_ends"}, {&core.str_notify, "notify"},

@@ -89,11 +89,11 @@ static struct {
     Shard *nowhere;
     PyObject *outcomes;
     /* from purgatory._core.rare */
-    PyObject *admit, *already_parked, *check_lock, *check_ready, *checked_int, *checked_keys,
+    PyObject *admit, *already_parked, *check_lock, *check_ready,
         *checked_when_closed, *closed_error, *each_once, *invalid_operation, *lock_not_taken, *no_init,
         *no_place, *reject_coroutine, *reject_own_hook, *retry_rest, *retry_sleep_s, *sleep,
         *timer_closed, *totals, *unhashable, *warn;
-    PyObject *str_acquire, *str_add, *str_cancel, *str_contain, *str_contain_observer, *str_finished,
+    PyObject *str_acquire, *str_add, *str_cancel, *str_check_all, *str_contain, *str_contain_observer, *str_finished,
         *str_leaving, *str_normal_ends, *str_notify, *str_on_complete, *str_on_expiration,
         *str_parked, *str_pop, *str_reschedule, *str_release, *str_retry, *str_shard_for, *str_take, *str_taken,
         *str_try_complete;
