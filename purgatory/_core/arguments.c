@@ -23,7 +23,7 @@ static int check_ready(PyObject *given)
 {
     Operation *op = (Operation *)given;
     if (!IS_OPERATION(given) || op->entry.delay_ms == TIMER_UNSET) /* DelayedOperation.register() lets in anything */
-        return raise_made(PyObject_CallFunctionObjArgs(core.invalid_operation, given, core.no_init, NULL)), -1;
+        return raise_made(PyObject_CallFunctionObjArgs(core.InvalidOperation, given, core.NO_INIT, NULL)), -1;
     if (op->home_shard == NULL && __atomic_load_n(&op->entry.bucket, __ATOMIC_RELAXED) == NULL)
         return 0;
     return done_call(PyObject_CallOneArg(core.check_ready, given));

@@ -78,21 +78,13 @@ static PurgatoryCore for_others = {
 
 /* ---------------------------------------------------------------- the module */
 
+#define RARE_ROW(name) {&core.name, #name},
+#define NAME_ROW(name) {&core.str_##name, #name},
+
 /* bind(module): take what stays in Python from purgatory._core.rare, which calls it once. */
 static PyObject *bind(PyObject *Py_UNUSED(module), PyObject *given)
 {
-    const Name wanted[] = {{(PyObject **)&core.nowhere, "NOWHERE"}, {&core.outcomes, "OUTCOMES"},
-                           {&core.admit, "admit"}, {&core.already_parked, "AlreadyParked"},
-                           {&core.check_lock, "check_lock"}, {&core.check_ready, "check_ready"},
-                           {&core.checked_when_closed, "checked_when_closed"},
-                           {&core.closed_error, "PurgatoryClosed"}, {&core.each_once, "each_once"},
-                           {&core.retry_rest, "retry_rest"}, {&core.invalid_operation, "InvalidOperation"},
-                           {&core.lock_not_taken, "lock_not_taken"}, {&core.no_init, "NO_INIT"},
-                           {&core.no_place, "NO_PLACE"}, {&core.reject_coroutine, "reject_coroutine"},
-                           {&core.reject_own_hook, "reject_own_hook"}, {&core.retry_sleep_s, "RETRY_SLEEP_S"},
-                           {&core.sleep, "sleep"},
-                           {&core.timer_closed, "TimerClosed"}, {&core.totals, "Totals"}, {&core.unhashable, "unhashable"},
-                           {&core.warn, "warn_still_open"}};
+    const Name wanted[] = {RARE_THINGS(RARE_ROW)};
     for (size_t i = 0; i < sizeof wanted / sizeof *wanted; i++) {
         PyObject *found = PyObject_GetAttrString(given, wanted[i].text);
         if (found == NULL)
@@ -112,21 +104,6 @@ static int make_type(PyObject *module, PyType_Spec *spec, PyTypeObject *base, Py
     return *into == NULL ? -1 : PyModule_AddType(module, *into);
 }
 
-static int make_all_names(void)
-{
-    const Name names[] = {{&core.str_acquire, "acquire"}, {&core.str_add, "add"},
-                          {&core.str_cancel, "cancel"}, {&core.str_check_all, "check_and_complete_all"}, {&core.str_contain, "contain"},
-                          {&core.str_contain_observer, "_contain_observer"}, {&core.str_finished, "finished"},
-                          {&core.str_leaving, "leaving"}, {&core.str_parked, "parked"},
-                          {&core.str_normal_ends, "normal_ends"}, {&core.str_notify, "notify"},
-                          {&core.str_on_complete, "on_complete"}, {&core.str_on_expiration, "on_expiration"},
-                          {&core.str_pop, "pop"}, {&core.str_reschedule, "reschedule"}, {&core.str_release, "release"},
-                          {&core.str_retry, "retry"}, {&core.str_shard_for, "shard_for"}, {&core.str_take, "take"},
-                          {&core.str_taken, "taken"},
-                          {&core.str_try_complete, "try_complete"}};
-    return make_names(names, sizeof names / sizeof *names);
-}
-
 static int fill(PyObject *module)
 {
     static char is_loaded;
@@ -139,9 +116,9 @@ static int fill(PyObject *module)
         PyErr_SetString(PyExc_ImportError, "timer._native and purgatory._native were not built together");
         return -1;
     }
-    if (make_all_names())
-        return -1;
-    if (make_type(module, &flags_spec, NULL, &core.observer_flags)
+    const Name names[] = {NAMES(NAME_ROW)};
+    if (make_names(names, sizeof names / sizeof *names)
+        || make_type(module, &flags_spec, NULL, &core.observer_flags)
         || make_type(module, &watchers_spec, NULL, &core.watchers)
         || make_type(module, &idle_spec, NULL, &core.idle_keys) || make_type(module, &shard_spec, NULL, &core.shard)
         || make_type(module, &operation_spec, core.timer->entry_type, &core.operation)

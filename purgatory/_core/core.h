@@ -60,11 +60,9 @@ typedef struct {
 struct Shard {
     PyObject_HEAD
     PyObject *by_key; /* a dict: key to Watchers */
-    PyObject *key_lock; /* for Python code. C makes and forgets keys in single steps of the dict */
     PyObject *observers; /* an Observers */
     IdleKeys *idle_keys;
     PyObject *retrier, *capacity, *timer;
-    PyObject *weakrefs;
     Py_ssize_t parked, extended, checks, completing;
     Py_ssize_t entries; /* one per operation and key */
     Py_ssize_t outcomes[STATES], normal_ends[STATES];
@@ -82,21 +80,25 @@ typedef struct {
     char closed, native_timer, keep_context;
 } Parking;
 
-/* The types and the functions of purgatory._core.rare are kept as long as the process lives. */
+/* What C takes from purgatory._core.rare, and the names that it looks up. */
+#define RARE_THINGS(EACH) \
+    EACH(AlreadyParked) EACH(InvalidOperation) EACH(NOWHERE) EACH(NO_INIT) EACH(NO_PLACE) EACH(OUTCOMES) \
+    EACH(PurgatoryClosed) EACH(RETRY_SLEEP_S) EACH(TimerClosed) EACH(Totals) EACH(admit) EACH(check_lock) \
+    EACH(check_ready) EACH(checked_when_closed) EACH(each_once) EACH(lock_not_taken) EACH(reject_coroutine) \
+    EACH(reject_own_hook) EACH(retry_rest) EACH(sleep) EACH(unhashable) EACH(warn_still_open)
+#define NAMES(EACH) \
+    EACH(_contain_observer) EACH(acquire) EACH(add) EACH(cancel) EACH(check_and_complete_all) EACH(contain) \
+    EACH(finished) EACH(leaving) EACH(normal_ends) EACH(notify) EACH(on_complete) EACH(on_expiration) EACH(parked) \
+    EACH(pop) EACH(release) EACH(reschedule) EACH(retry) EACH(shard_for) EACH(take) EACH(taken) EACH(try_complete)
+#define RARE_FIELD(name) PyObject *name;
+#define NAME_FIELD(name) PyObject *str_##name;
+
+/* The types and these objects are kept as long as the process lives. */
 static struct {
     const TimerCore *timer;
     PyTypeObject *operation, *watchers, *shard, *observer_flags, *parking, *idle_keys;
-    Shard *nowhere;
-    PyObject *outcomes;
-    /* from purgatory._core.rare */
-    PyObject *admit, *already_parked, *check_lock, *check_ready,
-        *checked_when_closed, *closed_error, *each_once, *invalid_operation, *lock_not_taken, *no_init,
-        *no_place, *reject_coroutine, *reject_own_hook, *retry_rest, *retry_sleep_s, *sleep,
-        *timer_closed, *totals, *unhashable, *warn;
-    PyObject *str_acquire, *str_add, *str_cancel, *str_check_all, *str_contain, *str_contain_observer, *str_finished,
-        *str_leaving, *str_normal_ends, *str_notify, *str_on_complete, *str_on_expiration,
-        *str_parked, *str_pop, *str_reschedule, *str_release, *str_retry, *str_shard_for, *str_take, *str_taken,
-        *str_try_complete;
+    RARE_THINGS(RARE_FIELD)
+    NAMES(NAME_FIELD)
 } core;
 
 /* ---------------------------------------------------------------- locks, empty where there is a global lock */
@@ -122,7 +124,7 @@ static inline void count_check(Operation *op)
 static inline int checks_of(Operation *op) { return __atomic_load_n(&op->checks, __ATOMIC_RELAXED); }
 
 /* The shard whose counters an operation uses: that of its first key, or a common one until it is parked. */
-static inline Shard *home_of(Operation *op) { return op->home_shard != NULL ? op->home_shard : core.nowhere; }
+static inline Shard *home_of(Operation *op) { return op->home_shard != NULL ? op->home_shard : (Shard *)core.NOWHERE; }
 
 #define IS_OPERATION(object) PyObject_TypeCheck((object), core.operation)
 

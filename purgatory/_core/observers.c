@@ -77,7 +77,7 @@ static int notify_finished(Operation *op, PyObject *error)
     if (!any(&flags->any_finished))
         return 0;
     PyObject *callables = PyObject_GetAttr((PyObject *)flags, core.str_finished); /* a tuple */
-    PyObject *given[] = {NULL, (PyObject *)op, PyTuple_GET_ITEM(core.outcomes, state_of(op)),
+    PyObject *given[] = {NULL, (PyObject *)op, PyTuple_GET_ITEM(core.OUTCOMES, state_of(op)),
                          error == NULL ? Py_None : error};
     int failed = callables == NULL ? -1 : 0;
     for (Py_ssize_t i = 0; !failed && i < PyTuple_GET_SIZE(callables); i++) {
@@ -87,7 +87,7 @@ static int notify_finished(Operation *op, PyObject *error)
         end_call(record);
         if (failed && is_contained()) {
             PyObject *raised = take_error();
-            failed = done_call(PyObject_CallMethodObjArgs((PyObject *)flags, core.str_contain_observer, op, finished,
+            failed = done_call(PyObject_CallMethodObjArgs((PyObject *)flags, core.str__contain_observer, op, finished,
                                                           raised, NULL));
             Py_DECREF(raised);
         }

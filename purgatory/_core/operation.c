@@ -130,7 +130,7 @@ RARE int report_check(Operation *op, int answer, PyObject *key, PyObject *keys)
 {
     PyObject *named = keys_for_log(key, keys);
     int failed = answer < 0 ? contain(op, core.str_try_complete, named)
-                            : done_call(PyObject_CallFunctionObjArgs(core.warn, op, named, NULL));
+                            : done_call(PyObject_CallFunctionObjArgs(core.warn_still_open, op, named, NULL));
     Py_DECREF(named);
     return failed;
 }
@@ -289,7 +289,7 @@ static int is_normal_end(Operation *op, int outcome)
         ? NULL : PyObject_GetIter(ends);
     int found = 0;
     while (named != NULL && (each = PyIter_Next(named)) != NULL) {
-        found |= each == PyTuple_GET_ITEM(core.outcomes, outcome);
+        found |= each == PyTuple_GET_ITEM(core.OUTCOMES, outcome);
         Py_DECREF(each);
     }
     Py_XDECREF(named);

@@ -84,7 +84,7 @@ static int cancel_when_closed(Parking *self, Operation *op)
 {
     int ours = truth_of_call(PyObject_CallMethodNoArgs((PyObject *)op, core.str_cancel));
     if (ours > 0)
-        raise_made(PyObject_CallOneArg(core.closed_error, self->name));
+        raise_made(PyObject_CallOneArg(core.PurgatoryClosed, self->name));
     return ours == 0 ? 0 : -1;
 }
 
@@ -135,11 +135,11 @@ static int park(Parking *self, Operation *op, Shard *home_shard, PyObject *key, 
     /* 1. arrive, or wait for the thread that checks the operation */
     while (!op_arrive(op, home_shard, reached)) {
         if (op->home_shard != NULL)
-            return raise_made(PyObject_CallOneArg(core.already_parked, (PyObject *)op)), -1;
+            return raise_made(PyObject_CallOneArg(core.AlreadyParked, (PyObject *)op)), -1;
         if (state_of(op) > PARKED) /* it had completed before */
             return 0;
         if (done_call(PyObject_CallOneArg(core.reject_own_hook, (PyObject *)op))
-            || done_call(PyObject_CallOneArg(core.sleep, core.retry_sleep_s))) /* another thread checks it */
+            || done_call(PyObject_CallOneArg(core.sleep, core.RETRY_SLEEP_S))) /* another thread checks it */
             return -1;
     }
     /* 2. the first check */
@@ -178,7 +178,7 @@ static int find_place(Parking *self, Operation *op, int *reached)
 {
     if (self->capacity == Py_None || done_call(PyObject_CallMethodOneArg(self->capacity, core.str_take, (PyObject *)op)) == 0)
         return 1;
-    if (!PyErr_ExceptionMatches(core.no_place) || op_reset(op, reached))
+    if (!PyErr_ExceptionMatches(core.NO_PLACE) || op_reset(op, reached))
         return -1;
     PyErr_Clear();
     return 0;
@@ -199,7 +199,7 @@ static int start_waiting(Parking *self, Operation *op, int *reached)
     if (!failed)
         return 0;
     /* 3. a shutdown has closed the timer */
-    if (!PyErr_ExceptionMatches(core.timer_closed) || !is_closed(self))
+    if (!PyErr_ExceptionMatches(core.TimerClosed) || !is_closed(self))
         return -1;
     PyErr_Clear(); /* a shutdown closed the timer, and did not find the operation */
     return cancel_when_closed(self, op);
@@ -249,7 +249,7 @@ static PyObject *check_and_complete(Parking *self, PyObject *const *args, Py_ssi
     if (given[1] != NULL && given[1] != Py_None) {
         PyObject *keys = PyTuple_Pack(1, given[0]);
         PyObject *answer = keys == NULL ? NULL
-            : PyObject_CallMethodObjArgs((PyObject *)self, core.str_check_all, keys, given[1], NULL);
+            : PyObject_CallMethodObjArgs((PyObject *)self, core.str_check_and_complete_all, keys, given[1], NULL);
         Py_XDECREF(keys);
         return answer;
     }
@@ -368,7 +368,7 @@ static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t n
     if (home_shard == NULL)
         reject_unhashable(keys);
     else if (is_closed(self))
-        raise_made(PyObject_CallOneArg(core.closed_error, self->name));
+        raise_made(PyObject_CallOneArg(core.PurgatoryClosed, self->name));
     else if (!check_ready(given))
         completed
             = try_complete_else_watch(self, (Operation *)given, home_shard, key, is_only_key ? NULL : keys);

@@ -255,7 +255,7 @@ static int watch(Shard *self, PyObject *key, Operation *op, Link *link)
         if (put_under(watchers, link, op))
             return 0;
         /* Another thread is forgetting the key, in C. It is removed in a moment. */
-        if (done_call(PyObject_CallOneArg(core.sleep, core.retry_sleep_s)))
+        if (done_call(PyObject_CallOneArg(core.sleep, core.RETRY_SLEEP_S)))
             return -1;
     }
 }
@@ -281,13 +281,12 @@ static int remove_if_empty(Watchers *self)
 
 static int shard_init(Shard *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"key_lock", "by_key", "observers", "idle_keys", "retrier", "capacity", "timer", NULL};
-    PyObject *key_lock, *by_key, *observers, *idle_keys, *retrier = Py_None, *capacity = Py_None, *timer = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OO!O!O!|OOO:__init__", names, &key_lock, &PyDict_Type, &by_key,
+    static char *names[] = {"by_key", "observers", "idle_keys", "retrier", "capacity", "timer", NULL};
+    PyObject *by_key, *observers, *idle_keys, *retrier = Py_None, *capacity = Py_None, *timer = Py_None;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!|OOO:__init__", names, &PyDict_Type, &by_key,
                                      core.observer_flags, &observers, core.idle_keys, &idle_keys, &retrier, &capacity,
                                      &timer))
         return -1;
-    Py_XSETREF(self->key_lock, Py_NewRef(key_lock));
     Py_XSETREF(self->by_key, Py_NewRef(by_key));
     Py_XSETREF(self->observers, Py_NewRef(observers));
     Py_XSETREF(self->idle_keys, (IdleKeys *)Py_NewRef(idle_keys));
@@ -318,7 +317,7 @@ static PyObject *shard_counts(Shard *self, PyObject *Py_UNUSED(none))
                            outcomes[CANCELLED],  outcomes[FORCED],    self->checks,        self->extended,
                            normal_ends[EXPIRED], normal_ends[CANCELLED]};
     unlock_shard(self);
-    return PyObject_CallFunction(core.totals, "nnnnnnnnnn", counts[0], counts[1], counts[2], counts[3], counts[4],
+    return PyObject_CallFunction(core.Totals, "nnnnnnnnnn", counts[0], counts[1], counts[2], counts[3], counts[4],
                                  counts[5], counts[6], counts[7], counts[8], counts[9]);
 }
 
@@ -326,7 +325,6 @@ static int shard_traverse(Shard *self, visitproc visit, void *arg)
 {
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(self->by_key);
-    Py_VISIT(self->key_lock);
     Py_VISIT(self->observers);
     Py_VISIT((PyObject *)self->idle_keys);
     Py_VISIT(self->retrier);
@@ -346,18 +344,7 @@ static int shard_clear(Shard *self)
     return 0;
 }
 
-static void shard_dealloc(Shard *self)
-{
-    PyObject_GC_UnTrack(self);
-    if (self->weakrefs != NULL)
-        PyObject_ClearWeakRefs((PyObject *)self);
-    shard_clear(self);
-    Py_CLEAR(self->by_key);
-    Py_CLEAR(self->key_lock);
-    Py_CLEAR(self->observers);
-    Py_CLEAR(self->capacity);
-    free_object(self);
-}
+DEALLOC(Shard, shard, Py_CLEAR(self->by_key); Py_CLEAR(self->observers); Py_CLEAR(self->capacity))
 
 static PyObject *shard_stop_completing(Shard *self, PyObject *but)
 {
@@ -375,12 +362,12 @@ static PyObject *shard_stop_completing(Shard *self, PyObject *but)
 }
 
 static PyMemberDef shard_members[] = {
-    READABLE(Shard, by_key, Py_T_OBJECT_EX), {"key_lock", Py_T_OBJECT_EX, offsetof(Shard, key_lock), 0, NULL},
+    READABLE(Shard, by_key, Py_T_OBJECT_EX),
     READABLE(Shard, observers, Py_T_OBJECT_EX), READABLE(Shard, idle_keys, Py_T_OBJECT_EX),
     READABLE(Shard, retrier, Py_T_OBJECT_EX), READABLE(Shard, capacity, Py_T_OBJECT_EX),
     READABLE(Shard, timer, Py_T_OBJECT_EX), READABLE(Shard, completing, T_PYSSIZET),
     READABLE(Shard, entries, T_PYSSIZET),
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(Shard, weakrefs), READONLY, NULL}, {NULL}};
+    {NULL}};
 
 static PyMethodDef shard_methods[] = {
     {"find", (PyCFunction)shard_find, METH_O, NULL},

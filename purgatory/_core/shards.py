@@ -194,11 +194,13 @@ if not TYPE_CHECKING and CORE is not None:
 
     class Shard(CORE.Shard):
         __doc__ = _pure.__doc__
-        __slots__ = ()
+        __slots__ = ("__weakref__", "key_lock")
 
         def __init__(self, *parts: Any) -> None:
-            # Re-entrant, because a signal handler may list the keys while this thread lists them.
-            super().__init__(threading.RLock(), {}, *parts)
+            super().__init__({}, *parts)
+            # Re-entrant, because a signal handler may list the keys while this thread lists them. C makes and forgets
+            # keys without it, in single steps of the dict.
+            self.key_lock = threading.RLock()
 
         watchers = _pure.watchers
 

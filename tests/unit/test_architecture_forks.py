@@ -30,7 +30,6 @@ LEFT = {
     "purgatory._core.blocking.PLAIN_LOCK": "only its type is used",
     "purgatory._core.blocking.taken_lock.lock": "only the thread waits for it, which a child does not have",
     "purgatory._core.operation.DelayedOperation._op_mutex": "made anew in ``_op_after_fork``",
-    "purgatory._core.shards.Shard.__init__": "kept as key_lock, which after_fork makes anew",
     "purgatory.feeds._following.threads.ThreadFollowing._thread": "nothing is followed in a child; calls there say so",
     "purgatory.testing.feeds._tools.elsewhere.thread": "of one test",
     "purgatory.testing.feeds._blocks.Blocks.test_threads_follow_without_a_loop_of_their_own.Seen.done": "of one test",
