@@ -11,7 +11,7 @@ uses. A name with an asterisk has a C file beside it with the same steps. The C 
     observers*       the objects that are notified of operations
     retrier          the thread that repeats checks
     watchdog         the thread that reports slow callbacks
-    capacity         the limit of parked operations, and of tenants
+    places           the limit of parked operations, and of tenants
     shards*          the operations under one key, and the parts that the keys are in
     idle_keys*       the keys under which no operation waits
     actions          actions that wait until no lock is held

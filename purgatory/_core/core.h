@@ -62,8 +62,8 @@ struct Shard {
     PyObject *by_key; /* a dict: key to Watchers */
     PyObject *observers; /* an Observers */
     IdleKeys *idle_keys;
-    PyObject *retrier, *capacity, *timer;
-    Py_ssize_t parked, extended, checks, completing;
+    PyObject *retrier, *places, *timer;
+    Py_ssize_t ever_parked, extended, checks, completing;
     Py_ssize_t entries; /* one per operation and key */
     Py_ssize_t outcomes[STATES], normal_ends[STATES];
     char native_timer;
@@ -72,7 +72,7 @@ struct Shard {
 
 typedef struct {
     PyObject_HEAD
-    PyObject *name, *shards, *timer, *observers, *capacity, *admitted;
+    PyObject *name, *shards, *timer, *observers, *places, *admitted;
     PyTypeObject *seen[TYPES]; /* borrowed from `admitted`, which only grows: the first types */
     Shard **by_number; /* owned: the shards, each NULL until it is made. NULL before the first one */
     Py_ssize_t count;  /* the greatest number of shards */

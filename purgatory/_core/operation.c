@@ -219,7 +219,7 @@ static int op_finish_parking(Operation *op, int *reached)
     if (parks) {
         /* 2. count it */
         lock_shard(home_shard);
-        home_shard->parked++;
+        home_shard->ever_parked++;
         unlock_shard(home_shard);
         /* 3. set the state, and give up the turn */
         __atomic_store_n(&op->state, PARKED, __ATOMIC_RELEASE);
@@ -319,7 +319,7 @@ static int op_decide(Operation *op, int outcome)
     if (outcome == FORCED && op->turn)
         outcome = before == ARRIVING ? IMMEDIATE : SATISFIED;
     else if (before == ARRIVING)
-        home_shard->parked++; /* it is cancelled, and Totals.waiting subtracts that from the parked ones */
+        home_shard->ever_parked++; /* it is cancelled, and Totals.waiting subtracts that */
     /* 4. count it */
     home_shard->outcomes[outcome]++;
     home_shard->normal_ends[outcome] += is_normal;
@@ -408,9 +408,9 @@ static void op_remove(Operation *op, PyObject **deferred)
             defer_error(deferred);
     }
     /* 4. give back its place */
-    if (home_shard->capacity == Py_None)
+    if (home_shard->places == Py_None)
         return;
-    PyObject *taken = PyObject_GetAttr(home_shard->capacity, core.str_taken);
+    PyObject *taken = PyObject_GetAttr(home_shard->places, core.str_taken);
     if (taken == NULL || done_call(PyObject_CallMethodObjArgs(taken, core.str_pop, (PyObject *)op, Py_None, NULL))) {
         defer_error(deferred);
         if (taken != NULL && PyDict_Check(taken) && PyDict_DelItem(taken, (PyObject *)op))

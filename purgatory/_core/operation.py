@@ -17,7 +17,7 @@ parked       cancelled                 ``cancel``, ``cancel_for_key``, a shutdow
 ===========  ========================  =====================================================================
 
 **Exactly once.** A state above PARKED is an *outcome*. An operation reaches exactly one. The thread that takes this
-step removes the operation from its keys, the timer and the capacity, and runs the hooks. If the operation is still
+step removes the operation from its keys, the timer and the places, and runs the hooks. If the operation is still
 ARRIVING, the parking thread removes it, because that thread may be adding it to another key.
 
 **One lock.** The *operation lock*, ``_op_mutex``, guards the state, the turn and the recheck flag. The counters of the
@@ -46,7 +46,7 @@ has brought an operation that it parks, and what it owes for an outcome (:class:
 unfinished check to the retrier, or does what is owed.
 
 **Lock order.** The user's lock, then the operation lock, then the shard's lock. Each of the other locks in these steps
-(key, idle keys, retrier, capacity, observers, timer) is taken alone, while none of the library's own is held.
+(key, idle keys, retrier, places, observers, timer) is taken alone, while none of the library's own is held.
 """
 
 from __future__ import annotations
@@ -452,7 +452,7 @@ class DelayedOperation(TimerTask, abc.ABC):
             if self._op_state != ARRIVING or self._op_extended:
                 return False
             # 2. count it
-            home_shard.parked += 1
+            home_shard.ever_parked += 1
             # 3. set the state, and give up the turn
             self._op_state = reached[0] = PARKED
             self._op_turn = False
@@ -520,7 +520,7 @@ class DelayedOperation(TimerTask, abc.ABC):
                 if outcome == FORCED and self._op_turn:
                     outcome = IMMEDIATE if before == ARRIVING else SATISFIED
                 elif before == ARRIVING:
-                    home_shard.parked += 1  # it is cancelled, and Totals.waiting subtracts that from the parked ones
+                    home_shard.ever_parked += 1  # it is cancelled, and Totals.waiting subtracts that
                 # 4. count it
                 home_shard.outcomes[outcome] += 1
                 if is_normal:
@@ -598,8 +598,8 @@ class DelayedOperation(TimerTask, abc.ABC):
             if not watchers and not watchers.is_queued:
                 home_shard.idle_keys.append(watchers)
         # 4. give back its place
-        if home_shard.capacity is not None:
-            home_shard.capacity.taken.pop(self, None)
+        if home_shard.places is not None:
+            home_shard.places.taken.pop(self, None)
 
     def _op_after_fork(self, is_mine: bool) -> None:
         """In a forked child: reset the state that another thread left behind.

@@ -176,7 +176,7 @@ static int park(Parking *self, Operation *op, Shard *home_shard, PyObject *key, 
  * again. */
 static int find_place(Parking *self, Operation *op, int *reached)
 {
-    if (self->capacity == Py_None || done_call(PyObject_CallMethodOneArg(self->capacity, core.str_take, (PyObject *)op)) == 0)
+    if (self->places == Py_None || done_call(PyObject_CallMethodOneArg(self->places, core.str_take, (PyObject *)op)) == 0)
         return 1;
     if (!PyErr_ExceptionMatches(core.NO_PLACE) || op_reset(op, reached))
         return -1;
@@ -276,11 +276,11 @@ static PyObject *check_and_complete(Parking *self, PyObject *const *args, Py_ssi
 
 static int parking_init(Parking *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"name", "shards", "timer", "observers", "capacity", "keep_context", NULL};
-    PyObject *name, *shards, *timer, *observers, *capacity;
+    static char *names[] = {"name", "shards", "timer", "observers", "places", "keep_context", NULL};
+    PyObject *name, *shards, *timer, *observers, *places;
     int keep_context = 0;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OOOO!O|p", names, &name, &shards, &timer, core.observer_flags,
-                                     &observers, &capacity, &keep_context))
+                                     &observers, &places, &keep_context))
         return -1;
     PyObject *admitted = PySet_New(NULL);
     Py_ssize_t count = admitted == NULL ? -1 : PyObject_Size(shards);
@@ -294,7 +294,7 @@ static int parking_init(Parking *self, PyObject *args, PyObject *kwargs)
     Py_XSETREF(self->shards, Py_NewRef(shards));
     Py_XSETREF(self->timer, Py_NewRef(timer));
     Py_XSETREF(self->observers, Py_NewRef(observers));
-    Py_XSETREF(self->capacity, Py_NewRef(capacity));
+    Py_XSETREF(self->places, Py_NewRef(places));
     Py_XSETREF(self->admitted, admitted);
     Py_XSETREF(self->note_unwatched, Py_NewRef(Py_None));
     self->count = count;
@@ -312,7 +312,7 @@ static int parking_traverse(Parking *self, visitproc visit, void *arg)
         Py_VISIT((PyObject *)self->by_number[i]);
     Py_VISIT(self->timer);
     Py_VISIT(self->observers);
-    Py_VISIT(self->capacity);
+    Py_VISIT(self->places);
     Py_VISIT(self->admitted);
     Py_VISIT(self->note_unwatched);
     return 0;
@@ -323,7 +323,7 @@ static int parking_clear(Parking *self)
     Py_CLEAR(self->shards);
     Py_CLEAR(self->timer);
     Py_CLEAR(self->observers);
-    Py_CLEAR(self->capacity);
+    Py_CLEAR(self->places);
     memset(self->seen, 0, sizeof self->seen);
     Py_CLEAR(self->admitted);
     Py_CLEAR(self->note_unwatched);
@@ -382,7 +382,7 @@ static PyMemberDef parking_members[] = {
     {"_shards", Py_T_OBJECT_EX, offsetof(Parking, shards), READONLY, NULL},
     {"_timer", Py_T_OBJECT_EX, offsetof(Parking, timer), READONLY, NULL},
     {"_observers", Py_T_OBJECT_EX, offsetof(Parking, observers), READONLY, NULL},
-    {"_capacity", Py_T_OBJECT_EX, offsetof(Parking, capacity), READONLY, NULL},
+    {"_places", Py_T_OBJECT_EX, offsetof(Parking, places), READONLY, NULL},
     {"_admitted", Py_T_OBJECT_EX, offsetof(Parking, admitted), READONLY, NULL},
     {"_closed", Py_T_BOOL, offsetof(Parking, closed), 0, NULL},
     {"_note_unwatched", Py_T_OBJECT_EX, offsetof(Parking, note_unwatched), 0, NULL},

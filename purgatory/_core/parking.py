@@ -51,9 +51,9 @@ from timer import TimerClosed
 from timer._clock import NS_PER_MS
 
 if TYPE_CHECKING:
-    from purgatory._core.capacity import Capacity
     from purgatory._core.observers import Observers
     from purgatory._core.operation import Operation
+    from purgatory._core.places import Places
     from purgatory._core.shards import Shard, Shards, Watchers
     from timer import Timer
 
@@ -122,7 +122,7 @@ class Parking:
     """Implements both flows. A separate class so that C can replace it."""
 
     __slots__ = (
-        *("_admitted", "_capacity", "_closed", "_keep_context", "_name", "_note_unwatched", "_observers", "_shards"),
+        *("_admitted", "_places", "_closed", "_keep_context", "_name", "_note_unwatched", "_observers", "_shards"),
         "_timer",
     )
 
@@ -132,14 +132,14 @@ class Parking:
         shards: Shards,
         timer: Timer | None,
         observers: Observers,
-        capacity: Capacity | None,
+        places: Places | None,
         keep_context: bool = False,
     ) -> None:
         self._name = name
         self._shards = shards
         self._timer = timer
         self._observers = observers
-        self._capacity = capacity
+        self._places = places
         self._keep_context = keep_context
         self._closed = False
         self._admitted: set[type] = set()  # types of operations that were checked
@@ -219,7 +219,7 @@ class Parking:
         if operation._op_state != ARRIVING:
             return completed
         # 3. take a place
-        if self._capacity is not None and not self._find_place(operation, reached):
+        if self._places is not None and not self._find_place(operation, reached):
             return False
         try:
             # 4. watch under each key
@@ -246,9 +246,9 @@ class Parking:
 
     def _find_place(self, operation: DelayedOperation, reached: list[int]) -> bool:
         """Take a place for the operation. False if it has an outcome. If this raises, it may be new again."""
-        assert self._capacity is not None
+        assert self._places is not None
         try:
-            self._capacity.take(operation)
+            self._places.take(operation)
         except NO_PLACE:
             if operation._op_reset(reached):
                 raise

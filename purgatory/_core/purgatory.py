@@ -19,7 +19,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Generic, NoReturn, TypeVar
 
 from purgatory._core.blocking import Taking, Until, outcome_of, result_for
-from purgatory._core.capacity import capacity_of
 from purgatory._core.errors import InvalidSetting, PurgatoryClosed, checked_int
 from purgatory._core.idle_keys import IdleKeys
 from purgatory._core.live import register
@@ -28,6 +27,7 @@ from purgatory._core.missed import MissedChecks
 from purgatory._core.observers import Observer, Observers
 from purgatory._core.outcome import NEW, PARKED, Outcome
 from purgatory._core.parking import Parking
+from purgatory._core.places import places_of
 from purgatory._core.retrier import Retrier
 from purgatory._core.shards import MOST_SHARDS, Shard, Shards
 from purgatory._core.shutdown import STOP_S, Drain, Shutdown, own_hooks
@@ -133,7 +133,7 @@ class DelayedOperationPurgatory(Parking, ShutdownOnExit, Generic[OperationT]):
         checked_int("shards", shards, 1, MOST_SHARDS)
         interval = checked_int("purge_interval", purge_interval, 0)
         limit = None if max_parked is None else checked_int("max_parked", max_parked, 1)
-        capacity = capacity_of(name, limit, tenant, tenant_share)
+        places = places_of(name, limit, tenant, tenant_share)
         all_observers = Observers(name, observers)
         self._missed = all_observers.missed = MissedChecks()
         self._own_timer: SystemTimer | None = None
@@ -148,8 +148,8 @@ class DelayedOperationPurgatory(Parking, ShutdownOnExit, Generic[OperationT]):
         self._broker_id = broker_id
         self._retrier = retrier = Retrier(f"{name}-retrier", timer)
         self._idle_keys = idle_keys = IdleKeys(interval, lambda: self.known_keys)
-        all_shards = Shards(shards, partial(Shard, all_observers, idle_keys, retrier, capacity, timer))
-        super().__init__(name, all_shards, timer, all_observers, capacity, bool(keep_context))
+        all_shards = Shards(shards, partial(Shard, all_observers, idle_keys, retrier, places, timer))
+        super().__init__(name, all_shards, timer, all_observers, places, bool(keep_context))
         self._closing = threading.RLock()  # a hook may call shutdown() while it runs
         self._report: ShutdownReport[OperationT] | None = None
         self._waiting: dict[Shutdown, frozenset[int]] = {}  # for each shutdown that runs, the hooks that called it
@@ -299,12 +299,12 @@ class DelayedOperationPurgatory(Parking, ShutdownOnExit, Generic[OperationT]):
     @property
     def capacity(self) -> int | None:
         """``max_parked``."""
-        return None if self._capacity is None else self._capacity.limit
+        return None if self._places is None else self._places.limit
 
     @property
     def rejected(self) -> int:
         """How many operations were rejected because of ``max_parked`` or a tenant's share of it."""
-        return 0 if self._capacity is None else self._capacity.rejected
+        return 0 if self._places is None else self._places.rejected
 
     @property
     def parked(self) -> int:
@@ -489,8 +489,8 @@ class DelayedOperationPurgatory(Parking, ShutdownOnExit, Generic[OperationT]):
         for shard in self._shards:
             shard.after_fork(own_hooks([shard]))
         operations = {operation for watchers in self._shards.walk() for operation in watchers.operations()}
-        if self._capacity is not None:
-            operations.update(self._capacity.taken)  # a thread may have been about to watch one under its first key
+        if self._places is not None:
+            operations.update(self._places.taken)  # a thread may have been about to watch one under its first key
         for operation in operations:
             operation._op_after_fork(id(operation) in mine)
 

@@ -281,17 +281,17 @@ static int remove_if_empty(Watchers *self)
 
 static int shard_init(Shard *self, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"by_key", "observers", "idle_keys", "retrier", "capacity", "timer", NULL};
-    PyObject *by_key, *observers, *idle_keys, *retrier = Py_None, *capacity = Py_None, *timer = Py_None;
+    static char *names[] = {"by_key", "observers", "idle_keys", "retrier", "places", "timer", NULL};
+    PyObject *by_key, *observers, *idle_keys, *retrier = Py_None, *places = Py_None, *timer = Py_None;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!O!O!|OOO:__init__", names, &PyDict_Type, &by_key,
-                                     core.observer_flags, &observers, core.idle_keys, &idle_keys, &retrier, &capacity,
+                                     core.observer_flags, &observers, core.idle_keys, &idle_keys, &retrier, &places,
                                      &timer))
         return -1;
     Py_XSETREF(self->by_key, Py_NewRef(by_key));
     Py_XSETREF(self->observers, Py_NewRef(observers));
     Py_XSETREF(self->idle_keys, (IdleKeys *)Py_NewRef(idle_keys));
     Py_XSETREF(self->retrier, Py_NewRef(retrier));
-    Py_XSETREF(self->capacity, Py_NewRef(capacity));
+    Py_XSETREF(self->places, Py_NewRef(places));
     Py_XSETREF(self->timer, Py_NewRef(timer));
     self->native_timer = timer != Py_None && core.timer->is_native(timer);
     return 0;
@@ -313,8 +313,8 @@ static PyObject *shard_counts(Shard *self, PyObject *Py_UNUSED(none))
 {
     lock_shard(self);
     Py_ssize_t *outcomes = self->outcomes, *normal_ends = self->normal_ends;
-    Py_ssize_t counts[] = {self->parked,         outcomes[IMMEDIATE], outcomes[SATISFIED], outcomes[EXPIRED],
-                           outcomes[CANCELLED],  outcomes[FORCED],    self->checks,        self->extended,
+    Py_ssize_t counts[] = {self->ever_parked, outcomes[IMMEDIATE], outcomes[SATISFIED], outcomes[EXPIRED],
+                           outcomes[CANCELLED], outcomes[FORCED], self->checks, self->extended,
                            normal_ends[EXPIRED], normal_ends[CANCELLED]};
     unlock_shard(self);
     return PyObject_CallFunction(core.Totals, "nnnnnnnnnn", counts[0], counts[1], counts[2], counts[3], counts[4],
@@ -328,7 +328,7 @@ static int shard_traverse(Shard *self, visitproc visit, void *arg)
     Py_VISIT(self->observers);
     Py_VISIT((PyObject *)self->idle_keys);
     Py_VISIT(self->retrier);
-    Py_VISIT(self->capacity);
+    Py_VISIT(self->places);
     Py_VISIT(self->timer);
     return 0;
 }
@@ -344,7 +344,7 @@ static int shard_clear(Shard *self)
     return 0;
 }
 
-DEALLOC(Shard, shard, Py_CLEAR(self->by_key); Py_CLEAR(self->observers); Py_CLEAR(self->capacity))
+DEALLOC(Shard, shard, Py_CLEAR(self->by_key); Py_CLEAR(self->observers); Py_CLEAR(self->places))
 
 static PyObject *shard_stop_completing(Shard *self, PyObject *but)
 {
@@ -364,7 +364,7 @@ static PyObject *shard_stop_completing(Shard *self, PyObject *but)
 static PyMemberDef shard_members[] = {
     READABLE(Shard, by_key, Py_T_OBJECT_EX),
     READABLE(Shard, observers, Py_T_OBJECT_EX), READABLE(Shard, idle_keys, Py_T_OBJECT_EX),
-    READABLE(Shard, retrier, Py_T_OBJECT_EX), READABLE(Shard, capacity, Py_T_OBJECT_EX),
+    READABLE(Shard, retrier, Py_T_OBJECT_EX), READABLE(Shard, places, Py_T_OBJECT_EX),
     READABLE(Shard, timer, Py_T_OBJECT_EX), READABLE(Shard, completing, T_PYSSIZET),
     READABLE(Shard, entries, T_PYSSIZET),
     {NULL}};

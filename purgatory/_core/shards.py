@@ -32,9 +32,9 @@ from purgatory._core.implementation import CORE
 from purgatory._core.outcome import CANCELLED, EXPIRED, FORCED, IMMEDIATE, NEW, OUTCOMES, PARKED, SATISFIED, Totals
 
 if TYPE_CHECKING:
-    from purgatory._core.capacity import Capacity
     from purgatory._core.idle_keys import IdleKeys
     from purgatory._core.observers import Observers
+    from purgatory._core.places import Places
     from purgatory._core.retrier import Retrier
     from timer import Timer
 
@@ -89,15 +89,16 @@ class Shard:
 
     Attributes:
         find: returns the watchers of a key, or None.
-        parked, extended: how many operations were parked with their first key here, and how often one was extended.
+        ever_parked, extended: how many operations were parked with their first key here, and how often one
+            was extended.
         checks, outcomes: the checks of those that have an outcome, and their number by outcome.
         normal_ends: by outcome, how many of these ended in a way that their type calls normal.
         ending: the operations between their outcome and the end of their hooks, as keys of a dict. C has their number.
     """
 
     __slots__ = (
-        *("__weakref__", "by_key", "capacity", "checks", "ending", "extended", "find", "idle_keys"),
-        *("key_lock", "lock", "normal_ends", "observers", "outcomes", "parked", "retrier", "timer"),
+        *("__weakref__", "by_key", "places", "checks", "ending", "ever_parked", "extended", "find", "idle_keys"),
+        *("key_lock", "lock", "normal_ends", "observers", "outcomes", "retrier", "timer"),
     )
 
     def __init__(
@@ -105,7 +106,7 @@ class Shard:
         observers: Observers,
         idle_keys: IdleKeys,
         retrier: Retrier | None = None,
-        capacity: Capacity | None = None,
+        places: Places | None = None,
         timer: Timer | None = None,
     ) -> None:
         self.lock: threading.Lock = threading.Lock()
@@ -114,7 +115,7 @@ class Shard:
         self.by_key: dict[Hashable, Watchers] = _Keys() if FREE_THREADED else {}
         self.find: Callable[[Hashable], Watchers | None]
         self.find = self.by_key.__getitem__ if FREE_THREADED else self.by_key.get
-        self.parked = 0
+        self.ever_parked = 0
         self.extended = 0
         self.checks = 0
         self.outcomes: list[int] = [0] * len(OUTCOMES)
@@ -123,7 +124,7 @@ class Shard:
         self.observers = observers
         self.idle_keys = idle_keys
         self.retrier = retrier
-        self.capacity = capacity
+        self.places = places
         self.timer = timer
 
     def watch(self, operation: Any, key: Hashable) -> None:
@@ -156,7 +157,7 @@ class Shard:
         with self.lock:
             outcomes, normal_ends = self.outcomes, self.normal_ends
             return Totals(
-                parked=self.parked,
+                parked=self.ever_parked,
                 immediate=outcomes[IMMEDIATE],
                 satisfied=outcomes[SATISFIED],
                 expired=outcomes[EXPIRED],

@@ -108,7 +108,7 @@ def take_snapshot(purgatory: DelayedOperationPurgatory[Any], largest: int) -> Pu
     known = keys = least = 0
     sizes: list[tuple[int, Hashable]] = []
     oldest_ns: int | None = None
-    timer, capacity = purgatory.timer, purgatory._capacity
+    timer, places = purgatory.timer, purgatory._places
     now_ns = time.monotonic_ns() if timer is None else timer.now_ns()
     for chunk in purgatory._shards.keys_in_chunks():
         in_use, since_ns, large = visit(chunk, least)
@@ -119,7 +119,7 @@ def take_snapshot(purgatory: DelayedOperationPurgatory[Any], largest: int) -> Pu
         least = 0 if len(sizes) < largest else sizes[-1][0] if sizes else sys.maxsize
     totals = purgatory.totals()
     statistics = None if timer is None else timer.statistics()
-    tenants = [] if capacity is None else capacity.tenants()[:largest]
+    tenants = [] if places is None else places.tenants()[:largest]
     return PurgatorySnapshot(
         name=purgatory.name,
         broker_id=purgatory.broker_id,
@@ -137,7 +137,7 @@ def take_snapshot(purgatory: DelayedOperationPurgatory[Any], largest: int) -> Pu
         callback_errors=purgatory.callback_errors,
         rejected=purgatory.rejected,
         closed=purgatory.is_closed,
-        tenants=tuple((tenant.name, tenant.parked, tenant.rejected) for tenant in tenants),
+        tenants=tuple((tenant.name, tenant.held, tenant.rejected) for tenant in tenants),
         missed_checks=purgatory.missed_checks,
     )
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from purgatory import DelayedOperationPurgatory
-    from purgatory._core.capacity import Tenant
+    from purgatory._core.places import Tenant
 
 #: Tenants of one purgatory that get a series of their own.
 MOST_TENANTS: Final = 50
@@ -83,7 +83,7 @@ class ByTenant:
         """The current families, or nothing if the option is off."""
         if not self._started:
             return
-        members = [member for member in purgatory.live() if member._capacity is not None]  # noqa: SLF001
+        members = [member for member in purgatory.live() if member._places is not None]  # noqa: SLF001
         self._names = {
             name: self._names.get(name) or _NameTenants() for name in (encodable(member.name) for member in members)
         }
@@ -91,7 +91,7 @@ class ByTenant:
             tenants.parked.clear()
         for member in members:
             before = self._last.get(member, {})
-            current = member._capacity.tenants()  # type: ignore[union-attr]  # noqa: SLF001
+            current = member._places.tenants()  # type: ignore[union-attr]  # noqa: SLF001
             last = self._last[member] = {}
             for tenant in current:
                 # A tenant that was forgotten and has come again is another object, which counts from zero.
@@ -99,7 +99,7 @@ class ByTenant:
                 if so_far:
                     last[tenant] = so_far
                 new = so_far - before.get(tenant, 0)
-                self._names[encodable(member.name)].add(tenant.name, tenant.parked, new)
+                self._names[encodable(member.name)].add(tenant.name, tenant.held, new)
         parked, rejected = self.describe()
         for name, tenants in sorted(self._names.items()):
             for text in sorted(tenants.rejected):

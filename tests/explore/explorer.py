@@ -347,7 +347,7 @@ class World:
             left = totals.satisfied + totals.expired + totals.cancelled + totals.forced
             assert totals.parked - left == len(still), f"{totals} while {len(still)} wait"
             if purgatory.capacity is not None:
-                taken = purgatory._capacity.taken
+                taken = purgatory._places.taken
                 assert set(taken) == set(still), f"places are taken by {list(taken)}, {still} wait"
             for operation in still:
                 for key in operation.wants:

@@ -23,22 +23,23 @@ def _words(text: str) -> frozenset[str]:
 FIELDS = _words(
     "_op_state _op_turn _op_recheck _op_overdue _op_home_shard _op_watches _op_extended _task_bucket _task_delay_ms "
     "_task_deadline_ns _task_moved_by_ns _closed closed due is_queued _woken_by "
-    "hand _stopped thread _thread driver _driver _report _limit parked leaving finished _note_unwatched"
+    "hand _stopped thread _thread driver _driver _report _limit parked leaving finished _note_unwatched "
+    "any_parked any_leaving any_finished"
 )
 #: Fields that change, and are touched with a lock held or by one thread, or whose value decides nothing (a count that
 #: is shown). Steps between two switches. A class's slot is in one of these three lists, and a test says so.
 GUARDED = _words(
     "_copy _due extended _op_checks checks rejected forgotten _until_recount _reschedules "
-    "handed_over total _executor restarts present counted "
+    "handed_over total _executor restarts present counted ever_parked held "
     "heartbeat_ns _claimed _observers _left _tasks fired failed reached late_sum_ns late_max_ns late_ns"
 )
 #: Fields that are never set again. Their objects may change, by the calls below.
 FIXED = _words(
-    "_admitted _broker_id _buckets _contain _op_context _keep_context _capacity _changed _clock _closing _count "
+    "_admitted _broker_id _buckets _contain _op_context _keep_context _places _changed _clock _closing _count "
     "_dispatcher _errors _idle_keys _inside _interval _count_keys _lock _made _make _missed "
     "_name _queue _queued _observers _occupied _on_error _on_restart _origin_ns _start_ns _own_executor _own_timer "
     "_retrier _shards _tick_ns _timer _waiting _wheel __weakref__ by_key "
-    "_op_user_lock _op_mutex ending key_lock capacity clock end normal_ends "
+    "_op_user_lock _op_mutex ending key_lock places clock end normal_ends "
     "after_ns until_ns _known "
     "find first idle_keys key outcomes level limit lock name observers reach retrier shard span taken timer "
     "requeue inner levels moving tick_ms wheel_size _resting _sleep _owner _tenant_of _reserved _tenants _most missed "

@@ -15,7 +15,7 @@ SHARING = {
     "idle_keys",
     "retrier",
     "shards",
-    "capacity",
+    "places",
     "observers",
     "purgatory",
     "_timer",

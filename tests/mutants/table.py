@@ -35,7 +35,7 @@ SHUTDOWN = "purgatory/_core/shutdown.py"
 OBSERVERS = "purgatory/_core/observers.py"
 MISSED = "purgatory/_core/missed.py"
 WAITS = "purgatory/_core/waits.py"
-CAPACITY = "purgatory/_core/capacity.py"
+PLACES = "purgatory/_core/places.py"
 THRESHOLD = "purgatory/_core/thresholds.py"
 TIMER = "timer/_timer.py"
 TASK = "timer/_task.py"
@@ -327,7 +327,7 @@ MUTANTS = (
         "a user's lock that raises takes no place",
         PARKING,
         "                answer = call_with(lock, ",
-        "                self._capacity and self._capacity.take(operation)\n                answer = call_with(lock, ",
+        "                self._places and self._places.take(operation)\n                answer = call_with(lock, ",
         T_RARE + "test_lock_that_raises_costs_no_room",
     ),
     Mutant(
@@ -812,7 +812,7 @@ MUTANTS = (
     # -- capacity, input, counters
     Mutant(
         "a full purgatory refuses",
-        CAPACITY,
+        PLACES,
         "            if len(self.taken) < self.limit:",
         "            if True:",
         T_PARK + "test_full_purgatory_refuses",
@@ -827,7 +827,7 @@ MUTANTS = (
     Mutant(
         "an operation that leaves makes room",
         OPERATION,
-        "            home_shard.capacity.taken.pop(self, None)",
+        "            home_shard.places.taken.pop(self, None)",
         "            pass",
         T_PARK + "test_every_way_out_makes_room",
     ),

@@ -23,7 +23,7 @@ NAMES = {
     "timer/_intake.py": "timer's intake",
     "timer/_dispatch.py": "dispatcher (figures)",
     "purgatory/_core/shards.py": "shard",
-    "purgatory/_core/capacity.py": "capacity",
+    "purgatory/_core/places.py": "places",
     "purgatory/_core/purgatory.py": "shutdown",
     "purgatory/_core/idle_keys.py": "idle keys",
     "purgatory/_core/retrier.py": "retrier",

@@ -168,7 +168,7 @@ def try_place(place, number, name, operation, limit):
     assert (purgatory.parked, 0) == (len(purgatory.operations()), purgatory._shards.completing())
     if operation.outcome is not None:
         assert (0, False) == (purgatory.watched, operation.is_pending)
-        assert not (limit and purgatory._capacity.taken)
+        assert not (limit and purgatory._places.taken)
     if number == 1:  # with more, a hook may fail before it counts
         assert (operation.is_completed, operation.outcome is Outcome.EXPIRED) == (
             operation.completed,

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from purgatory import DelayedOperationPurgatory, PurgatoryFull
-from purgatory._core.capacity import REMEMBERED
+from purgatory._core.places import REMEMBERED
 from purgatory.metrics import register, serve
 from purgatory.metrics._by_tenant import MOST_TENANTS
 from purgatory.metrics._by_type import MOST_TYPES

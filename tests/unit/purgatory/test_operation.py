@@ -839,7 +839,7 @@ def test_operation_that_finds_no_stack_is_answered_later(make, mock_timer, how):
     assert [] == lost
     mock_timer.advance_clock(2_000)
     assert eventually(lambda: all(each.is_completed for each in operations))
-    assert (0, 0, 0) == (purgatory.watched, purgatory._shards.completing(), len(purgatory._capacity.taken))
+    assert (0, 0, 0) == (purgatory.watched, purgatory._shards.completing(), len(purgatory._places.taken))
 
 
 def test_check_before_it_is_parked_is_repeated_too():

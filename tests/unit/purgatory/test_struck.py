@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from purgatory import DelayedOperation, Observer, Outcome
-from purgatory._core.capacity import Capacity
 from purgatory._core.idle_keys import IdleKeys
+from purgatory._core.places import Places
 from purgatory._core.retrier import Retrier
 from tests.support import Interrupted, Notes, Waiting, eventually, in_thread, park, park_one, raising
 from tests.unit.purgatory.tools import ready_at
@@ -159,14 +159,14 @@ def test_operation_whose_parker_is_stopped_is_not_parked(small, mock_timer, monk
     if stopped == "its report":
         small.attach(interrupting("parked"))
     elif stopped == "its place is taken":
-        interrupted_once(monkeypatch, Capacity, "take", first=False)
+        interrupted_once(monkeypatch, Places, "take", first=False)
     operation = Waiting(look=look, lock=Failing("release", 1) if stopped == "release of its lock" else None)
     with pytest.raises(Interrupted):
         park_one(small, operation, "k", "l")
 
     assert (Outcome.CANCELLED, []) == (operation.outcome, operation.history)
     assert (0, 0, 0) == (small.parked, small.watched, mock_timer.size)
-    assert not small._capacity.taken
+    assert not small._places.taken
 
 
 @pytest.mark.parametrize("word", ["acquire", "release"])

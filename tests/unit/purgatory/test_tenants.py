@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from purgatory import DelayedOperationPurgatory, InvalidSetting, InvalidTenant, Outcome, PurgatoryFull
-from purgatory._core.capacity import REMEMBERED, TenantCapacity
+from purgatory._core.places import REMEMBERED, TenantPlaces
 from tests.support import Waiting, park_one, run_threads
 from tests.support.operations import WAYS_OUT
 
@@ -231,7 +231,7 @@ def test_places_agree_with_a_model():
     for seed in range(30):
         random_ = random.Random(seed)
         limit, share = random_.randint(1, 30), random_.choice([0.1, 0.3, 0.6, 1.0])
-        places = TenantCapacity("model", limit, lambda pair: pair[0], share)
+        places = TenantPlaces("model", limit, lambda pair: pair[0], share)
         held, parked = Counter(), []
         for number in range(400):
             if parked and random_.random() < 0.4:
@@ -257,7 +257,7 @@ def test_places_agree_with_a_model():
                 assert fits, (seed, number)
                 parked.append((tenant, number))
                 held[tenant] += 1
-            assert held == {tenant.name: tenant.parked for tenant in places.tenants() if tenant.parked}
+            assert held == {tenant.name: tenant.held for tenant in places.tenants() if tenant.held}
 
 
 def test_race_for_places_counts_exactly(make):

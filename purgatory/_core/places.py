@@ -45,11 +45,11 @@ class Tenant:
     """The number of places of one tenant, and of its rejected operations. Guarded by the lock."""
 
     name: Hashable
-    parked: int = 0
+    held: int = 0
     rejected: int = 0
 
 
-class Capacity:
+class Places:
     """The places of a purgatory with ``max_parked``. An operation that has to wait takes one and gives it back.
 
     ``taken`` contains the operations that have a place. ``taken.pop(operation, None)`` gives it back, also after a
@@ -76,7 +76,7 @@ class Capacity:
             log.warning("purgatory_full", purgatory=self._name, limit=self.limit, suppressed=suppressed)
         raise PurgatoryFull(self._name, self.limit)
 
-    def tenants(self) -> list[Tenant]:  # for TenantCapacity
+    def tenants(self) -> list[Tenant]:  # for TenantPlaces
         return []
 
 
@@ -99,13 +99,13 @@ class _Taken(dict[Any, Tenant]):
         with self._lock:
             tenant = dict.pop(self, operation, default)
             if tenant is not None:
-                tenant.parked -= 1
+                tenant.held -= 1
                 self.counted -= 1
-                self.present -= not tenant.parked
+                self.present -= not tenant.held
             return tenant
 
 
-class TenantCapacity(Capacity):
+class TenantPlaces(Places):
     """The places of a purgatory, by tenant. See the module's header."""
 
     __slots__ = ("_most", "_reserved", "_tenant_of", "_tenants")
@@ -128,13 +128,13 @@ class TenantCapacity(Capacity):
             reached = self._reached_limit(tenant)
             if reached is None:
                 self.taken[operation] = tenant
-                tenant.parked += 1
+                tenant.held += 1
                 self.taken.counted += 1
-                self.taken.present += tenant.parked == 1
+                self.taken.present += tenant.held == 1
                 return
             self.rejected += 1
             tenant.rejected += 1
-            parked = tenant.parked
+            held = tenant.held
         limit, reason = reached
         text = label(name)
         suppressed = throttle.admit("tenant_full", self._name, text)
@@ -143,7 +143,7 @@ class TenantCapacity(Capacity):
                 "tenant_full",
                 purgatory=self._name,
                 tenant=text,
-                parked=parked,
+                parked=held,
                 limit=limit,
                 reason=reason,
                 suppressed=suppressed,
@@ -155,7 +155,7 @@ class TenantCapacity(Capacity):
         with self._lock:
             self._repair_counts()
             found = list(self._tenants.values())
-        return sorted(found, key=lambda tenant: (-tenant.parked, -tenant.rejected))
+        return sorted(found, key=lambda tenant: (-tenant.held, -tenant.rejected))
 
     def _tenant_name(self, operation: Any) -> Hashable:
         try:
@@ -175,25 +175,25 @@ class TenantCapacity(Capacity):
         free = self.limit - len(self.taken)
         if free <= 0:
             return self.limit, f"all {self.limit} places are taken; answer 'busy', or raise max_parked"
-        if tenant.parked >= self._most:
+        if tenant.held >= self._most:
             return (
                 self._most,
                 f"it holds its share of {self._most} of {self.limit} places; answer 'busy', or raise tenant_share",
             )
-        present = self.taken.present + (not tenant.parked)
-        if free <= self._reserved and tenant.parked * present >= self.limit:
+        present = self.taken.present + (not tenant.held)
+        if free <= self._reserved and tenant.held * present >= self.limit:
             reason = (
-                f"it holds {tenant.parked} of {self.limit} places, its fair part among {present} tenants, and the last "
+                f"it holds {tenant.held} of {self.limit} places, its fair part among {present} tenants, and the last "
                 f"{self._reserved} are reserved for tenants with fewer places; answer 'busy', or raise max_parked"
             )
-            return tenant.parked, reason
+            return tenant.held, reason
         return None
 
     def _find(self, name: Hashable) -> Tenant:
         tenant = self._tenants.get(name)
         if tenant is None:
             if len(self._tenants) >= 2 * self.taken.present + REMEMBERED:
-                self._tenants = {other.name: other for other in self._tenants.values() if other.parked}
+                self._tenants = {other.name: other for other in self._tenants.values() if other.held}
             tenant = self._tenants[name] = Tenant(name)
         return tenant
 
@@ -203,25 +203,23 @@ class TenantCapacity(Capacity):
             return
         places = list(taken.values())
         for tenant in self._tenants.values():
-            tenant.parked = 0
+            tenant.held = 0
         for tenant in places:
-            tenant.parked += 1
-        taken.present = sum(tenant.parked > 0 for tenant in self._tenants.values())
+            tenant.held += 1
+        taken.present = sum(tenant.held > 0 for tenant in self._tenants.values())
         taken.counted = len(places)
 
 
-def capacity_of(
-    name: str, limit: int | None, tenant: Callable[[Any], Hashable] | None, share: float
-) -> Capacity | None:
+def places_of(name: str, limit: int | None, tenant: Callable[[Any], Hashable] | None, share: float) -> Places | None:
     """The places of a purgatory, from its settings. None if there is no limit. ``limit`` was checked before."""
     if isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 < share <= 1:
         raise InvalidSetting("tenant_share", share, "a number above 0 and up to 1")
     if tenant is None:
         if share != 1:
             raise InvalidSetting("tenant_share", share, "1.0 without tenant=", "pass tenant= too")
-        return None if limit is None else Capacity(name, limit)
+        return None if limit is None else Places(name, limit)
     if not callable(tenant):
         raise InvalidSetting("tenant", tenant, "a function of one operation")
     if limit is None:
         raise InvalidSetting("tenant", tenant, "None without max_parked", "pass max_parked too")
-    return TenantCapacity(name, limit, tenant, share)
+    return TenantPlaces(name, limit, tenant, share)
