@@ -1,18 +1,18 @@
 /* The native implementation of the timer's hot types: timer._native.
  *
- * The Python code that each line names defines what its part does. The files here, in the order in which this one
- * includes them:
+ * Each file repeats the Python module of its name, which defines what it does. The parts, in the order in which this file
+ * includes them, with the functions that both texts have, under the same names except for `_` in front:
  *
  *     _core.h          the structs, the objects that all parts share, their locks
- *     _task.c          TimerTaskEntry: a task's delay, deadline and place in a list
- *     _bucket.c        TimerTaskList: a bucket, a linked list of entries through the entries themselves
- *     _wheel.c         TimingWheel: the bucket of a deadline, and the cascade
- *     _timer.c         SystemTimer.add and reschedule for a task whose bucket is there already
- *     _running.c       which calls of tasks and hooks run now
- *     _dispatch.c      Tally, DueTasks: due tasks are claimed and run
+ *     _task.c          TimerTaskEntry: whole_delay_ms, deadline_ns, added_ns, _task_withdraw (which is cancel)
+ *     _bucket.c        TimerTaskList, a linked list: remove, take, _head, close, close_if_empty
+ *     _wheel.c         TimingWheel: find_bucket, place, cascade
+ *     _timer.c         SystemTimer, if the bucket is there already: add, reschedule, _find_bucket
+ *     _running.c       call, calls, wake_at_next_call: which calls of tasks and hooks run now
+ *     _dispatch.c      Tally: add, count. DueTasks, of a batch: _gather, run_tasks, _claim, _run_task
  *
- * timer/_capsule.h says which struct owns what. Rare cases are left to Python: a new bucket, a delay that is not an int,
- * a closed timer, a task that raises.
+ * timer/_capsule.h says which struct owns what. Rare cases are left to Python: a new bucket (SystemTimer._add_slowly calls
+ * TimingWheel.bucket_for), a delay that is not an int, a closed timer, a task that raises.
  *
  * Adding, cancelling, rescheduling and claiming do not take the timer's lock. With a global lock, each stretch of C
  * between two calls of Python is one step. So no thread sees a task between two buckets, and `closed` is read in the
@@ -53,12 +53,6 @@ static int is_native(PyObject *timer)
            && is_own(timer, core.str_reschedule, (PyCFunction)(void (*)(void))quick_reschedule);
 }
 
-static int capsule_add(PyObject *timer, TimerEntry *entry) { return add((QuickTimer *)timer, entry); }
-static int capsule_reschedule(PyObject *timer, TimerEntry *entry, PyObject *delay_ms)
-{
-    return reschedule((QuickTimer *)timer, entry, delay_ms);
-}
-
 static void run_by(PyTypeObject *type, PyCFunction run)
 {
     core.run_type = type;
@@ -66,46 +60,43 @@ static void run_by(PyTypeObject *type, PyCFunction run)
 }
 
 static TimerCore for_others = {
-    .version = TIMER_CORE_VERSION, .entry_size = sizeof(TimerEntry), .whole_delay_ms = whole_delay_ms, .init = entry_init_delay, .is_native = is_native,
-    .run_by = run_by, .add = capsule_add, .reschedule = capsule_reschedule, .withdraw = withdraw,
+    .version = TIMER_CORE_VERSION, .entry_size = sizeof(TimerEntry), .whole_delay_ms = whole_delay_ms,
+    .init = entry_init_delay, .is_native = is_native, .run_by = run_by, .add = add, .reschedule = reschedule, .withdraw = withdraw,
     .set_deadline = set_deadline, .begin = begin};
 
 /* ---------------------------------------------------------------- the module */
 
-static PyTypeObject *make_type(PyType_Spec *spec)
-{
-    return (PyTypeObject *)PyType_FromSpec(spec);
-}
+/* The types. A second import of the module finds the same ones. The last one is missing until all are made. */
+static const struct {
+    PyType_Spec *spec;
+    PyTypeObject **type;
+} types[] = {{&bucket_spec, &core.bucket}, {&quick_spec, &core.quick_timer}, {&tally_spec, &core.tally},
+             {&due_spec, &core.due}, {&entry_spec, &core.entry}};
+enum { TYPES = sizeof types / sizeof *types };
 
-/* Once a process: a second import of the module finds the same types. */
+/* Once per process. 0, or -1 with an error. */
 static int make_core(void)
 {
     if (core.entry != NULL)
         return 0;
-    const Name names[] = {{&core.str_add, "add"}, {&core.str_add_slowly, "_add_slowly"}, 
-                          {&core.str_hand, "hand"}, {&core.str_levels, "levels"}, {&core.str_place, "place"},
+    const Name names[] = {{&core.str_add, "add"}, {&core.str_add_slowly, "_add_slowly"}, {&core.str_hand, "hand"},
+                          {&core.str_levels, "levels"}, {&core.str_place, "place"}, {&core.str_run, "run"},
                           {&core.str_start_ns, "_start_ns"}, {&core.str_tick_ns, "_tick_ns"},
-                          {&core.str_reschedule, "reschedule"},
-                          {&core.str_reschedule_slowly, "_reschedule_slowly"}, 
-                          {&core.str_run, "run"}, {&core.str_slot, "timer._native.slot"}};
+                          {&core.str_reschedule, "reschedule"}, {&core.str_reschedule_slowly, "_reschedule_slowly"},
+                          {&core.str_slot, "timer._native.slot"}};
     core.system_clock = imported("time", "monotonic_ns");
     core.no_arguments = PyTuple_New(0);
     if (core.system_clock == NULL || core.no_arguments == NULL || make_names(names, sizeof names / sizeof *names))
-        return -1;
-    core.bucket = make_type(&bucket_spec);
-    core.quick_timer = make_type(&quick_spec);
-    core.tally = make_type(&tally_spec);
-    core.due = make_type(&due_spec);
-    PyTypeObject *entry = make_type(&entry_spec);
-    if (entry == NULL || PyErr_Occurred() || PyObject_SetAttrString((PyObject *)entry, "_task_is_owned", Py_False))
         return -1;
     if (free_mutexes_after_fork()) {
         PyErr_NoMemory();
         return -1;
     }
-    core.entry = entry;
-    for_others.entry_type = entry;
-    return 0;
+    for (int i = 0; i < TYPES; i++)
+        if ((*types[i].type = (PyTypeObject *)PyType_FromSpec(types[i].spec)) == NULL)
+            return -1;
+    for_others.entry_type = core.entry;
+    return PyObject_SetAttrString((PyObject *)core.entry, "_task_is_owned", Py_False);
 }
 
 static int fill(PyObject *module)
@@ -113,18 +104,16 @@ static int fill(PyObject *module)
     static char is_loaded;
     if (!may_load(&is_loaded, "timer._native"))
         return -1;
-    if (make_core() || PyModule_AddType(module, core.entry) || PyModule_AddType(module, core.bucket)
-        || PyModule_AddType(module, core.quick_timer) || PyModule_AddType(module, core.tally)
-        || PyModule_AddType(module, core.due))
+    if (make_core())
         return -1;
+    for (int i = 0; i < TYPES; i++)
+        if (PyModule_AddType(module, *types[i].type))
+            return -1;
     PyObject *capsule = PyCapsule_New(&for_others, TIMER_CORE_CAPSULE, NULL);
-    if (capsule == NULL || PyModule_AddObjectRef(module, "CAPSULE", capsule)) {
-        Py_XDECREF(capsule);
-        return -1;
-    }
-    Py_DECREF(capsule);
-    is_loaded = 1;
-    return 0;
+    int failed = capsule == NULL || PyModule_AddObjectRef(module, "CAPSULE", capsule);
+    Py_XDECREF(capsule);
+    is_loaded = !failed;
+    return failed ? -1 : 0;
 }
 
 /* set_doc(attribute, doc): give a method or an attribute of a native type a docstring, which is kept for good. */

@@ -96,8 +96,8 @@ static struct {
     PyCFunction run;        /* NULL: none */
     PyObject *system_clock; /* time.monotonic_ns */
     PyObject *no_arguments; /* () */
-    PyObject *str_add, *str_add_slowly, *str_hand, *str_levels, 
-        *str_place, *str_reschedule, *str_start_ns, *str_tick_ns, *str_reschedule_slowly, *str_run, *str_slot;
+    PyObject *str_add, *str_add_slowly, *str_hand, *str_levels, *str_place, *str_reschedule, *str_reschedule_slowly, *str_run,
+        *str_slot, *str_start_ns, *str_tick_ns;
 } core;
 
 /* ---------------------------------------------------------------- locks, where there is no global one */

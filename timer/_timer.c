@@ -54,8 +54,9 @@ static int set_deadline(TimerEntry *task)
 }
 
 /* Add a task. 0, or -1 with an error. */
-static int add(QuickTimer *self, TimerEntry *task)
+static int add(PyObject *timer, TimerEntry *task)
 {
+    QuickTimer *self = (QuickTimer *)timer;
     int64_t deadline_ns;
     if (self->clock == NULL) {
         raise_uninitialized(Py_TYPE(self), "");
@@ -94,7 +95,7 @@ static int add(QuickTimer *self, TimerEntry *task)
     return added ? 0 : add_slowly(self, task); /* no bucket, or another thread closed it or added the task */
 }
 
-static PyObject *quick_add(QuickTimer *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+static PyObject *quick_add(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
     static const char *const wanted[] = {"task", NULL};
     PyObject *object;
@@ -109,8 +110,9 @@ static PyObject *quick_add(QuickTimer *self, PyObject *const *args, Py_ssize_t c
 }
 
 /* Reschedule a task: 1 or 0, or -1 with an error. */
-static int reschedule(QuickTimer *self, TimerEntry *task, PyObject *delay_ms)
+static int reschedule(PyObject *timer, TimerEntry *task, PyObject *delay_ms)
 {
+    QuickTimer *self = (QuickTimer *)timer;
     /* 1. the deadline */
     int64_t deadline_ns, delay = whole_delay_ms(delay_ms);
     int answer = delay < 0 ? -1 : deadline_of(self, delay, &deadline_ns);
@@ -129,11 +131,11 @@ static int reschedule(QuickTimer *self, TimerEntry *task, PyObject *delay_ms)
     }
     if (answer == 0) /* no bucket, or the task is not pending here */
         answer = truth_of_call(
-            PyObject_CallMethodObjArgs((PyObject *)self, core.str_reschedule_slowly, (PyObject *)task, delay_ms, NULL));
+            PyObject_CallMethodObjArgs(timer, core.str_reschedule_slowly, (PyObject *)task, delay_ms, NULL));
     return answer;
 }
 
-static PyObject *quick_reschedule(QuickTimer *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
+static PyObject *quick_reschedule(PyObject *self, PyObject *const *args, Py_ssize_t count, PyObject *names)
 {
     static const char *const wanted[] = {"task", "delay_ms", NULL};
     PyObject *found[2];
@@ -235,14 +237,7 @@ static int quick_clear(QuickTimer *self)
     return 0;
 }
 
-static void quick_dealloc(QuickTimer *self)
-{
-    PyObject_GC_UnTrack(self);
-    quick_clear(self);
-    Py_XDECREF(self->clock);
-    Py_XDECREF(self->wheel.levels);
-    free_object(self);
-}
+DEALLOC(QuickTimer, quick, Py_XDECREF(self->clock); Py_XDECREF(self->wheel.levels))
 
 static PyMethodDef quick_methods[] = {
     {"add", (PyCFunction)(void (*)(void))quick_add, METH_FASTCALL | METH_KEYWORDS, "add($self, task)\n--\n\n"},
@@ -255,8 +250,7 @@ static PyMethodDef quick_methods[] = {
 static PyGetSetDef quick_getset[] = {{"_quick_reschedules", (getter)quick_get_reschedules, NULL, NULL, NULL}, {NULL}};
 
 static PyType_Slot quick_slots[] = {
-    {Py_tp_traverse, quick_traverse}, {Py_tp_clear, quick_clear}, {Py_tp_dealloc, quick_dealloc},
-    {Py_tp_methods, quick_methods}, {Py_tp_getset, quick_getset}, {0, NULL}};
+    COLLECTED(quick), {Py_tp_methods, quick_methods}, {Py_tp_getset, quick_getset}, {0, NULL}};
 
 static PyType_Spec quick_spec = {
     .name = "timer._native.QuickTimer", .basicsize = sizeof(QuickTimer),

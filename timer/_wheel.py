@@ -118,7 +118,10 @@ class TimingWheel:
         return None
 
     def bucket_for(self, deadline_ns: int, now_ns: int) -> tuple[TimerTaskList, bool]:
-        """The bucket for a deadline, and whether it is new and comes before all others, so that drivers must wake."""
+        """The bucket for a deadline, made if needed. Only in Python: C calls it by ``SystemTimer._add_slowly``.
+
+        Also returns whether the bucket is new and comes before all others, so that drivers must wake.
+        """
         self.catch_up(self.tick_at(now_ns))
         return self.place(self.due_tick(deadline_ns) if deadline_ns > now_ns else self.hand)
 
@@ -240,7 +243,10 @@ class TimingWheel:
 
 
 def cascade(wheel: TimingWheel, source: TimerTaskList, most: int) -> int:
-    """Move up to ``most`` tasks of a coarse bucket to finer ones, or to a due one. Returns how many were there."""
+    """Move up to ``most`` tasks of a coarse bucket to finer ones, or to a due one. Returns how many were there.
+
+    Called by :meth:`TimingWheel.move_slice`, which is only in Python.
+    """
     # 1. the first tasks of the bucket
     tasks = source._head(most)
     for task in tasks:

@@ -223,3 +223,13 @@ def test_main_c_file_lists_its_parts(main_file):
 
     assert re.findall(r"^ \*     (\w+\.c) ", main, re.MULTILINE) == included
     assert {each.name for each in path.parent.glob("*.c")} == {*included, path.name}
+
+
+@pytest.mark.parametrize("files", [files for files in SHARED if files[0].startswith("timer/")])
+def test_main_c_file_of_the_timer_names_the_steps_of_each_part(files):
+    """A reader who looks for a step of Python finds its C file in the list of the main one."""
+    native = files[1].removeprefix("timer/")
+    main = (ROOT / "timer/_core.c").read_text(encoding="utf-8")
+    (listed,) = re.findall(rf"^ \*     {native} +(.*)$", main, re.MULTILINE)
+
+    assert SHARED[files] == of(re.findall(r"\w+", listed), SHARED[files])
