@@ -3,7 +3,7 @@ The timer: adding and cancelling beside what else Python offers, at any number o
 
 A request that is answered in time costs its timer one ``add`` and one ``cancel``: this pair is measured, the task's or
 handle's allocation included on all sides. Two patterns of delays, for outstanding and for added tasks: all the same (a
-service's request timeout), and drawn each time, which spreads over buckets of the wheel and the depth of a heap.
+service's request timeout), and random ones, which spread over buckets of the wheel and the depth of a heap.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ Nothing: Any = nothing_on(TimerTask)
 
 
 def delays(*, varied: bool) -> list[int]:
-    """Delays in ms to go round in: the one, or 1,000 drawn evenly between 2 and 10 minutes. None is ever reached."""
+    """Delays in ms to go round in: the one, or 1,000 random ones between 2 and 10 minutes. None is ever reached."""
     if not varied:
         return [CONSTANT_MS]
     draw = random.Random(7)
@@ -211,7 +211,7 @@ def add_cancel(*, outstanding: int = OUTSTANDING, varied: bool = False, rounds: 
         Case("sched", _with(scheduler, outstanding, varied=varied), 3),
         Case("threading.Timer (none pending)", _with(thread_each, varied=varied), 100),
     ]
-    how = "delays drawn anew" if varied else "one delay"
+    how = "random delays" if varied else "one delay"
     return compare(
         f"timer: add + cancel, {outstanding:,} outstanding, {how}",
         cases,
@@ -232,7 +232,7 @@ def add_cancel_scaling(
     """Add and cancel by the number of tasks outstanding."""
     cases = [Case(f"timer, {size:,}", _with(wheel, size, varied=varied), 30_000) for size in sizes]
     cases += [Case(f"asyncio, {size:,}", _with(call_later, size, varied=varied), 20_000) for size in sizes]
-    how = "delays drawn anew" if varied else "one delay"
+    how = "random delays" if varied else "one delay"
     return compare(
         f"timer: add + cancel by tasks outstanding, {how}",
         cases,
