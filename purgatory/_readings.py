@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import attrs
 
 from timer._base import is_alive
-from timer._clock import NS_PER_MS
+from timer._task import NS_PER_MS
 
 if TYPE_CHECKING:
     from purgatory import DelayedOperationPurgatory

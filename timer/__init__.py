@@ -14,7 +14,6 @@ This package contains only timers. It does not log or keep metrics.
 
 from timer._base import Executor, InlineExecutor, Timer, TimerStatistics
 from timer._bucket import TimerTaskList
-from timer._clock import ManualClock
 from timer._errors import (
     DelayTypeError,
     DelayValueError,
@@ -27,7 +26,7 @@ from timer._errors import (
 from timer._implementation import CORE
 from timer._reaper import Driver, SystemTimerReaper
 from timer._task import TimerTask, TimerTaskEntry
-from timer._testing import MockTimer
+from timer._testing import ManualClock, MockTimer
 from timer._timer import SystemTimer
 from timer._wheel import TimingWheel
 

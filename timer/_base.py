@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
 
-from timer._clock import NS_PER_MS
-from timer._task import whole_delay_ms
+from timer._task import NS_PER_MS, whole_delay_ms
 
 if TYPE_CHECKING:
     from typing import Self

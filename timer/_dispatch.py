@@ -27,9 +27,8 @@ from timer._running import here, numbers, remove, wake, wakes
 
 if TYPE_CHECKING:
     from timer._bucket import TimerTaskList
-    from timer._clock import Clock
     from timer._task import TimerTask
-    from timer._timer import SystemTimer
+    from timer._timer import Clock, SystemTimer
 
 by_deadline = attrgetter("_task_deadline_ns")
 

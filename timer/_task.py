@@ -22,7 +22,6 @@ import math
 from operator import index
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NoReturn
 
-from timer._clock import NS_PER_MS
 from timer._errors import DelayTypeError, DelayValueError, InvalidTask
 from timer._implementation import native_class
 
@@ -31,6 +30,8 @@ if TYPE_CHECKING:
 
     from timer._bucket import TimerTaskList
 
+#: Nanoseconds per millisecond. Delays are milliseconds, and clocks are nanoseconds.
+NS_PER_MS: Final = 1_000_000
 #: The longest delay: 31 years. All times that follow from it fit into 64 bits.
 MOST_MS: Final = 10**12
 #: The delay of a task without a deadline, which no one waits for.

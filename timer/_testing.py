@@ -1,18 +1,39 @@
-"""For tests: a timer with a manual clock, and a function that verifies the structure of a timer."""
+"""For tests: a manual clock, a timer that has one, and a function that verifies the structure of a timer."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from timer._base import InlineExecutor
-from timer._clock import ManualClock
-from timer._task import checked_delay_ms
+from timer._errors import TimerConfigError
+from timer._fork import new_lock
+from timer._task import MOST_MS, NS_PER_MS, checked_delay_ms
 from timer._timer import SystemTimer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from timer._task import TimerTask
+
+
+class ManualClock:
+    """A clock that advances only in :meth:`advance`. :class:`~timer.SystemTimer` has an example."""
+
+    __slots__ = ("__weakref__", "_lock", "_now_ns")
+
+    def __init__(self, start_ns: int = 0) -> None:
+        self._now_ns = start_ns
+        self._lock = new_lock()
+
+    def __call__(self) -> int:
+        return self._now_ns
+
+    def advance(self, ms: float) -> None:
+        """Move the time forward, by up to 10**12 ms. Raises :class:`TimerConfigError` for any other ``ms``."""
+        if not 0 <= ms <= MOST_MS:
+            raise TimerConfigError("ms", ms, "from 0 to 10**12: a monotonic clock does not go back")
+        with self._lock:
+            self._now_ns += round(ms * NS_PER_MS)
 
 
 class MockTimer(SystemTimer):

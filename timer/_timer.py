@@ -14,20 +14,24 @@ handlers and ``__del__`` methods must not call a timer: they may run on a thread
 
 The executor gets one call per batch, because a wake-up of its thread costs more than a task. The driver does not run
 the tasks, because a slow task would delay all others. If your tasks are quick, pass ``executor=InlineExecutor()``.
+
+``time.monotonic_ns``, the default clock, does not advance while Linux is suspended. So a delay that spans a suspend is
+late by its length. If suspended time must count, pass ``clock=lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME)``. The
+driver's sleep still does not count it: due tasks run after the resume, when a bucket comes due or a task is added.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from timer._base import Executor, Timer, TimerStatistics, report_error
-from timer._clock import LEAST_NOW_NS, MOST_NOW_NS, NS_PER_MS, Clock, system_clock
 from timer._dispatch import Dispatcher, by_deadline
 from timer._errors import TaskHeld, TimerClosed, TimerConfigError
 from timer._fork import call_after_fork, new_condition, new_lock
 from timer._implementation import CORE, take_docs
-from timer._task import MOST_MS, TimerTask, checked_delay_ms, not_a_task, whole_delay_ms
+from timer._task import MOST_MS, NS_PER_MS, TimerTask, checked_delay_ms, not_a_task, whole_delay_ms
 from timer._wheel import TimingWheel
 
 if TYPE_CHECKING:
@@ -35,6 +39,13 @@ if TYPE_CHECKING:
 
     from timer._bucket import TimerTaskList
     from timer._reaper import Driver
+
+#: A clock: a callable without arguments that returns nanoseconds as an int, and never less than before.
+Clock = Callable[[], int]
+
+#: What a clock may return, so that deadlines fit into 64 bits: 126 years.
+LEAST_NOW_NS: Final = -(10**18)
+MOST_NOW_NS: Final = 4 * 10**18
 
 #: How long a driver waits between two slices of tasks, so that other threads get the interpreter.
 SLEEP_S: Final = 0.0001
@@ -108,7 +119,7 @@ class SystemTimer(Timer):
         _check_settings(tick_ms, clock, executor)
         self.name = name
         self.tick_ms = tick_ms
-        self._clock = clock or system_clock
+        self._clock = clock or time.monotonic_ns
         self._tick_ns = tick_ms * NS_PER_MS
         self._origin_ns = self._clock()  # when tick 0 was
         if not LEAST_NOW_NS <= self._origin_ns <= MOST_NOW_NS:

@@ -39,10 +39,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from timer._bucket import TimerTaskList
-from timer._clock import NS_PER_MS
 from timer._errors import TimerConfigError
 from timer._implementation import CORE
-from timer._task import MOST_MS
+from timer._task import MOST_MS, NS_PER_MS
 
 if TYPE_CHECKING:
     import threading

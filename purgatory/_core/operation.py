@@ -85,10 +85,9 @@ from purgatory._core.subclasses import (
     warn_still_open,
 )
 from timer import TimerTask
-from timer._clock import NS_PER_MS
 from timer._fork import call_after_fork
 from timer._running import here, numbers, remove, wake, wakes
-from timer._task import whole_delay_ms
+from timer._task import NS_PER_MS, whole_delay_ms
 
 if TYPE_CHECKING:
     from purgatory._core.shards import Watchers

@@ -48,7 +48,7 @@ from purgatory._core.log import log, throttle
 from purgatory._core.operation import NOWHERE, DelayedOperation
 from purgatory._core.outcome import ARRIVING, IMMEDIATE, NEW, PARKED, SATISFIED
 from timer import TimerClosed
-from timer._clock import NS_PER_MS
+from timer._task import NS_PER_MS
 
 if TYPE_CHECKING:
     from purgatory._core.observers import Observers

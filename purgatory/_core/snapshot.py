@@ -17,7 +17,7 @@ import attrs
 from purgatory._core.implementation import CORE
 from purgatory._core.outcome import PARKED, Totals
 from purgatory._core.subclasses import OperationT
-from timer._clock import NS_PER_MS
+from timer._task import NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -35,10 +35,12 @@ from typing import TYPE_CHECKING, Any
 from purgatory._core.errors import checked_int
 from purgatory.aio._errors import WrongLoop
 from timer import SystemTimer, TimerTask
-from timer._clock import NS_PER_MS, Clock
+from timer._task import NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from timer._timer import Clock
 
 #: A time that never comes, and one that is always past.
 _NEVER, _NOW = 1 << 127, -1

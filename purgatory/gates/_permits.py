@@ -27,8 +27,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from timer._clock import NS_PER_MS
 from timer._fork import new_rlock
+from timer._task import NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Hashable

@@ -27,8 +27,7 @@ from purgatory.journal._writer import FolderWriter, epoch_now
 from purgatory.journal.records import JOURNAL, OUTCOMES, SHUTDOWN
 from purgatory.journal.records.errors import JournalClock
 from purgatory.journal.records.frames import Batch, clamped, packed
-from timer._clock import NS_PER_MS
-from timer._task import as_number
+from timer._task import NS_PER_MS, as_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable

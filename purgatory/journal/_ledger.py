@@ -31,8 +31,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from purgatory import Outcome
 from purgatory._core.implementation import CORE as PURGATORY
 from purgatory.journal.records.frames import packed
-from timer._clock import NS_PER_MS
 from timer._implementation import native
+from timer._task import NS_PER_MS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -20,8 +20,8 @@ from purgatory import (
 from purgatory.aio import AsyncPurgatory, AsyncThresholdPurgatory
 from purgatory.gates import Gate
 from timer import InlineExecutor, MockTimer
-from timer._clock import NS_PER_MS
 from timer._errors import reduced
+from timer._task import NS_PER_MS
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType

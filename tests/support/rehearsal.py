@@ -25,7 +25,7 @@ from purgatory.journal._journal import Journal
 from purgatory.journal._reader import read
 from purgatory.journal.records import EVENT, KEEP_KEYS_MS, OPERATION, TraceRow
 from timer import MockTimer
-from timer._clock import NS_PER_MS
+from timer._task import NS_PER_MS
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,14 +6,14 @@ import time
 import pytest
 
 from tests.support import run_threads
-from timer import ManualClock, TimerConfigError, TimerError
-from timer._clock import NS_PER_MS, system_clock
+from timer import ManualClock, SystemTimer, TimerConfigError, TimerError
+from timer._task import NS_PER_MS
 
 
-def test_system_clock_is_monotonic_nanoseconds():
+def test_default_clock_is_monotonic_nanoseconds():
     """The default clock is the monotonic one of the system."""
     before = time.monotonic_ns()
-    assert before <= system_clock() <= time.monotonic_ns()
+    assert before <= SystemTimer().now_ns() <= time.monotonic_ns()
 
 
 def test_manual_clock_advances_by_exactly_that_much():

@@ -23,7 +23,7 @@ from timer import (
     TimerClosed,
     TimerConfigError,
 )
-from timer._clock import NS_PER_MS
+from timer._task import NS_PER_MS
 
 pytestmark = pytest.mark.usefixtures("no_threads_left")
 

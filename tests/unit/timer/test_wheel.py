@@ -7,7 +7,7 @@ import pytest
 from tests.support import Ping, add_all, added
 from tests.support.tasks import by_hand, let_pass
 from timer import TimerTask, TimingWheel
-from timer._clock import NS_PER_MS
+from timer._task import NS_PER_MS
 from timer._testing import check_invariants
 
 
