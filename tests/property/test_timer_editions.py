@@ -93,7 +93,7 @@ def story(edition, delays, steps, tick_ms, wheel_size):
             task.again = True
         else:
             told.append(state())
-        edition.check_invariants(timer)
+        edition._testing.check_invariants(timer)
     told.append(state())
     told.append([task.number for task in timer.shutdown()])
     told.append(errors)
