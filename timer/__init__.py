@@ -9,7 +9,24 @@
 ...     timer.size
 1
 
-This package contains only timers. It does not log or keep metrics.
+This package contains only timers. It does not log. Its counts are in ``TimerStatistics``.
+
+The modules, in the order in which to read them. A name with an asterisk has a C file beside it with the same steps. The
+C code begins with ``_core.c``.
+
+    _implementation  which implementation runs
+    _errors          one exception class per mistake
+    _fork            locks that are free in a forked child
+    _clock           monotonic clocks, real and manual
+    _task*           a task, and its place in a bucket
+    _bucket*         one bucket of a wheel
+    _wheel*          the wheel: the bucket of a deadline, and the cascade
+    _base            what every timer has
+    _running*        which calls of tasks and hooks run now
+    _dispatch*       due tasks are claimed and run
+    _timer*          the timer
+    _reaper          the thread that drives a timer
+    _testing         a timer whose time a test controls
 """
 
 from timer._base import Executor, InlineExecutor, Timer, TimerStatistics

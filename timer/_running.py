@@ -1,13 +1,13 @@
 """Which calls run now: of a task's ``run``, of a hook of an operation, or of an observer.
 
 The code that makes such a call records it before, and removes the record afterwards. Each record has the task, the name
-of the hook, and a number of its own. So other code reads records, and no frame of a stack:
+of the hook, and a number of its own. Other code reads these records instead of stack frames:
 
 - A shutdown does not wait for the hook that called it, and a hook cannot park its own operation.
 - The watchdog finds calls that have run for long.
 
-Each thread has a list of its own, with the innermost call last. Only that thread changes it, by two statements that no
-interrupt divides. C has an array in place of the list.
+Each thread has a list of its own, with the innermost call last. Only that thread changes it, in single statements
+that no signal handler can interrupt.
 
 ``threading.get_ident`` is the number of the thread. Under gevent, which replaces that function, it is the greenlet's.
 """
@@ -34,7 +34,7 @@ Call = tuple[int, Any, str, int]
 
 #: The numbers of calls.
 numbers = itertools.count(1)
-#: What to call when the next call begins.
+#: Callbacks to run when the next recorded call begins.
 wakes: list[Callable[[], object]] = []
 
 

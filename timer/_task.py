@@ -61,7 +61,7 @@ def _float(number: Any) -> float:
 
 
 def whole_delay_ms(delay_ms: object) -> int:
-    """The same, or :data:`NEVER_MS` for None: no deadline."""
+    """A delay in whole milliseconds, or :data:`NEVER_MS` for None: no deadline."""
     if type(delay_ms) is int and 0 <= delay_ms <= MOST_MS:  # nearly always
         return delay_ms
     return NEVER_MS if delay_ms is None else checked_delay_ms(delay_ms)

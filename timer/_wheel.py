@@ -25,7 +25,7 @@ A heap orders the buckets by the tick at which they are removed. So the timer fi
 empty ticks. A bucket whose tasks were all cancelled is removed when it is first in the heap.
 
 A bucket is in one of three lists: the wheel, ``moving``, ``due``. It is added to the next list before it is removed
-from the last one. After an exception in between, the same step is done again.
+from the last one. If an exception comes in between, the next call repeats the step.
 
 Rejected: a heap of tasks, as in asyncio. Cancelled tasks would keep their memory, and ``add`` would cost O(log n).
 
@@ -119,13 +119,13 @@ class TimingWheel:
     def bucket_for(self, deadline_ns: int, now_ns: int) -> tuple[TimerTaskList, bool]:
         """The bucket for a deadline, made if needed. Only in Python: C calls it by ``SystemTimer._add_slowly``.
 
-        Also returns whether the bucket is new and comes before all others, so that drivers must wake.
+        Also returns whether the bucket is the new earliest one, so that the drivers must wake.
         """
         self.catch_up(self.tick_at(now_ns))
         return self.place(self.due_tick(deadline_ns) if deadline_ns > now_ns else self.hand)
 
     def place(self, tick: int) -> tuple[TimerTaskList, bool]:
-        """The same for a due tick."""
+        """The bucket for a due tick, and whether it is the new earliest one."""
         if tick <= self.hand:
             return (self.due[-1], False) if self.due else (self.make_due(self.hand), True)
         index = 0

@@ -27,7 +27,7 @@ ResultT = TypeVar("ResultT")
 
 #: How long the main thread sleeps before it looks for signals.
 LOOK_UP_S: Final = 1.0
-#: How long a wait waits at least for a ``Lock`` to become free, however short its own time is.
+#: The least time to wait for a ``Lock`` to become free, however short the wait itself is.
 LOCK_PATIENCE_MS = 5_000
 #: The type of a lock that does not know its owner. ``Lock`` itself is a function before Python 3.13.
 PLAIN_LOCK: Final = type(Lock())

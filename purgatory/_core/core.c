@@ -1,7 +1,7 @@
 /* The native implementation of the purgatory's hot types: purgatory._native.
  *
- * The Python module that each file names defines what its type does, and tells the same steps under the same names (a
- * test compares them). The files here, in the order in which this one includes them:
+ * The Python module that each file names defines what its type does, and has the same numbered steps, under the same
+ * names (a test compares them). The files here, in the order in which this one includes them:
  *
  *     core.h             the structs, the objects that all parts share, their locks
  *     hooks.c            how much of the C stack is left, and the user's lock of an operation
@@ -36,7 +36,7 @@
  * They are taken in this order: operation, shard. The mutex of the idle keys is taken alone. Under a mutex nothing is
  * allocated, freed or called. References are given up after it is released.
  *
- * Rare paths are Python: rejections, contained errors, retries. `bind` takes these functions from purgatory._core.rare. */
+ * Python are the limits of operations (capacity.py), and rare paths: rejections, contained errors, retries. `bind` takes these functions from purgatory._core.rare. */
 #include "purgatory/_core/core.h"
 
 #include "purgatory/_core/hooks.c"

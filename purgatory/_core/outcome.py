@@ -7,7 +7,7 @@ from typing import Final
 
 import attrs
 
-# Small integers, because every step compares them. The table of steps heads purgatory._core.operation.
+# Small integers, because every step compares them. The table of steps is at the top of purgatory._core.operation.
 NEW: Final = 0
 ARRIVING: Final = 1
 PARKED: Final = 2

@@ -101,14 +101,17 @@ def checked_keys(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:
 
 
 def note_unwatched(parking: Parking, key: Hashable) -> None:
-    """Note a check that found no operation under the key, once the purgatory asks for it."""
+    """Note a check that found no operation under the key, if the purgatory has asked for such notes."""
     note = parking._note_unwatched
     if note is not None:
         note(key)
 
 
 def _in_order(lists: Iterable[Watchers], limit: int | None) -> Iterator[Operation]:
-    """The operations under the keys, each once. A key is read when it is reached, with a limit its first part first."""
+    """The operations under the keys, each once.
+
+    A key's list is copied only when it is reached. With a limit, its first :data:`FIRST_PART` operations are copied first.
+    """
     seen: set[Operation] = set()
     for watchers in lists:
         for most in (None,) if limit is None else (FIRST_PART, None):

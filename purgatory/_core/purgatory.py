@@ -4,7 +4,7 @@ There are three flows:
 
 - **park**, ``try_complete_else_watch`` in ``purgatory._core.parking``: the user's lock -> the turn ->
   ``try_complete`` -> a place -> watch under every key -> ``try_complete`` again -> timer
-- **satisfy**, ``check_and_complete`` in ``purgatory._core.parking``: key -> shard -> watchers of the key ->
+- **check**, ``check_and_complete`` in ``purgatory._core.parking``: key -> shard -> watchers of the key ->
   ``maybe_try_complete`` of each -> ``force_complete`` -> removal from its keys and the timer -> ``on_complete``
 - **expire**: reaper -> timer -> due bucket -> executor -> ``run`` in ``purgatory._core.operation`` -> removal
   from its keys -> ``on_complete`` -> ``on_expiration``
@@ -460,7 +460,7 @@ class DelayedOperationPurgatory(Parking, ShutdownOnExit, Generic[OperationT]):
         self._stop_threads()
 
     def _running(self) -> int:
-        """How many operations have hooks that run, and that did not call a shutdown which has not ended."""
+        """How many operations have running hooks. Hooks that wait in a ``shutdown()`` do not count."""
         return max(0, self._shards.completing() - len(frozenset().union(*self._waiting.copy().values())))
 
     def _stop_threads(self) -> None:

@@ -6,7 +6,8 @@ keys. So an empty purgatory is small, and a check of an unknown key makes nothin
 **The shard's lock** guards the counters of the operations whose first key is here (see ``purgatory._core.operation``).
 
 **The key lock** guards the watchers of a key, its list of operations. Under this lock they are made, inserted into and
-forgotten, and the key's ``__hash__`` and ``__eq__`` run. This prevents a defect that Kafka had to fix:
+forgotten, which calls the key's ``__hash__`` and ``__eq__``. A check finds a key without it. The lock prevents a defect
+that Kafka had to fix:
 
     1. The parking thread finds the watchers of key K and is about to insert its operation.
     2. Another thread finds the watchers empty and removes K from the shard.

@@ -1,6 +1,6 @@
-"""Frozen values: a snapshot of a purgatory, and the report of its shutdown. How a snapshot is taken.
+"""Snapshots of a purgatory, and reports of its shutdown, as frozen values.
 
-It visits every key, in chunks so that other threads run in between, and reads the first operation of each.
+A snapshot visits every key, in chunks so that other threads run in between, and reads the first operation of each.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ samples are apart. It is logged once, while it runs. If a slow hook runs inside 
 reported. When nothing runs, the thread sleeps until the next call begins, or for a second.
 
 The stack of a call's thread is read once, after the call was found to be slow. Without a global lock (free-threaded
-CPython) a running thread may free its frames while they are read. So the log event has no stack there. It has none
-either for a greenlet, and for a call that has ended meanwhile.
+CPython) a running thread may free its frames while they are read. So the log event has no stack there. Nor has it
+one for a greenlet, or for a call that has ended meanwhile.
 """
 
 from __future__ import annotations
