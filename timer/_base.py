@@ -6,7 +6,7 @@ import abc
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import attrs
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 #: How many milliseconds a driver waits at a time, if the timer does not define ``advance_until`` and ``wake``.
 POLL_MS = 200
 
-#: Before CPython 3.13, ``Thread.join`` and ``Thread.is_alive`` raise one of these if two threads ask just when it ends.
+#: Before CPython 3.13, ``Thread.join`` and ``Thread.is_alive`` raise one of these if two threads call them just as
+#: the thread ends.
 JOIN_ERRORS = (AssertionError, RuntimeError)
 
 
@@ -44,13 +45,27 @@ class Executor(Protocol):
         """Run ``fn(*args)``, here or elsewhere, now or later."""
 
 
+#: How many calls a batch may nest beside those of its tasks: to complete an operation, or to log an error.
+ROOM: Final = 40
+
+
+def has_room(calls: int = ROOM) -> bool:
+    """Return True, or raise ``RecursionError`` if fewer than ``calls`` further calls fit on the stack."""
+    return calls == 0 or has_room(calls - 1)
+
+
 class InlineExecutor:
     """Runs each call at once, on the thread that submits it. For quick tasks: it saves the hand-over to a thread."""
 
     __slots__ = ()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> None:
-        """Call ``fn(*args)``."""
+        """Call ``fn(*args)``.
+
+        Raises:
+            RecursionError: the stack is nearly exhausted. ``fn`` was not called.
+        """
+        has_room()
         fn(*args)
 
 
@@ -75,7 +90,7 @@ class TimerStatistics:
         late_max_ns: the greatest lateness, in nanoseconds.
         handed_over: the number of due tasks in batches that the executor has not finished.
         running_since_ns: when the batch that has run longest began, on the timer's clock. None if none runs.
-        hand: the tick up to which the wheel is empty. It moves from one occupied bucket to the next.
+        hand: every bucket up to this tick was removed from the wheel.
         now_tick: the tick that the clock has reached.
     """
 
@@ -191,7 +206,8 @@ class Timer(ShutdownOnExit, abc.ABC):
     def _is_empty(self) -> bool:
         """Whether nothing is pending, so that a driver may :meth:`_rest`. Called by the argument of ``advance_until``.
 
-        False for a timer that does not define both. A driver then refers to it all the time, and it is never collected.
+        A timer that overrides this must override :meth:`_rest`, too. With this default, a driver keeps its reference to
+        the timer, which is then never collected.
         """
         return False
 

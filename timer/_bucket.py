@@ -12,6 +12,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from timer._errors import InvalidTask
 from timer._implementation import native_class
 
 if TYPE_CHECKING:
@@ -32,8 +33,7 @@ class TimerTaskList(dict["TimerTask", None]):
         end: the first tick after the span.
         level: the bucket's level of the wheel.
         lock: the timer's lock.
-        after_ns: the deadlines of the bucket are after this one, and
-        until_ns: not after this one.
+        after_ns, until_ns: every deadline in the bucket is later than ``after_ns`` and not later than ``until_ns``.
         closed: whether the bucket was removed from the wheel.
     """
 
@@ -61,7 +61,7 @@ class TimerTaskList(dict["TimerTask", None]):
     def put(self, task: TimerTask, /) -> None:
         """Insert a task that is in no bucket."""
         if not self.take(task, None):
-            raise ValueError("task must be in no bucket; remove it from its bucket first")
+            raise InvalidTask(task, "task must be in no bucket; remove it from its bucket first")
 
     def remove(self, task: TimerTask, /) -> bool:
         """Remove a task. Returns False if the task is not here."""

@@ -3,7 +3,9 @@
  *  - A task is claimed under its own mutex, without the timer's lock. The same step reads its deadline, from which its
  *    lateness is computed.
  *  - The numbers of a tally stop at the greatest one of 64 bits.
- *  - run() of a native operation is called without a look-up. */
+ *  - run() of a native operation is called without a look-up.
+ *  - There is no _put_back(): no signal handler runs between the claim and run(), and an operation that run() leaves open
+ *    is passed to the retrier. */
 
 /* ---------------------------------------------------------------- Tally */
 

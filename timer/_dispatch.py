@@ -34,7 +34,7 @@ by_deadline = attrgetter("_task_deadline_ns")
 
 #: The number of entries in the histogram of lateness.
 POWERS: Final = 64
-#: How long to sleep between two looks whether the batches have ended.
+#: How long to sleep between two checks of whether the batches have ended.
 POLL_S: Final = 0.001
 
 
@@ -68,12 +68,12 @@ class Tally:
 class Batch:
     """Due buckets, to be run together in order of deadline. One thread at a time."""
 
-    __slots__ = ("_buckets", "_dispatcher", "_due", "_left")
+    __slots__ = ("_buckets", "_dispatcher", "_due", "left")
 
     def __init__(self, dispatcher: Dispatcher, buckets: list[TimerTaskList], count: int) -> None:
         self._dispatcher = dispatcher
         self._buckets = buckets
-        self._left = count
+        self.left = count  # how many tasks it has not come to. Guarded by the dispatcher's lock
         self._due: DueTasks | None = None
 
     def run(self, most: int = sys.maxsize) -> bool:
@@ -93,9 +93,7 @@ class Batch:
             raise
         finally:
             # 4. the dispatcher adds the counts
-            done = tally.reached if more else self._left
-            self._left -= done
-            self._dispatcher.end(tally, done, thread_id)
+            self._dispatcher.end(tally, self, thread_id, more=more)
         return more
 
 
@@ -212,9 +210,15 @@ class Dispatcher:
             executor = self._executor
             self.handed_over += count
         try:
-            executor.submit(batch.run)
-        except Exception:  # noqa: BLE001  # shut down, full, or out of threads
-            batch.run()
+            try:
+                executor.submit(batch.run)
+            except Exception:
+                if not batch.left:  # it was run here, and raised
+                    raise
+                InlineExecutor().submit(batch.run)  # the executor is shut down, full, or out of threads
+        except BaseException:
+            self.end(Tally(), batch, None)
+            raise
 
     def begin(self) -> int | None:
         """Note that this thread runs a batch. Returns its id, or None if a task of another batch called this one."""
@@ -224,11 +228,16 @@ class Dispatcher:
         self._inside[me] = self.clock()
         return me
 
-    def end(self, tally: Tally, done: int, thread_id: int | None) -> None:
-        """Undo :meth:`begin`, and add the counts of one ``Batch.run``: last, because only this step needs memory."""
+    def end(self, tally: Tally, batch: Batch, thread_id: int | None, *, more: bool = False) -> None:
+        """Undo :meth:`begin`, and add the counts of one ``Batch.run``: last, because only this step needs memory.
+
+        Without ``more``, the batch is finished.
+        """
         if thread_id is not None:
             self._inside.pop(thread_id, None)
         with self._lock:
+            done = min(tally.reached, batch.left) if more else batch.left
+            batch.left -= done
             self.handed_over -= done
             self.total.add(tally)
 

@@ -269,13 +269,11 @@ class SystemTimer(Timer):
                     wheel.move_slice()
                 if wheel.due:
                     return True
-                if wheel.moving:
-                    if not wheel.is_urgent():
-                        self._changed.wait(SLEEP_S)
-                elif until_ns is not None and now_ns >= until_ns:
+                if wheel.moving and wheel.is_urgent():
+                    continue
+                if until_ns is not None and now_ns >= until_ns:
                     return False
-                else:
-                    self._changed.wait(self._sleep_s(now_ns, until_ns))
+                self._changed.wait(SLEEP_S if wheel.moving else self._sleep_s(now_ns, until_ns))
         return False
 
     def _sleep_s(self, now_ns: int, until_ns: int | None) -> float:

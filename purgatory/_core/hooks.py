@@ -1,7 +1,7 @@
 """What a call of a hook needs: room on the stack, and the lock that an operation shares with its user (``lock=``).
 
-If the recursion limit were reached between an outcome and its hooks, the hooks would never run. So an operation takes
-an outcome only if further calls may nest. If not, the caller gets a ``RecursionError``, and the operation stays open.
+If the recursion limit were reached between an outcome and its hooks, the hooks would never run. So an operation gets
+an outcome only if the stack has room for further calls. If not, the caller gets a ``RecursionError``, and the operation stays open.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ROOM: Final = 20 if sys.implementation.name == "pypy" else 5
 
 
 def has_room_for_outcome(calls: int = ROOM) -> bool:
-    """True. Raises ``RecursionError`` if no such number of further calls may nest."""
+    """Return True, or raise ``RecursionError`` if fewer than ``calls`` further calls fit on the stack."""
     return calls == 0 or has_room_for_outcome(calls - 1)
 
 

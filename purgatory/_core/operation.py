@@ -41,9 +41,13 @@ repeats the check.
 ``try_complete``. So expiry and check exclude each other, and an executor thread never waits for a user's lock.
 
 **Interrupts.** A signal handler can raise ``KeyboardInterrupt`` after any call, also as a ``with`` block ends. So what
-a thread has done under the lock is noted in the same block, without a call in between: that it has the turn, how far it
-has brought an operation that it parks, and what it owes for an outcome (:class:`Owed`). Its exception handler passes an
-unfinished check to the retrier, or does what is owed.
+a thread has done under the lock is noted in the same block, without a call in between:
+
+- that it has the turn (``has_turn``)
+- how far parking has come (``reached``)
+- what it owes for an outcome (:class:`Owed`)
+
+Its exception handler passes an unfinished check to the retrier, or does what is owed.
 
 **Lock order.** The user's lock, then the operation lock, then the shard's lock. Each of the other locks in these steps
 (key, idle keys, retrier, places, observers, timer) is taken alone, while none of the library's own is held.
@@ -288,6 +292,7 @@ class DelayedOperation(TimerTask, abc.ABC):
 
         Raises:
             timer.DelayTypeError, timer.DelayValueError: the delay is not a number up to 10**12.
+            Exception: what a timer of your own raises. The operation may then be in no timer.
         """
         # 1. check the delay
         mutex = self._op_mutex  # first: without it, __init__ was not called
@@ -482,7 +487,8 @@ class DelayedOperation(TimerTask, abc.ABC):
             if self._op_state > PARKED:
                 return False
             # 1. see that the stack has room for the hooks
-            has_room_for_outcome()
+            if outcome != CANCELLED:  # which has none
+                has_room_for_outcome()
             # 2. decide the outcome
             if not self._op_decide(outcome, owed):
                 return False

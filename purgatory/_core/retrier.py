@@ -51,15 +51,14 @@ class Retrier(TimerTask):
             if self._thread is not None and is_alive(self._thread):
                 self._changed.notify_all()
                 return
-            # Assigned before start(): if start() is interrupted, stop() still finds the thread.
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             try:
+                # Assigned before start(): if start() is interrupted, stop() still finds the thread.
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
-            except RuntimeError as error:  # the process has no more threads
+                return
+            except (RuntimeError, MemoryError) as error:  # the process has no more threads
                 self._thread = None
                 why = error
-            else:
-                return
         self._ask_timer(why)
 
     def run(self) -> None:
@@ -112,7 +111,7 @@ class Retrier(TimerTask):
             with contextlib.suppress(*JOIN_ERRORS):  # also if the thread was not started yet
                 thread.join(timeout_s)
 
-    def _ask_timer(self, why: RuntimeError) -> None:
+    def _ask_timer(self, why: Exception) -> None:
         """Let the timer make a round. The lock is not held, because a log handler may call back."""
         is_logged = throttle.admit("retrier_not_started", self._name) is not None
         if is_logged:

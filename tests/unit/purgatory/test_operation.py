@@ -810,7 +810,7 @@ def test_extending_races_expiry():
 
 
 @pytest.mark.guarantee("stack exhaustion")
-@pytest.mark.parametrize("how", ["force_complete", "check", "run"])
+@pytest.mark.parametrize("how", ["force_complete", "check", "run", "advance_clock"])
 def test_operation_that_finds_no_stack_is_answered_later(make, mock_timer, how):
     """An operation that would end where the stack ends runs ``on_complete``, or waits for its deadline."""
     purgatory, operations = make(max_parked=1_000), []
@@ -827,6 +827,7 @@ def test_operation_that_finds_no_stack_is_answered_later(make, mock_timer, how):
             "check": partial(purgatory.check_and_complete, depth),
             "force_complete": operation.force_complete,
             "run": operation.run,
+            "advance_clock": partial(mock_timer.advance_clock, 1_001),
         }
         try:
             sys.setrecursionlimit(400)
@@ -840,6 +841,35 @@ def test_operation_that_finds_no_stack_is_answered_later(make, mock_timer, how):
     mock_timer.advance_clock(2_000)
     assert eventually(lambda: all(each.is_completed for each in operations))
     assert (0, 0, 0) == (purgatory.watched, purgatory._shards.completing(), len(purgatory._places.taken))
+
+
+@pytest.mark.guarantee("stack exhaustion")
+def test_park_that_is_interrupted_where_the_stack_ends_leaves_nothing(make, mock_timer):
+    """A call of ``park`` that raises leaves no operation in the purgatory, however little of the stack is left."""
+
+    class Interrupted(Waiting):
+        def try_complete(self):
+            if self in checked:
+                raise KeyboardInterrupt
+            checked.add(self)
+            return False
+
+    def deepen(depth, call):
+        return call() if depth == 0 else deepen(depth - 1, call)
+
+    purgatory, checked, raised = make(max_parked=1_000), set(), 0
+    limit = sys.getrecursionlimit()
+    for depth in range(300, 400):
+        operation = Interrupted(1_000)
+        try:
+            sys.setrecursionlimit(400)
+            deepen(depth, partial(purgatory.try_complete_else_watch, operation, ["k"]))
+        except (RecursionError, KeyboardInterrupt):
+            raised += 1
+        finally:
+            sys.setrecursionlimit(limit)
+        assert (False, 0, 0) == (operation.is_parked, purgatory.watched, len(purgatory._capacity.taken)), depth
+    assert (100, 0) == (raised, mock_timer.size)
 
 
 def test_check_before_it_is_parked_is_repeated_too():

@@ -160,8 +160,7 @@ def test_a_batch_that_fails_is_due_again():
     timer = SystemTimer(clock=clock, executor=InlineExecutor())
     tasks = add_all(timer, [Ping(5), Ping(5)])
     now_ns = 5_000_000
-    # The clock fails as the batch is submitted, and as the timer runs it instead.
-    timer._dispatcher._executor = SimpleNamespace(submit=lambda run: [failures.extend([1, 1]), run()])
+    timer._dispatcher._executor = SimpleNamespace(submit=lambda run: [failures.append(1), run()])
     with pytest.raises(MemoryError):
         timer.advance_clock(0)
     assert (2, 0) == (timer.size, timer.statistics().handed_over)
@@ -187,9 +186,71 @@ def test_a_batch_that_cannot_be_submitted_is_due_again():
     clock.advance(5)
     with pytest.raises(KeyboardInterrupt):
         timer.advance_clock(0)
-    assert 1 == timer.size
+    assert (1, 0) == (timer.size, timer.statistics().handed_over)
     timer.advance_clock(0)
+    assert ([task], 0) == (task.log, timer.statistics().handed_over)
+
+
+def test_an_interrupt_after_the_executor_took_a_batch_counts_its_tasks_once():
+    """The executor runs a batch, although ``submit`` was interrupted after it took it. The tasks run once."""
+    batches = []
+
+    class Interrupted:
+        def submit(self, fn, /):
+            batches.append(fn)
+            raise KeyboardInterrupt
+
+    clock = ManualClock()
+    timer = SystemTimer(clock=clock, executor=Interrupted())
+    task = added(timer, Ping(5))
+    clock.advance(5)
+    with pytest.raises(KeyboardInterrupt):
+        timer.advance_clock(0)
+    assert (1, 0) == (timer.size, timer.statistics().handed_over)
+    batches[0]()
+    assert ([task], 0, 0) == (task.log, timer.size, timer.statistics().handed_over)
+
+
+def test_a_batch_begins_only_if_the_stack_has_room():
+    """Where the stack ends, ``advance_clock`` raises before it runs a task. The task runs later."""
+    clock, reported = ManualClock(), []
+    timer = SystemTimer(clock=clock, executor=InlineExecutor(), on_error=lambda *error: reported.append(error))
+    task = added(timer, Ping(5))
+    clock.advance(5)
+
+    def deepen(calls):
+        return timer.advance_clock(0) if calls == 0 else deepen(calls - 1)
+
+    limit = sys.getrecursionlimit()
+    for calls in range(300, 400):
+        try:
+            sys.setrecursionlimit(400)
+            deepen(calls)
+        except RecursionError:
+            pass
+        finally:
+            sys.setrecursionlimit(limit)
+        if task.log:
+            task = added(timer, Ping(5))
+            clock.advance(5)
+    assert ([], 1, 0) == (reported, timer.size, timer.statistics().handed_over)
+    assert timer.advance_clock(0)
     assert [task] == task.log
+
+
+def test_advance_clock_does_not_wait_for_tasks_that_move():
+    """Tasks of a coarse bucket move in slices. A call that must not wait leaves those that are not due yet."""
+    clock = ManualClock()
+    timer = SystemTimer(clock=clock, executor=InlineExecutor())
+    tasks = add_all(timer, [Ping(30_000) for _ in range(50_000)])
+    clock.advance(20_000)
+    began = time.monotonic()
+    assert not timer.advance_clock(0)
+    assert timer._wheel.moving
+    assert time.monotonic() - began < 1
+    clock.advance(10_000)
+    assert timer.advance_clock(0)
+    assert [1] * len(tasks) == [len(task.log) for task in tasks]
 
 
 def test_a_reaper_runs_what_was_put_back():

@@ -9,7 +9,7 @@ import pytest
 from tests.support import Ping, added
 from tests.support.leaks import growth
 from tests.support.tasks import by_hand, let_pass
-from timer import InlineExecutor, SystemTimer, TimerTask, TimerTaskEntry, TimerTaskList
+from timer import InlineExecutor, InvalidTask, SystemTimer, TimerTask, TimerTaskEntry, TimerTaskList
 from timer._dispatch import Batch
 from timer._implementation import CORE
 
@@ -63,7 +63,7 @@ def test_task_is_in_one_bucket():
     """A task that is in a bucket can't be put into another without being taken out of the first."""
     bucket, other, task = new_bucket(), new_bucket(), TimerTaskEntry(1)
     bucket.put(task)
-    with pytest.raises(ValueError, match="no bucket"):
+    with pytest.raises(InvalidTask, match="no bucket"):
         other.put(task)
     with pytest.raises(AttributeError):
         task._task_bucket = None
