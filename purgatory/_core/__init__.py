@@ -1,7 +1,8 @@
 """The core of the library, in the order in which to read it. A module imports only from those above it.
 
 Begin with the docstring of ``purgatory._core.purgatory``, which shows the three flows, and with the package ``timer``,
-which the core uses. A name with an asterisk has a C file beside it with the same steps. The C code begins with ``core.c``.
+which the core uses. A name with an asterisk has a C file beside it with the same steps. The C code begins with
+``core.c``.
 
     implementation   which implementation runs
     errors           one exception class per mistake

@@ -1,7 +1,8 @@
 """What a call of a hook needs: room on the stack, and the lock that an operation shares with its user (``lock=``).
 
 If the recursion limit were reached between an outcome and its hooks, the hooks would never run. So an operation gets
-an outcome only if the stack has room for further calls. If not, the caller gets a ``RecursionError``, and the operation stays open.
+an outcome only if the stack has room for further calls. If not, the caller gets a ``RecursionError``, and
+the operation stays open.
 """
 
 from __future__ import annotations

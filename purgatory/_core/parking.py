@@ -110,7 +110,7 @@ def note_unwatched(parking: Parking, key: Hashable) -> None:
 def _in_order(lists: Iterable[Watchers], limit: int | None) -> Iterator[Operation]:
     """The operations under the keys, each once.
 
-    A key's list is copied only when it is reached. With a limit, its first :data:`FIRST_PART` operations are copied first.
+    A key's list is copied only when it is reached. With a limit, its first :data:`FIRST_PART` operations come first.
     """
     seen: set[Operation] = set()
     for watchers in lists:
