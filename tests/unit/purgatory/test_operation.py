@@ -868,7 +868,7 @@ def test_park_that_is_interrupted_where_the_stack_ends_leaves_nothing(make, mock
             raised += 1
         finally:
             sys.setrecursionlimit(limit)
-        assert (False, 0, 0) == (operation.is_parked, purgatory.watched, len(purgatory._capacity.taken)), depth
+        assert (False, 0, 0) == (operation.is_parked, purgatory.watched, len(purgatory._places.taken)), depth
     assert (100, 0) == (raised, mock_timer.size)
 
 
