@@ -9,8 +9,9 @@ a small relation, Spark is given a copy.
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from functools import reduce
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -18,7 +19,6 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import IntegralType
 
 from purgatory.journal.records import JOURNAL
 from purgatory.journal.records.errors import JournalFormat
@@ -34,7 +34,7 @@ from purgatory.pipeline._tables.local import Local
 from purgatory.pipeline._tables.table import with_schema
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pyspark.sql import SparkSession
 
@@ -157,17 +157,12 @@ class Cluster(Local):
         if not remote:
             return
         frames = {name: self._spark.sql(sql).limit(MOST_COLLECTED + 1) for name, sql in remote.items()}
-        shared = {name: _shared_columns(rows) for name, rows in frames.items()}
-        parts = [
-            rows.select(
-                F.lit(name).alias("relation"), *(F.col(one).cast(kind).alias(as_) for one, kind, as_ in shared[name])
-            )
-            for name, rows in frames.items()
-        ]
+        shared = {name: _shared_names(rows.dtypes) for name, rows in frames.items()}
+        parts = [rows.toDF(*shared[name]).withColumn("relation", F.lit(name)) for name, rows in frames.items()]
         every = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts).toArrow()
         for name, sql in remote.items():
             own = every.filter(pc.equal(every["relation"], name))
-            part = own.select([as_ for *_, as_ in shared[name]]).rename_columns(frames[name].columns)
+            part = own.select(shared[name]).rename_columns(frames[name].columns)
             if len(part) > MOST_COLLECTED:
                 self._large.append(name)
                 self.keep(name, sql)
@@ -219,16 +214,11 @@ class Cluster(Local):
         return True
 
 
-def _shared_columns(rows: DataFrame) -> list[tuple[str, str, str]]:
-    """The columns of a relation, each with its type and a name by type and place: ``bigint 0``, ``string 0``.
+def _shared_names(columns: Iterable[tuple[str, str]]) -> list[str]:
+    """Name the columns of a relation by their type and place: ``bigint 0``, ``bigint 1``, ``string 0``.
 
     Relations that are collected together share columns of these names. With a column for each of theirs, most of what
     is collected would be nulls, eight bytes each.
     """
-    places: Counter[str] = Counter()
-    shared = []
-    for field in rows.schema:
-        kind = "bigint" if isinstance(field.dataType, IntegralType) else field.dataType.simpleString()
-        shared.append((field.name, kind, f"{kind} {places[kind]}"))
-        places[kind] += 1
-    return shared
+    places: defaultdict[str, count[int]] = defaultdict(count)
+    return [f"{kind} {next(places[kind])}" for _, kind in columns]

@@ -200,18 +200,13 @@ def slowest_of(instants: Sequence[int]) -> Table:
     )
 
 
-def _malformed() -> Table:
-    """The records that cannot be true, with the reason, up to a limit."""
-    fields = arrow_schema(JOURNAL)
-    columns = ", ".join(f"{field.name}_us" if field.type == INSTANT else field.name for field in fields)
-    return Table(
-        f"select {columns}, reason from judged where reason is not null order by seq, instance limit {MOST_MALFORMED}",
-        fields.append(pa.field("reason", pa.string())),
-    )
-
-
-#: The records that cannot be true.
-MALFORMED: Final = _malformed()
+_RECORD: Final = arrow_schema(JOURNAL)
+_RECORD_US: Final = ", ".join(f"{field.name}_us" if field.type == INSTANT else field.name for field in _RECORD)
+#: The records that cannot be true, with the reason, up to a limit.
+MALFORMED: Final = Table(
+    f"select {_RECORD_US}, reason from judged where reason is not null order by seq, instance limit {MOST_MALFORMED}",
+    _RECORD.append(pa.field("reason", pa.string())),
+)
 
 
 def tables(engine: Local, widths: Widths, *, malformed: bool) -> dict[str, pa.Table]:
