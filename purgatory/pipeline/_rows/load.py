@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from purgatory.journal.records.folder import check_kind
 from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline._rows.between import ALL, Between
-from purgatory.pipeline._spark.names import for_spark, is_address, is_table
+from purgatory.pipeline._spark.names import for_spark, is_folder, is_table
 from purgatory.pipeline._spark.places import frame_of
 from purgatory.pipeline._spark.session import STRICT
 
@@ -55,7 +55,7 @@ def load(
     reader = spark.read.schema(columns).options(**STRICT)
     if is_table(folder):
         return spark.table(folder).to(columns)
-    if is_address(folder):  # a store that only Spark reaches: sealed segments alone
+    if not is_folder(folder):  # a store that only Spark reaches: sealed segments alone
         return reader.parquet(folder)
     check_kind(Path(folder), schema)
     whole: list[str] = []

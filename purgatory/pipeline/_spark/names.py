@@ -14,11 +14,6 @@ _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _TABLE: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*){2}")
 
 
-def is_address(place: str) -> bool:
-    """Whether a place has a scheme, so that Spark reaches it by its own file systems."""
-    return _ADDRESS.match(place) is not None
-
-
 def is_table(place: str) -> bool:
     """Whether a place is a table's full name."""
     return _TABLE.fullmatch(place) is not None
@@ -26,7 +21,7 @@ def is_table(place: str) -> bool:
 
 def is_folder(place: str) -> bool:
     """Whether a place is a folder of this machine."""
-    return not is_address(place) and not is_table(place)
+    return not _ADDRESS.match(place) and not is_table(place)
 
 
 def inside(place: str, name: str) -> str:

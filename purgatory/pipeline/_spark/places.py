@@ -58,17 +58,6 @@ def files(spark: SparkSession, place: str) -> list[str]:
         return list(rows.inputFiles())
 
 
-def text_of(spark: SparkSession, place: str) -> str:
-    """The text of a small file.
-
-    Raises:
-        PlaceMissing: there is no such place.
-        PlaceUnusable: this session cannot look there.
-    """
-    with reporting(place):
-        return str(spark.read.text(place, wholetext=True).collect()[0][0])
-
-
 def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
     """Some rows as a relation of Spark's. Without rows, an Arrow table has no chunk, and Spark wants one."""
     return spark.createDataFrame(rows if len(rows) else [], from_arrow_schema(rows.schema))

@@ -27,8 +27,6 @@ from typing import TYPE_CHECKING, Final
 import attrs
 from pyspark.sql import functions as F
 
-from purgatory.pipeline._spark.places import text_of
-
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
@@ -101,7 +99,8 @@ class BatchWriter:
     def __call__(self, batch: DataFrame, number: int) -> None:
         """Write a batch, unless the tables have it."""
         if not self._stream:  # Spark writes this file before the first batch
-            self._stream = str(json.loads(text_of(batch.sparkSession, f"{self.checkpoint}/metadata"))["id"])
+            metadata = batch.sparkSession.read.text(f"{self.checkpoint}/metadata", wholetext=True)
+            self._stream = str(json.loads(metadata.collect()[0][0])["id"])
         # Computed once, by the first write, also if its table has the batch: this commits the state of the query.
         rows = batch.withColumn("batch", F.lit(number).cast("long")).persist()
         try:

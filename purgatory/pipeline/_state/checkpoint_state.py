@@ -7,7 +7,7 @@ of the leaves. So it takes seconds, however much is parked, and it works while t
 from __future__ import annotations
 
 import pickle
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import attrs
 
@@ -50,7 +50,7 @@ def read_status(spark: SparkSession, checkpoint: str) -> StreamStatus:
     for stage in _stages(spark, checkpoint):
         batch = max(batch, stage["maxBatchId"])
         for row in _agendas(spark, checkpoint, stage["operatorId"]):
-            *directories, _ = _unpickled(row)
+            *directories, _ = pickle.loads(row["bytes"])  # a checkpoint is as trusted as the program  # noqa: S301
             # The third column of a directory has the sizes. Stage 1 has two directories: its keys and its inbox.
             sizes = [sum(directory[2]) for directory in directories]
             for name, size in zip(("parked",) if len(sizes) == 1 else ("waiting", "inbox"), sizes, strict=True):
@@ -87,7 +87,3 @@ def _agendas(spark: SparkSession, checkpoint: str, stage: int) -> Iterator[Row]:
     if "settings" not in rows.columns:
         raise CheckpointDiffers(checkpoint, "an earlier version")
     yield from rows.collect()
-
-
-def _unpickled(row: Row) -> Any:
-    return pickle.loads(row["bytes"])  # a checkpoint is as trusted as the program  # noqa: S301
