@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from purgatory.journal.records import OUTCOMES
@@ -72,8 +73,9 @@ def start(
     if out is not None and not is_table(out):
         check_output(spark, out, "parquet")
     spark.dataSource.register(PurgatoryDataSource)
-    where = "url" if journal.startswith(("http://", "https://")) else "path"
-    source = spark.readStream.format("purgatory").option(where, journal).option("allowGaps", str(allow_gaps)).load()
+    served = journal.startswith(("http://", "https://"))
+    where = ("url", journal) if served else ("path", str(Path(journal).absolute()))  # a server has another folder
+    source = spark.readStream.format("purgatory").option(*where).option("allowGaps", str(allow_gaps)).load()
     writer = windows(source, window_s, delay_s).writeStream.queryName("monitor")
     writer = writer.trigger(**({"availableNow": True} if once else {"processingTime": "2 seconds"}))
     if out is None:

@@ -140,9 +140,10 @@ def test_a_replay_is_that_of_the_local_engine(remote, trace, tmp_path, capsys):
     assert expected.to_pylist() == rows.select(expected.column_names).to_pylist()
 
 
-def test_the_monitor_writes_windows_and_the_console_is_rejected(remote, journal, tmp_path, capsys):
-    """Windows come into a folder. Spark's console would be the server's, so that it is an error."""
-    words = ["monitor", "--journal", journal, "--once"]
+def test_the_monitor_writes_windows_and_the_console_is_rejected(remote, journal, tmp_path, capsys, monkeypatch):
+    """Windows of a journal in this folder come into another. Spark's console is the server's, so it is an error."""
+    monkeypatch.chdir(tmp_path)  # the server has another
+    words = ["monitor", "--journal", Path(journal).name, "--once"]
     assert 2 == main(words)
     assert "--out must be given through Spark Connect" in capsys.readouterr().err
     out = str(tmp_path / "out")
