@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, Any, Final
 import attrs
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from purgatory.journal.records import KEEP_KEYS_MS, TRACE
@@ -134,23 +135,24 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
         *("reason", F.unix_micros("ts").alias("us")),
         F.when(F.col("reason").isNotNull(), detail).alias("detail"),
     )
-    # Before each function that asks for the columns of its input, ``to`` says what they are.
+    # Before each function that asks for the columns of its input, ``to`` says what they are. A schema as text would be
+    # parsed by the server, which a declarative pipeline forbids.
     columns = StructType([spark_schema(TRACE)[name] for name in _GIVEN])
     columns = columns.add("reason", "string").add("us", "long").add("detail", "string")
-    packed = given.to(columns).mapInArrow(row_packer(settings.buckets), _struct(PACKED))
+    packed = given.to(columns).mapInArrow(row_packer(settings.buckets), from_arrow_schema(PACKED))
     between = packed.groupBy("bucket").transformWithStateInPandas(
         statefulProcessor=KeyStage(settings.fixed),
-        outputStructType=_struct(BETWEEN),
+        outputStructType=from_arrow_schema(BETWEEN),
         outputMode="Append",
         timeMode="EventTime",
         eventTimeColumnName="at",
     )
     answered = (
-        between.to(_struct(BETWEEN))
+        between.to(from_arrow_schema(BETWEEN))
         .groupBy("bucket")
         .transformWithStateInPandas(
             statefulProcessor=OperationStage(settings.fixed),
-            outputStructType=_struct(ANSWER),
+            outputStructType=from_arrow_schema(ANSWER),
             outputMode="Append",
             timeMode="EventTime",
         )
@@ -165,15 +167,6 @@ def answers_of(rows: DataFrame, settings: StreamSettings) -> DataFrame:
     dated = observed.select(*who, *instants, waited, *rest, F.current_timestamp().alias("ingested"))
     day = F.floor(F.unix_micros(F.coalesce("finished", "ingested")) / 86_400_000_000)
     return dated.withColumns({"date": F.date_from_unix_date(day.cast("int"))})
-
-
-def _struct(columns: str) -> StructType:
-    """Columns as Spark's type. A text in its place would be parsed by the server, which a pipeline forbids."""
-    struct = StructType()
-    for column in columns.split(", "):
-        name, kind = column.split()
-        struct = struct.add(name, kind)
-    return struct
 
 
 @contextmanager

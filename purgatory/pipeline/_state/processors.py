@@ -32,6 +32,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import pandas as pd
+import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
@@ -41,11 +42,11 @@ from purgatory.journal.records.normal import EXPIRED
 from purgatory.pipeline._rows.validity import IN_USE
 from purgatory.pipeline._state.state_machines import KeyCore, OperationCore
 from purgatory.pipeline._state.wire import NORMAL, dump_parts, load_parts, split_name, unpack
+from purgatory.pipeline._tables.table import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    import pyarrow as pa
     from pyspark.sql.streaming.stateful_processor import (
         ExpiredTimerInfo,
         MapState,
@@ -61,15 +62,13 @@ _AGENDA: Final = "bytes binary, settings string"
 _NUMBER: Final = "number long"
 
 #: The rows from stage 1 to stage 2: one value per bucket of stage 2.
-BETWEEN: Final = "at timestamp, bucket integer, rows binary"
-
-_TEXTS: Final = ("part", "purgatory", "type", "operation", "outcome", "reason", "detail")
-_LONGS: Final = ("created_us", "finished_us", "delay_ms", "keys")
-_NAMES: Final = (*_TEXTS[:5], *_LONGS, *_TEXTS[5:], "ended_well")
+BETWEEN: Final = schema("at:instant bucket:rank rows:bytes")
 #: The rows that stage 2 gives: operations that are done, rows set aside, and the change in parked ones (``PARKED``).
-ANSWER: Final = ", ".join(
-    f"{name} {'string' if name in _TEXTS else 'long' if name in _LONGS else 'boolean'}" for name in _NAMES
+ANSWER: Final = schema(
+    "part:text purgatory:text type:text operation:text outcome:text created_us finished_us delay_ms:int keys "
+    "reason:text detail:text ended_well:flag"
 )
+_LONGS: Final = [field.name for field in ANSWER if pa.types.is_int64(field.type)]
 
 PARKED: Final = "parked"
 
@@ -263,7 +262,7 @@ class OperationStage(_Bucket):
             well = [how != EXPIRED or bool(each >> NORMAL & 1) for how, each in zip(outcome, mark, strict=True)]
             who = (["done"] * len(done), purgatory, kind, operation, outcome)
             columns = (*who, created, finished, delay, keys, nothing, nothing, well)
-            yield pd.DataFrame(dict(zip(_NAMES, columns, strict=True)))
+            yield pd.DataFrame(dict(zip(ANSWER.names, columns, strict=True)))
         aside = [row[1:] for row in named]
         for name, at, seq in refused:
             purgatory_, operation_ = split_name(name)
@@ -272,6 +271,6 @@ class OperationStage(_Bucket):
         if core.parked != before:
             aside.append((PARKED, None, None, core.parked - before, "", ""))
         if aside:
-            rows = [dict.fromkeys(_NAMES) | dict(zip(_ASIDE, row, strict=True)) for row in aside]
+            rows = [dict.fromkeys(ANSWER.names) | dict(zip(_ASIDE, row, strict=True)) for row in aside]
             # Whole numbers also where a row has none: pandas would make them fractions.
             yield pd.DataFrame(rows).astype(dict.fromkeys(_LONGS, "Int64"))

@@ -32,6 +32,7 @@ import pyarrow.compute as pc
 from purgatory.journal.records import EVENT, OPERATION
 from purgatory.journal.records.normal import EXPIRED
 from purgatory.pipeline._rows.validity import LONGEST_MS
+from purgatory.pipeline._tables.table import schema
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -52,7 +53,7 @@ _ESCAPE: Final = "\1"
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)  # odd, its bits in disorder: a multiplication spreads what it is given
 
 _ANSWERED: Final = pa.array([OPERATION, EVENT])
-PACKED: Final = "bucket integer, rows binary"
+PACKED: Final = schema("bucket:rank rows:bytes")
 #: The bit of a mark that says that an expiry is a normal end of the operation.
 NORMAL: Final = 32
 _WHOLE: Final = ["seq", "kind", "purgatory", "type", "operation", "keys", "delay_ms", "levels"]

@@ -16,7 +16,7 @@ PerPart: TypeAlias = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatc
 
 INSTANT: Final = pa.timestamp("us", "UTC")
 _TYPES = {"text": pa.string(), "int": pa.int64(), "real": pa.float64(), "rank": pa.int32(), "flag": pa.bool_()}
-_TYPES |= {"texts": pa.list_(pa.string()), "instant": INSTANT}
+_TYPES |= {"texts": pa.list_(pa.string()), "instant": INSTANT, "bytes": pa.binary()}
 
 
 def schema(text: str) -> pa.Schema:
