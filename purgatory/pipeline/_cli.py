@@ -104,8 +104,8 @@ def _stream(options: argparse.Namespace) -> int:
     if is_folder(options.source):
         check_streamable(Path(options.source), allow_gaps=options.allow_gaps)
     spark = session("stream")
-    tell = None if options.quiet else lambda progress: sys.stderr.write(f"{progress}\n")
-    counts = stream.run(spark, options.source, options.out, options.checkpoint, settings, tell=tell)
+    on_progress = None if options.quiet else lambda progress: sys.stderr.write(f"{progress}\n")
+    counts = stream.run(spark, options.source, options.out, options.checkpoint, settings, on_progress=on_progress)
     _print(f"{counts['rows']:,} rows in {counts['batches']} batches and {counts['seconds']:.1f} s")
     for out, kind in ((options.out, "outcome"), (aside_of(options.out), "part")):
         with suppress(PlaceMissing):

@@ -80,7 +80,7 @@ class StreamSettings:
     delay_ms: int = 5_000  # how late a row may be, by its own instant, behind the latest one seen
     buckets: int = attrs.field(default=16, validator=attrs.validators.in_([2**n for n in range(17)]))
     partitions: int = attrs.field(default=4, validator=_at_least_one)  # tasks of each stage
-    keep_ms: int | None = KEEP_KEYS_MS  # how long a key keeps its level after a row has named it; None for ever
+    keep_ms: int | None = KEEP_KEYS_MS  # how long a key keeps its level after a row has named it; None: forever
     files_per_batch: int = attrs.field(default=1_000, validator=_at_least_one)
     bytes_per_batch: int | None = attrs.field(default=None, validator=attrs.validators.optional(_at_least_one))
     files_out: int = attrs.field(default=1, validator=_at_least_one)  # most files per batch and part
@@ -319,7 +319,7 @@ def run(
     checkpoint: str,
     settings: StreamSettings,
     *,
-    tell: Callable[[Progress], object] | None = None,
+    on_progress: Callable[[Progress], object] | None = None,
 ) -> dict[str, float]:
     """Run until stopped, or, with ``once``, until the input is used up. Return counts.
 
@@ -329,7 +329,7 @@ def run(
         out: the place of the answers.
         checkpoint: the place of the query's progress.
         settings: see the class.
-        tell: called with each batch's progress.
+        on_progress: called with each batch's progress.
     """
     started = time.monotonic()
     before = read_status(spark, checkpoint).parked if places.exists(spark, f"{checkpoint}/metadata") else 0
@@ -352,8 +352,8 @@ def run(
                 last = progress["batchId"]
                 each = Progress.of(progress, parked)
                 rows, batches, parked = rows + each.rows, batches + 1, each.parked
-                if tell is not None:
-                    tell(each)
+                if on_progress is not None:
+                    on_progress(each)
             if is_late:
                 query = None
     finally:

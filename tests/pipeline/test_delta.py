@@ -26,7 +26,9 @@ def finished(spark, tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     workloads.place_trace(folder / "trace", attrs.evolve(workloads.WORKLOADS["kafka"], **SHAPE), 1, 4)
     told = []
-    stream.run(spark, *(str(folder / name) for name in ("trace", "out", "checkpoint")), SETTINGS, tell=told.append)
+    stream.run(
+        spark, *(str(folder / name) for name in ("trace", "out", "checkpoint")), SETTINGS, on_progress=told.append
+    )
     return folder, told
 
 

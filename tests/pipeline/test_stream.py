@@ -192,7 +192,7 @@ def test_operations_without_events_and_events_without_operations(spark, tmp_path
     settings = stream.StreamSettings(buckets=1, once=True)
     told = []
     places = [str(tmp_path / name) for name in ("trace", "out", "checkpoint")]
-    stream.run(spark, *places, settings, tell=told.append)
+    stream.run(spark, *places, settings, on_progress=told.append)
     assert (20, 0, 1) == tuple(sum(getattr(one, what) for one in told) for what in ("answered", "late", "malformed"))
     assert 0 == told[-1].parked
     assert all(f"batch {one.batch}: {one.rows:,} rows" in str(one) for one in told)
@@ -340,10 +340,10 @@ def test_a_stream_says_what_is_parked_also_when_it_goes_on(spark, tmp_path, caps
     following = workloads.write(tmp_path / "trace", ahead, TRACE, files=1, first=following)
     settings = stream.StreamSettings(buckets=2, partitions=2, once=True)
     told = []
-    stream.run(spark, trace, out, checkpoint, settings, tell=told.append)
+    stream.run(spark, trace, out, checkpoint, settings, on_progress=told.append)
     assert 30 == told[-1].parked
     assert 0 == main(["monitor", "--stream", checkpoint])
     assert f"after batch {told[-1].batch}: 30 operations parked" in capsys.readouterr().out
     workloads.flush_after(tmp_path / "trace", following)
-    stream.run(spark, trace, out, checkpoint, settings, tell=told.append)
+    stream.run(spark, trace, out, checkpoint, settings, on_progress=told.append)
     assert (30, 0) == (sum(one.answered for one in told), told[-1].parked)
