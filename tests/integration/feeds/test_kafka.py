@@ -262,6 +262,14 @@ def make_topic(broker, topic, partitions=1, **config):
     return admin
 
 
+async def test_new_topic_gets_the_partitions_that_the_feed_names(broker, topic):
+    """And not the servers' own number, which they use for topics that clients look for."""
+    async with KafkaFeed(broker.bootstrap, topic=topic, partitions=5) as feed:
+        position = await feed.publish("key", b"")
+    found = AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(topic, timeout=30)
+    assert 5 == len(found.topics[topic].partitions) == len(position.offsets)
+
+
 @pytest.mark.guarantee("each event once, in order")
 async def test_every_partition_is_read(broker, topic):
     """Each event of each partition is applied once, those of one key in their order."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError, UnsupportedVersionError, for_code
+from aiokafka.protocol.metadata import MetadataRequest
 
 from purgatory.feeds.engine import Disconnected, Gap, UnsupportedServer
 
@@ -54,9 +55,13 @@ async def prepare(feed: KafkaFeed) -> int:
 
 
 async def _partitions(feed: KafkaFeed, admin: Any) -> int:
-    """The number of the topic's partitions, once each has a leader. The topic is made if it is not there."""
+    """The number of the topic's partitions, once each has a leader. The topic is made if it is not there.
+
+    ``describe_topics`` would have the servers make it, with their own numbers of partitions and replicas.
+    """
     while True:
-        (description,) = await admin.describe_topics([feed.topic])
+        answer = await admin._send_request(MetadataRequest([feed.topic], allow_auto_topic_creation=False))
+        (description,) = answer.to_object()["topics"]
         partitions = description["partitions"]
         if for_code(description["error_code"]).__name__ == "UnknownTopicOrPartitionError":
             await _make(feed, admin)
