@@ -154,17 +154,8 @@ class DelayedOperation(TimerTask, abc.ABC):
     # Written by the thread that has the turn: _op_checks. By the parking thread: _op_home_shard, _op_watches (of the
     # keys) and _op_context (of the hooks). By the timer or a shutdown, if it must expire: _op_overdue.
     __slots__ = (
-        "_op_checks",
-        "_op_context",
-        "_op_extended",
-        "_op_home_shard",
-        "_op_mutex",
-        "_op_overdue",
-        "_op_recheck",
-        "_op_state",
-        "_op_turn",
-        "_op_user_lock",
-        "_op_watches",
+        *("_op_checks", "_op_context", "_op_extended", "_op_home_shard", "_op_mutex", "_op_overdue", "_op_recheck"),
+        *("_op_state", "_op_turn", "_op_user_lock", "_op_watches"),
     )
 
     #: The ends that are normal for this type: ``Outcome.EXPIRED``, ``Outcome.CANCELLED``, or both. Metrics, alerts, the

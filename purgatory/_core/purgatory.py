@@ -98,16 +98,8 @@ class DelayedOperationPurgatory(Parking, ShutdownOnExit, Generic[OperationT]):
     """
 
     __slots__ = (
-        "__weakref__",
-        "_broker_id",
-        "_closing",
-        "_driver",
-        "_idle_keys",
-        "_missed",
-        "_own_timer",
-        "_report",
-        "_retrier",
-        "_waiting",
+        *("__weakref__", "_broker_id", "_closing", "_driver", "_idle_keys", "_missed", "_own_timer", "_report"),
+        *("_retrier", "_waiting"),
     )
 
     def __init__(
