@@ -84,12 +84,13 @@ typedef struct {
 #define RARE_THINGS(EACH) \
     EACH(AlreadyParked) EACH(InvalidOperation) EACH(NOWHERE) EACH(NO_INIT) EACH(NO_PLACE) EACH(OUTCOMES) \
     EACH(PurgatoryClosed) EACH(RETRY_SLEEP_S) EACH(TimerClosed) EACH(Totals) EACH(admit) EACH(check_lock) \
-    EACH(check_ready) EACH(checked_when_closed) EACH(each_once) EACH(lock_not_taken) EACH(reject_coroutine) \
-    EACH(reject_own_hook) EACH(retry_rest) EACH(sleep) EACH(unhashable) EACH(warn_still_open)
+    EACH(check_ready) EACH(checked_int) EACH(checked_keys) EACH(checked_when_closed) EACH(each_once) \
+    EACH(lock_not_taken) EACH(reject_coroutine) EACH(reject_own_hook) EACH(retry_rest) EACH(sleep) EACH(unhashable) \
+    EACH(warn_still_open)
 #define NAMES(EACH) \
-    EACH(_contain_observer) EACH(acquire) EACH(add) EACH(cancel) EACH(check_and_complete_all) EACH(contain) \
-    EACH(finished) EACH(leaving) EACH(normal_ends) EACH(notify) EACH(on_complete) EACH(on_expiration) EACH(parked) \
-    EACH(pop) EACH(release) EACH(reschedule) EACH(retry) EACH(shard_for) EACH(take) EACH(taken) EACH(try_complete)
+    EACH(_contain_observer) EACH(acquire) EACH(add) EACH(cancel) EACH(contain) EACH(finished) EACH(leaving) \
+    EACH(normal_ends) EACH(notify) EACH(on_complete) EACH(on_expiration) EACH(parked) EACH(pop) EACH(release) \
+    EACH(reschedule) EACH(retry) EACH(shard_for) EACH(take) EACH(taken) EACH(try_complete)
 #define RARE_FIELD(name) PyObject *name;
 #define NAME_FIELD(name) PyObject *str_##name;
 

@@ -1,20 +1,68 @@
 /* The flows try_complete_else_watch and check_and_complete (parking.py). On purpose, these differ:
  *
- *  - Steps 1 to 4 of try_complete_else_watch, which examine the arguments, are in parking_park(), near the end.
- *  - check_and_complete_all, of many keys or with a limit, is Python. */
+ *  - Steps 1 to 4 of try_complete_else_watch, which examine the arguments, are in parking_park(), near the end. */
 
-/* After an interrupt: pass the rest of the check of one key to the retrier. The error that is set stays set. */
-static void retry_rest(Parking *self, PyObject *key)
+/* ---------------------------------------------------------------- checks of many keys */
+
+/* After an interrupt: pass the rest of a check to the retrier. The error that is set stays set. */
+static void retry_rest(Parking *self, PyObject *keys, Py_ssize_t limit, Py_ssize_t completed)
 {
     PyObject *kept = take_error();
-    PyObject *keys = PyTuple_Pack(1, key);
-    int failed = keys == NULL || done_call(PyObject_CallFunctionObjArgs(core.retry_rest, self, keys, Py_None, NULL));
+    PyObject *number = limit == PY_SSIZE_T_MAX ? Py_NewRef(Py_None) : PyLong_FromSsize_t(limit - completed);
+    int failed = number == NULL || done_call(PyObject_CallFunctionObjArgs(core.retry_rest, self, keys, number, NULL));
     if (failed && PyErr_ExceptionMatches(PyExc_RecursionError))
         PyErr_Clear(); /* the stack is exhausted, so the check is not repeated */
     else if (failed)
         PyErr_WriteUnraisable((PyObject *)self);
-    Py_XDECREF(keys);
+    Py_XDECREF(number);
     set_again(kept);
+}
+
+/* The number of a `limit`, or PY_SSIZE_T_MAX if there is none. -1 with an error. */
+static Py_ssize_t number_of_limit(PyObject *limit)
+{
+    if (limit == NULL || limit == Py_None)
+        return PY_SSIZE_T_MAX;
+    int overflow = 0;
+    long long number = PyLong_CheckExact(limit) ? PyLong_AsLongLongAndOverflow(limit, &overflow) : 0;
+    if (overflow > 0 || number > PY_SSIZE_T_MAX)
+        return PY_SSIZE_T_MAX;
+    if (number < 1 && done_call(PyObject_CallFunction(core.checked_int, "sOi", "limit", limit, 1)))
+        return -1;
+    return (Py_ssize_t)number;
+}
+
+enum { FIRST_PART = 16 }; /* as in parking.py */
+
+/* Check an operation, unless it has an outcome, and count it if that completed it. 0, or -1 with an error. */
+static int check_one(Operation *op, Py_ssize_t *completed)
+{
+    int done = state_of(op) <= PARKED ? maybe_try_complete(op) : 0;
+    *completed += done > 0 || (done < 0 && state_of(op) == SATISFIED); /* a hook may have raised */
+    return done < 0 ? -1 : 0;
+}
+
+/* Check the first `most` operations under a key until `*completed` has reached the limit. Those in the set `seen` were
+ * checked, and the others are added to it. 0, or -1 with an error. */
+static int check_part(Watchers *watchers, Py_ssize_t most, Py_ssize_t limit, PyObject *seen, Py_ssize_t *completed)
+{
+    PyObject *part = list_of(watchers, most);
+    int failed = part == NULL;
+    for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(part) && *completed < limit; i++) {
+        PyObject *op = PyList_GET_ITEM(part, i);
+        Py_ssize_t known = PySet_GET_SIZE(seen);
+        failed = PySet_Add(seen, op) || (PySet_GET_SIZE(seen) > known && check_one((Operation *)op, completed));
+    }
+    Py_XDECREF(part);
+    return failed ? -1 : 0;
+}
+
+/* Check the operations under a key, each once. With a limit, its first part first. 0, or -1 with an error. */
+static int check_in_order(Watchers *watchers, Py_ssize_t limit, PyObject *seen, Py_ssize_t *completed)
+{
+    if (limit != PY_SSIZE_T_MAX && check_part(watchers, FIRST_PART, limit, seen, completed))
+        return -1;
+    return *completed < limit ? check_part(watchers, PY_SSIZE_T_MAX, limit, seen, completed) : 0;
 }
 
 /* Note a check that found no operation under the key, once the purgatory asks for it. 0, or -1 with an error. */
@@ -22,6 +70,22 @@ static int note_unwatched(Parking *self, PyObject *key)
 {
     PyObject *note = __atomic_load_n(&self->note_unwatched, __ATOMIC_ACQUIRE);
     return note == Py_None ? 0 : done_call(PyObject_CallOneArg(note, key));
+}
+
+/* The watchers of those keys that have any, as a list. NULL with an error, also if a key has no hash. */
+static PyObject *find_all(Parking *self, PyObject *keys)
+{
+    PyObject *found = PyList_New(0);
+    for (Py_ssize_t i = 0; found != NULL && i < PyTuple_GET_SIZE(keys); i++) {
+        PyObject *key = PyTuple_GET_ITEM(keys, i);
+        Watchers *watchers = shards_find(self, key);
+        if (watchers == NULL ? PyErr_Occurred() != NULL : PyList_Append(found, (PyObject *)watchers))
+            Py_CLEAR(found);
+        else if ((watchers == NULL || watchers_length(watchers) == 0) && note_unwatched(self, key))
+            Py_CLEAR(found);
+        Py_XDECREF(watchers);
+    }
+    return found;
 }
 
 /* ---------------------------------------------------------------- parking */
@@ -205,12 +269,13 @@ static int start_waiting(Parking *self, Operation *op, int *reached)
     return cancel_when_closed(self, op);
 }
 
-/* Check an operation, unless it has an outcome, and count it if that completed it. 0, or -1 with an error. */
-static int check_one(Operation *op, Py_ssize_t *completed)
+/* The result of a check. If it found nothing in a closed purgatory, that is logged. -1 stands for an error. */
+static PyObject *number_completed(Parking *self, Py_ssize_t completed)
 {
-    int done = state_of(op) <= PARKED ? maybe_try_complete(op) : 0;
-    *completed += done > 0;
-    return done < 0 ? -1 : 0;
+    if (completed < 0
+        || (completed == 0 && is_closed(self) && done_call(PyObject_CallOneArg(core.checked_when_closed, self->name))))
+        return NULL;
+    return PyLong_FromSsize_t(completed);
 }
 
 /* The only operation under a key, as a new reference. NULL if there are others, or none. */
@@ -240,21 +305,49 @@ static int check_all(Watchers *watchers, Py_ssize_t *completed)
     return failed;
 }
 
+/* After an interrupt: pass the rest of the check of one key to the retrier. The error that is set stays set. */
+static void retry_rest_of_key(Parking *self, PyObject *key)
+{
+    PyObject *kept = take_error();
+    PyObject *keys = PyTuple_Pack(1, key);
+    set_again(kept);
+    if (keys != NULL)
+        retry_rest(self, keys, PY_SSIZE_T_MAX, 0);
+    Py_XDECREF(keys);
+}
+
+/* The second half of check_and_complete_all. Takes over the reference to the keys, a tuple, or NULL after an error. */
+static PyObject *check_many(Parking *self, PyObject *keys, Py_ssize_t limit)
+{
+    /* 1. find all keys first: if one has no hash, nothing is checked */
+    PyObject *found = keys == NULL ? NULL : find_all(self, keys), *seen = found == NULL ? NULL : PySet_New(NULL);
+    Py_ssize_t completed = 0;
+    int failed = seen == NULL;
+    /* 2. check each operation once, up to the limit */
+    for (Py_ssize_t i = 0; !failed && i < PyList_GET_SIZE(found) && completed < limit; i++)
+        failed = check_in_order((Watchers *)PyList_GET_ITEM(found, i), limit, seen, &completed);
+    /* 3. after an interrupt the retrier makes the rest of the check */
+    if (failed && seen != NULL)
+        retry_rest(self, keys, limit, completed);
+    Py_XDECREF(seen);
+    Py_XDECREF(found);
+    Py_XDECREF(keys);
+    /* 4. log a check of a closed purgatory */
+    return number_completed(self, failed ? -1 : completed);
+}
+
 static PyObject *check_and_complete(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
 {
     static const char *const wanted[] = {"key", "limit", NULL};
     PyObject *given[2];
     if (IS_WRONG_CALL(self, args, number, names, "check_and_complete(key, limit=None)", wanted, 1, given))
         return NULL;
-    if (given[1] != NULL && given[1] != Py_None) {
-        PyObject *keys = PyTuple_Pack(1, given[0]);
-        PyObject *answer = keys == NULL ? NULL
-            : PyObject_CallMethodObjArgs((PyObject *)self, core.str_check_and_complete_all, keys, given[1], NULL);
-        Py_XDECREF(keys);
-        return answer;
-    }
+    Py_ssize_t limit = number_of_limit(given[1]), completed = 0;
+    if (limit < 0)
+        return NULL;
+    if (limit != PY_SSIZE_T_MAX)
+        return check_many(self, PyTuple_Pack(1, given[0]), limit);
     /* 1. find the key */
-    Py_ssize_t completed = 0;
     Watchers *watchers = shards_find(self, given[0]);
     if (watchers == NULL && PyErr_Occurred())
         return NULL;
@@ -263,13 +356,24 @@ static PyObject *check_and_complete(Parking *self, PyObject *const *args, Py_ssi
     int failed = is_watched ? check_all(watchers, &completed) : note_unwatched(self, given[0]);
     /* 3. after an interrupt the retrier makes the rest of the check */
     if (failed && is_watched)
-        retry_rest(self, given[0]);
+        retry_rest_of_key(self, given[0]);
     Py_XDECREF(watchers);
     /* 4. log a check of a closed purgatory */
-    if (failed
-        || (completed == 0 && is_closed(self) && done_call(PyObject_CallOneArg(core.checked_when_closed, self->name))))
+    return number_completed(self, failed ? -1 : completed);
+}
+
+static PyObject *check_and_complete_all(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
+{
+    static const char *const wanted[] = {"keys", "limit", NULL};
+    PyObject *given[2];
+    if (IS_WRONG_CALL(self, args, number, names, "check_and_complete_all(keys, limit=None)", wanted, 1, given))
         return NULL;
-    return PyLong_FromSsize_t(completed);
+    Py_ssize_t limit = number_of_limit(given[1]);
+    if (limit < 0)
+        return NULL;
+    PyObject *keys = given[0];
+    int is_plain_row = PyTuple_CheckExact(keys) || PyList_CheckExact(keys);
+    return check_many(self, is_plain_row ? PySequence_Tuple(keys) : PyObject_CallOneArg(core.checked_keys, keys), limit);
 }
 
 /* ---------------------------------------------------------------- what Python sees */
@@ -393,6 +497,8 @@ static PyMethodDef parking_methods[] = {
      "try_complete_else_watch($self, /, operation, watch_keys)\n--\n\n"},
     {"check_and_complete", (PyCFunction)(void (*)(void))check_and_complete, METH_FASTCALL | METH_KEYWORDS,
      "check_and_complete($self, /, key, limit=None)\n--\n\n"},
+    {"check_and_complete_all", (PyCFunction)(void (*)(void))check_and_complete_all, METH_FASTCALL | METH_KEYWORDS,
+     "check_and_complete_all($self, /, keys, limit=None)\n--\n\n"},
     {NULL}};
 
 static PyType_Slot parking_slots[] = {

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 import attrs
 
-from purgatory._core.arguments import PLAIN, admit, check_ready, each_once, reject_own_hook
+from purgatory._core.arguments import admit, check_ready, each_once, reject_own_hook
 from purgatory._core.errors import (
     AlreadyParked,
     InvalidTenant,
@@ -95,7 +95,7 @@ def retry_rest(parking: Parking, keys: Sequence[Hashable], limit: int | None) ->
 
 def checked_keys(keys: Iterable[Hashable]) -> tuple[Hashable, ...]:
     """The keys as a tuple. Raises ``WatchKeysType`` if they are not an iterable of keys."""
-    if type(keys) not in PLAIN and (isinstance(keys, (str, bytes, bytearray)) or not isinstance(keys, Iterable)):
+    if isinstance(keys, (str, bytes, bytearray)) or not isinstance(keys, Iterable):
         raise WatchKeysType(keys)
     return tuple(keys)
 
@@ -339,8 +339,6 @@ class Parking:
         if limit is not None:
             checked_int("limit", limit, 1)
         given = checked_keys(keys)
-        if limit is None and len(given) == 1:
-            return self.check_and_complete(given[0])
         # 1. find all keys first: if one has no hash, nothing is checked
         lists = []
         for key in given:
@@ -383,10 +381,5 @@ def set_deadline(operation: DelayedOperation) -> None:
     operation._task_deadline_ns = monotonic_ns() + operation._task_delay_ms * NS_PER_MS
 
 
-if not TYPE_CHECKING and CORE is not None:
-    _pure = Parking
-
-    class Parking(native_class(_pure)):
-        __doc__ = _pure.__doc__
-        __slots__ = ()
-        check_and_complete_all = _pure.check_and_complete_all
+if CORE is not None:
+    Parking = native_class(Parking)  # type: ignore[misc]

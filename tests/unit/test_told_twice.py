@@ -29,7 +29,7 @@ SHARED = {
     ("purgatory/_core/parking.py", "purgatory/_core/parking.c"): [
         *("retry_rest", "note_unwatched"),
         *("try_complete_else_watch", "_park", "_find_place", "_start_waiting"),
-        "check_and_complete",
+        *("check_and_complete", "check_and_complete_all"),
     ],
     ("purgatory/_core/arguments.py", "purgatory/_core/arguments.c"): ["check_ready", "admit", "each_once"],
     ("purgatory/_core/shards.py", "purgatory/_core/shards.c"): [
@@ -95,7 +95,7 @@ ONLY_IN_PYTHON = {
     },
     "purgatory/_core/parking.py": {
         **dict.fromkeys(("checked_when_closed", "set_deadline", "maybe_try_complete", "checked_keys"), RARE),
-        **dict.fromkeys(("_in_order", "check_and_complete_all"), "of many keys, or with a limit"),
+        "_in_order": "C has no generator: see check_in_order()",
     },
     "purgatory/_core/arguments.py": {"not_an_operation": RARE, "reject_own_hook": RARE},
     "purgatory/_core/shards.py": {
@@ -174,14 +174,14 @@ NUMBERED = {
         *("_op_end", "_op_decide", "_op_run_hooks", "_op_remove", "extend"),
     ],
     ("purgatory/_core/parking.py", "purgatory/_core/parking.c"): [
-        *("try_complete_else_watch", "_park", "_start_waiting", "check_and_complete"),
+        *("try_complete_else_watch", "_park", "_start_waiting", "check_and_complete", "check_and_complete_all"),
     ],
     ("purgatory/_core/shards.py", "purgatory/_core/shards.c"): ["watch", "remove_if_empty"],
     ("purgatory/_core/idle_keys.py", "purgatory/_core/idle_keys.c"): ["append", "_forget_oldest"],
 }
 
-#: The first halves of functions that are two in C.
-FIRST_HALVES = {"try_complete_else_watch": "parking_park"}
+#: The other halves of functions that are two in C.
+OTHER_HALVES = {"try_complete_else_watch": "parking_park", "check_and_complete_all": "check_many"}
 
 
 def numbered_in_python(path, name):
@@ -197,7 +197,7 @@ def numbered_in_c(path, name):
     text = (ROOT / path).read_text(encoding="utf-8")
     bodies = re.findall(r"^static [^;={]*?\b(\w+)\([^;{]*?\)\s*\{(.*?)^\}", text, re.MULTILINE | re.DOTALL)
     names = {name.lstrip("_"), *(prefix + name for prefix in PREFIXES)}
-    halves = [{FIRST_HALVES[name]}] if name in FIRST_HALVES else []
+    halves = [{OTHER_HALVES[name]}] if name in OTHER_HALVES else []
     found = [body for half in (*halves, names) for known, body in bodies if known in half]
     return re.findall(r"^ */\* (\d+\. .*?) \*/$", "".join(found), re.MULTILINE)
 
