@@ -580,6 +580,10 @@ static PyObject *get_state(Operation *self, void *Py_UNUSED(none))
 {
     return op_check_initialized(self) ? NULL : PyLong_FromLong(state_of(self));
 }
+static PyObject *operation_outcome(Operation *self, void *Py_UNUSED(none))
+{
+    return op_check_initialized(self) ? NULL : Py_NewRef(PyTuple_GET_ITEM(core.OUTCOMES, state_of(self)));
+}
 static PyObject *get_home_shard(Operation *self, void *Py_UNUSED(none))
 {
     return Py_NewRef((PyObject *)home_of(self));
@@ -648,7 +652,7 @@ static PyMemberDef operation_members[] = {
 
 static PyGetSetDef operation_attributes[] = { /* no setters */
     {"_op_state", (getter)get_state}, {"_op_checks", (getter)operation_checks}, {"_op_home_shard", (getter)get_home_shard},
-    {"_op_watches", (getter)get_watches}, {"checks", (getter)operation_checks}, {NULL}};
+    {"_op_watches", (getter)get_watches}, {"outcome", (getter)operation_outcome}, {"checks", (getter)operation_checks}, {NULL}};
 
 static PyType_Slot operation_slots[] = {
     {Py_tp_doc, "Operation(delay_ms, *, lock=None)\n--\n\n"}, {Py_tp_init, operation_init}, COLLECTED(operation),

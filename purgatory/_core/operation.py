@@ -625,7 +625,7 @@ if not TYPE_CHECKING and CORE is not None:
         __repr__ = _pure.__repr__
         normal_ends = _pure.normal_ends
         try_complete = _pure.try_complete
-        is_parked, is_completed, outcome, drained = _pure.is_parked, _pure.is_completed, _pure.outcome, _pure.drained
+        is_parked, is_completed, drained = _pure.is_parked, _pure.is_completed, _pure.drained
         remaining_ms, keys, created_ns = _pure.remaining_ms, _pure.keys, _pure.created_ns
 
         def __init_subclass__(cls, **kwargs: Any) -> None:

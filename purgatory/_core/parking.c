@@ -269,6 +269,18 @@ static int start_waiting(Parking *self, Operation *op, int *reached)
     return cancel_when_closed(self, op);
 }
 
+static PyObject *watching(Parking *self, PyObject *const *args, Py_ssize_t given, PyObject *names)
+{
+    static const char *const wanted[] = {"key", NULL};
+    PyObject *key;
+    if (IS_WRONG_CALL(self, args, given, names, "watching(key)", wanted, 1, &key))
+        return NULL;
+    Watchers *watchers = shards_find(self, key);
+    Py_ssize_t number = watchers == NULL ? 0 : watchers_length(watchers);
+    Py_XDECREF(watchers);
+    return watchers == NULL && PyErr_Occurred() ? NULL : PyLong_FromSsize_t(number);
+}
+
 /* The result of a check. If it found nothing in a closed purgatory, that is logged. -1 stands for an error. */
 static PyObject *number_completed(Parking *self, Py_ssize_t completed)
 {
@@ -495,6 +507,8 @@ static PyMemberDef parking_members[] = {
 static PyMethodDef parking_methods[] = {
     {"try_complete_else_watch", (PyCFunction)(void (*)(void))parking_park, METH_FASTCALL | METH_KEYWORDS,
      "try_complete_else_watch($self, /, operation, watch_keys)\n--\n\n"},
+    {"watching", (PyCFunction)(void (*)(void))watching, METH_FASTCALL | METH_KEYWORDS,
+     "watching($self, /, key)\n--\n\n"},
     {"check_and_complete", (PyCFunction)(void (*)(void))check_and_complete, METH_FASTCALL | METH_KEYWORDS,
      "check_and_complete($self, /, key, limit=None)\n--\n\n"},
     {"check_and_complete_all", (PyCFunction)(void (*)(void))check_and_complete_all, METH_FASTCALL | METH_KEYWORDS,

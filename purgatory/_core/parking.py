@@ -280,6 +280,11 @@ class Parking:
             if operation.cancel():  # a shutdown closed the timer, and did not find the operation
                 raise PurgatoryClosed(self._name) from None
 
+    def watching(self, key: Hashable) -> int:
+        """How many operations a check of the key would look at. Raises :class:`UnhashableKey` if it has no hash."""
+        watchers = self._shards.find(key)
+        return 0 if watchers is None else len(watchers)
+
     def check_and_complete(self, key: Hashable, limit: int | None = None) -> int:
         """Check the operations parked under a key, in order of arrival.
 

@@ -361,11 +361,6 @@ class DelayedOperationPurgatory(Parking, ShutdownOnExit, Generic[OperationT]):
         """How many exceptions callbacks raised, by the name of the hook."""
         return self._observers.errors()
 
-    def watching(self, key: Hashable) -> int:
-        """How many operations a check of the key would look at. Raises :class:`UnhashableKey` if it has no hash."""
-        watchers = self._shards.find(key)
-        return 0 if watchers is None else len(watchers)
-
     def operations_for_key(self, key: Hashable) -> list[OperationT]:
         """A list of the operations that wait under a key, in order of arrival.
 

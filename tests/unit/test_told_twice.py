@@ -28,7 +28,7 @@ SHARED = {
     ("purgatory/_core/hooks.py", "purgatory/_core/hooks.c"): ["has_room_for_outcome"],
     ("purgatory/_core/parking.py", "purgatory/_core/parking.c"): [
         *("retry_rest", "note_unwatched"),
-        *("try_complete_else_watch", "_park", "_find_place", "_start_waiting"),
+        *("try_complete_else_watch", "_park", "_find_place", "_start_waiting", "watching"),
         *("check_and_complete", "check_and_complete_all"),
     ],
     ("purgatory/_core/arguments.py", "purgatory/_core/arguments.c"): ["check_ready", "admit", "each_once"],
@@ -47,7 +47,7 @@ SHARED = {
 ATTRIBUTES = {
     ("purgatory/_core/operation.py", "purgatory/_core/operation.c"): [
         *("force_complete", "cancel", "extend"),
-        "checks",
+        *("outcome", "checks"),
     ],
 }
 
@@ -81,7 +81,7 @@ ONLY_IN_PYTHON = {
         "try_complete": SUBCLASS,
         "on_complete": SUBCLASS,
         "on_expiration": SUBCLASS,
-        **dict.fromkeys(("is_parked", "is_completed", "outcome", "drained"), SHOWN),
+        **dict.fromkeys(("is_parked", "is_completed", "drained"), SHOWN),
         **dict.fromkeys(("remaining_ms", "keys", "created_ns"), SHOWN),
         "_task_is_done": "C puts no task back, because no interrupt comes between claim and run",
         "_op_make_up": "C keeps an interrupt until all that is owed has run",
