@@ -626,7 +626,8 @@ if not TYPE_CHECKING and CORE is not None:
         normal_ends = _pure.normal_ends
         try_complete = _pure.try_complete
         is_parked, is_completed, drained = _pure.is_parked, _pure.is_completed, _pure.drained
-        remaining_ms, keys, created_ns = _pure.remaining_ms, _pure.keys, _pure.created_ns
+        remaining_ms, keys = _pure.remaining_ms, _pure.keys
+        created_ns = property(CORE.Operation.added_ns.__get__, doc=_pure.created_ns.__doc__)
 
         def __init_subclass__(cls, **kwargs: Any) -> None:
             super().__init_subclass__(**kwargs)
