@@ -38,6 +38,7 @@ WAITS = "purgatory/_core/waits.py"
 PLACES = "purgatory/_core/places.py"
 THRESHOLD = "purgatory/_core/thresholds.py"
 TIMER = "timer/_timer.py"
+BASE = "timer/_base.py"
 TASK = "timer/_task.py"
 BUCKET = "timer/_bucket.py"
 WHEEL = "timer/_wheel.py"
@@ -211,9 +212,44 @@ MUTANTS = (
     Mutant(
         "an operation whose hooks the stack has no room for waits for its deadline",
         OPERATION,
-        "            has_room_for_outcome()\n",
+        "                has_room_for_outcome()\n",
+        "                pass\n",
+        T_OPERATION + "test_operation_that_finds_no_stack_is_answered_later",
+    ),
+    Mutant(
+        "a park that raises where the stack ends leaves no operation in the purgatory",
+        OPERATION,
+        "            if outcome != CANCELLED:  # which has none\n",
+        "            if True:\n",
+        T_OPERATION + "test_park_that_is_interrupted_where_the_stack_ends_leaves_nothing",
+    ),
+    Mutant(
+        "a batch begins only where the stack has room for it",
+        BASE,
+        "        has_room()\n",
         "",
         T_OPERATION + "test_operation_that_finds_no_stack_is_answered_later",
+    ),
+    Mutant(
+        "a batch that was run and raised is not taken for a rejected one",
+        DISPATCH,
+        "                if not batch.left:  # it was run here, and raised\n                    raise\n",
+        "",
+        T_FAULTS + "test_a_batch_that_fails_is_due_again",
+    ),
+    Mutant(
+        "an interrupt of submit() takes back what was counted as handed over",
+        DISPATCH,
+        "            self.end(Tally(), batch, None)\n            raise\n",
+        "            raise\n",
+        T_FAULTS + "test_a_batch_that_cannot_be_submitted_is_due_again",
+    ),
+    Mutant(
+        "a call that must not wait does not wait for tasks that move",
+        TIMER,
+        "                if until_ns is not None and now_ns >= until_ns:\n",
+        "                if until_ns is not None and now_ns >= until_ns and not wheel.moving:\n",
+        T_FAULTS + "test_advance_clock_does_not_wait_for_tasks_that_move",
     ),
     Mutant(
         "a rejected operation keeps the delay that it has set",
@@ -562,8 +598,8 @@ MUTANTS = (
     Mutant(
         "no work is done for empty ticks",
         TIMER,
-        "                    self._changed.wait(self._sleep_s(now_ns, until_ns))",
-        "                    self._changed.wait(0.001)",
+        "                self._changed.wait(SLEEP_S if wheel.moving else self._sleep_s(now_ns, until_ns))",
+        "                self._changed.wait(0.001)",
         T_REAPER + "test_no_work_is_done_for_empty_ticks",
     ),
     Mutant(
@@ -660,8 +696,8 @@ MUTANTS = (
     Mutant(
         "a batch that the executor rejects is run all the same",
         DISPATCH,
-        "            batch.run()\n\n    def begin",
-        "            pass\n\n    def begin",
+        "                InlineExecutor().submit(batch.run)  #",
+        "                pass  #",
         T_TIMER + "test_refusing_executor_loses_nothing",
     ),
     # -- callbacks that raise

@@ -19,6 +19,7 @@ from purgatory import (
     DelayedOperationPurgatory,
     InvalidOperation,
     InvalidSetting,
+    Observer,
     Outcome,
     PurgatoryFull,
     ReservedName,
@@ -847,20 +848,17 @@ def test_operation_that_finds_no_stack_is_answered_later(make, mock_timer, how):
 def test_park_that_is_interrupted_where_the_stack_ends_leaves_nothing(make, mock_timer):
     """A call of ``park`` that raises leaves no operation in the purgatory, however little of the stack is left."""
 
-    class Interrupted(Waiting):
-        def try_complete(self):
-            if self in checked:
-                raise KeyboardInterrupt
-            checked.add(self)
-            return False
+    class Interrupting(Observer):
+        def parked(self, operation):
+            raise KeyboardInterrupt
 
     def deepen(depth, call):
         return call() if depth == 0 else deepen(depth - 1, call)
 
-    purgatory, checked, raised = make(max_parked=1_000), set(), 0
+    purgatory, raised = make(max_parked=1_000, observers=[Interrupting()]), 0
     limit = sys.getrecursionlimit()
     for depth in range(300, 400):
-        operation = Interrupted(1_000)
+        operation = Waiting(1_000)
         try:
             sys.setrecursionlimit(400)
             deepen(depth, partial(purgatory.try_complete_else_watch, operation, ["k"]))
