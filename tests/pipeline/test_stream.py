@@ -332,7 +332,10 @@ def test_any_source_and_sink_will_do_in_a_stock_session(spark, request, tmp_path
 
 
 def test_a_stream_says_what_is_parked_also_when_it_goes_on(spark, tmp_path, capsys):
-    """The parked operations can be read from the checkpoint, and are reported per batch, after a restart as well."""
+    """The parked operations can be read from the checkpoint, and are reported per batch, after a restart as well.
+
+    A query that was stopped in its first batch has files of a state, and nothing in it.
+    """
     shape = workloads.Workload(operations=30, events=10, seconds=10, keys=5, unreachable=3.0, delays_ms=(86_400_000,))
     trace, out, checkpoint = (str(tmp_path / name) for name in ("trace", "out", "checkpoint"))
     following = workloads.write(tmp_path / "trace", workloads.trace(shape), TRACE, files=1)
@@ -347,3 +350,8 @@ def test_a_stream_says_what_is_parked_also_when_it_goes_on(spark, tmp_path, caps
     workloads.flush_after(tmp_path / "trace", following)
     stream.run(spark, trace, out, checkpoint, settings, on_progress=told.append)
     assert (30, 0) == (sum(one.answered for one in told), told[-1].parked)
+    for commit in Path(checkpoint, "commits").iterdir():
+        commit.unlink()
+    stream.check_checkpoint(spark, checkpoint, settings)
+    assert 0 == main(["monitor", "--stream", checkpoint])
+    assert "after batch -1: 0 operations parked" in capsys.readouterr().out

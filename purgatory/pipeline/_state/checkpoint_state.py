@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import attrs
 
 from purgatory.pipeline._spark.errors import PlaceMissing
-from purgatory.pipeline._spark.places import exists
+from purgatory.pipeline._spark.places import exists, files
 from purgatory.pipeline._spark.session import STREAMING
 from purgatory.pipeline._state.fixed import CheckpointDiffers, Fixed
 
@@ -73,7 +73,8 @@ def check_settings(spark: SparkSession, checkpoint: str, fixed: Fixed, partition
 
 
 def _stages(spark: SparkSession, checkpoint: str) -> list[Row]:
-    if not exists(spark, f"{checkpoint}/state/0/_metadata"):
+    commits = f"{checkpoint}/commits"
+    if not exists(spark, commits) or not files(spark, commits):  # stopped in its first batch: there is no state yet
         return []
     for name, value in STREAMING.items():
         spark.conf.set(name, value)
