@@ -57,7 +57,8 @@ def test_settings_follow_the_number_of_records():
     assert ("-XX:TieredStopAtLevel=1", "-XX:TieredStopAtLevel=1", "", "") == tuple(
         each.java_options for each in (few, some, many, unknown)
     )
-    assert "spark.sql.codegen.factoryMode" not in some.settings
+    assert "false" == few.settings["spark.ui.enabled"]
+    assert not {"spark.sql.codegen.factoryMode", "spark.ui.enabled"} & some.settings.keys()
     assert many == unknown
     assert {"5000"} == {each.settings["spark.sql.codegen.cache.maxEntries"] for each in (few, some, many)}
 

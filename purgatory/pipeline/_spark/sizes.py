@@ -12,11 +12,12 @@ from typing import Final
 
 import attrs
 
-#: Records up to which Spark interprets its expressions.
+#: Records up to which Spark interprets its expressions and starts no web page of its own: the work is soon over.
 _FEW: Final = 200_000
 #: Records up to which one compiler does: beyond, the slower code costs more than was saved.
 _MANY: Final = 3_000_000
-_INTERPRETED: Final = {
+_SHORT: Final = {
+    "spark.ui.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.shuffle.partitions": "2",
@@ -42,5 +43,5 @@ def defaults_for(records: int | None) -> SizeDefaults:
         return SizeDefaults(settings)
     settings |= {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "4"}
     if records <= _FEW:
-        settings |= _INTERPRETED
+        settings |= _SHORT
     return SizeDefaults(settings, "-XX:TieredStopAtLevel=1")
