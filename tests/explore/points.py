@@ -31,7 +31,7 @@ FIELDS = _words(
 GUARDED = _words(
     "_copy _due extended _op_checks checks rejected forgotten _until_recount _reschedules "
     "handed_over total _executor restarts present counted ever_parked held "
-    "heartbeat_ns _claimed _observers _left _tasks fired failed reached late_sum_ns late_max_ns late_ns"
+    "heartbeat_ns _claimed _observers left _tasks fired failed reached late_sum_ns late_max_ns late_ns"
 )
 #: Fields that are never set again. Their objects may change, by the calls below.
 FIXED = _words(
