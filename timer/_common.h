@@ -19,11 +19,6 @@
 /* Of a function for a rare case: the usual path around its call then saves fewer registers. */
 #define RARE __attribute__((cold, noinline)) static
 
-#ifndef Py_BEGIN_CRITICAL_SECTION /* before CPython 3.13 */
-#define Py_BEGIN_CRITICAL_SECTION(object) {
-#define Py_END_CRITICAL_SECTION() }
-#endif
-
 /* The slots of a module that serves one interpreter and needs no global lock. */
 #if PY_VERSION_HEX >= 0x030C0000
 #define ONE_INTERPRETER {Py_mod_multiple_interpreters, Py_MOD_MULTIPLE_INTERPRETERS_NOT_SUPPORTED},

@@ -111,7 +111,7 @@ static unsigned long ask_for_ident(unsigned long thread)
     if (PyErr_Occurred() && !is_contained()) {
         PyObject *error = take_error();
         if (Py_AddPendingCall(interrupt, error))
-            Py_DECREF(error); /* too many are waiting */
+            Py_XDECREF(error); /* too many are waiting */
     }
     PyErr_Clear();
     Py_XDECREF(answer);
@@ -208,8 +208,10 @@ static PyObject *calls(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     for (Py_ssize_t count, room = 16;; room = 2 * count) { /* until there is room for all */
         RunningCall *found = PyMem_New(RunningCall, room);
-        PyObject *list = found == NULL ? PyErr_NoMemory() : PyList_New(0);
-        count = found == NULL ? 0 : copy_calls(found, room);
+        if (found == NULL)
+            return PyErr_NoMemory();
+        PyObject *list = PyList_New(0);
+        count = copy_calls(found, room);
         for (Py_ssize_t i = 0; i < count && i < room; i++) { /* takes over the references */
             PyObject *each = Py_BuildValue("(kNNL)", found[i].thread, found[i].task, found[i].hook, found[i].number);
             if (each == NULL || list == NULL || PyList_Append(list, each))

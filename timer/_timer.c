@@ -54,7 +54,7 @@ static int set_deadline(TimerEntry *task)
 }
 
 /* Add a task. 0, or -1 with an error. */
-static int add(PyObject *timer, TimerEntry *task)
+static inline int add(PyObject *timer, TimerEntry *task)
 {
     QuickTimer *self = (QuickTimer *)timer;
     int64_t deadline_ns;
