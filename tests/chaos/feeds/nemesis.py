@@ -68,7 +68,7 @@ class Nemesis:
         is_up = all(fault[1] != "kill" for fault in self._open)
         if name in {"trim", "empty", "lose", "kill"} and not is_up:
             return
-        if name in {"empty", "lose"} and not run.server.can_empty:
+        if name == "empty" and not run.server.can_empty:
             return
         slot = None
         if name not in {"kill", "trim", "empty", "lose"}:

@@ -5,8 +5,11 @@ removes the last events, and returns which they were. ``history`` is what the se
 """
 
 import contextlib
+import os
+import struct
 
 import psycopg
+from aiokafka.record.memory_records import MemoryRecords
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
@@ -111,6 +114,7 @@ class Kafka:
     can_empty = False  # a topic that is made again has the same positions for other events, so a history has no order
 
     def __init__(self, folder):
+        self._folder = folder
         self._cluster = Cluster(folder)
         self.port = self._cluster.ports[0]
 
@@ -140,10 +144,41 @@ class Kafka:
             future.result(30)
         return [(end.partition, end.offset - 1) for end in ends]
 
+    def lose(self, count):
+        """The server is killed, and the files of its partitions are cut off. So it starts again, as after a restore."""
+        admin = AdminClient({"bootstrap.servers": self._cluster.bootstrap, "log_level": 0})
+        found = admin.list_topics(timeout=10).topics.get(STREAM)
+        partitions = found.partitions if found else ()
+        starts = {partition: _end(admin, partition, OffsetSpec.earliest()) for partition in partitions}
+        self.kill()
+        lost = []
+        for partition, start in starts.items():
+            path = max((self._folder / f"{STREAM}-{partition}").glob("*.log"))
+            lost += _cut_off(path, count, start)
+        self.start()
+        return lost
 
-def _end(admin, partition):
-    (future,) = admin.list_offsets({TopicPartition(STREAM, partition): OffsetSpec.latest()}).values()
+
+def _end(admin, partition, spec=None):
+    (future,) = admin.list_offsets({TopicPartition(STREAM, partition): spec or OffsetSpec.latest()}).values()
     return future.result(30).offset
+
+
+def _cut_off(path, count, start):
+    """Remove the last batches of a file. Returns the events in them. None if one before them was trimmed."""
+    data, places, at = path.read_bytes(), [], 0
+    while at < len(data):
+        offset, size = struct.unpack_from(">qi", data, at)
+        places.append((offset, at))
+        at += 12 + size
+    if len(places) <= count or places[-count - 1][0] < start:
+        return []
+    at = places[-count][1]
+    os.truncate(path, at)
+    records, lost = MemoryRecords(data[at:]), []
+    while records.has_next():
+        lost += [record.value.decode().split()[1] for record in records.next_batch()]
+    return lost
 
 
 SERVERS = {"redis": Redis, "postgres": Postgres, "kafka": Kafka}
