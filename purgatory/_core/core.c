@@ -36,7 +36,8 @@
  * They are taken in this order: operation, shard. The mutex of the idle keys is taken alone. Under a mutex nothing is
  * allocated, freed or called. References are given up after it is released.
  *
- * Python are the limits of operations (places.py), and rare paths: rejections, contained errors, retries. `bind` takes these functions from purgatory._core.rare. */
+ * The limits of operations (places.py) are Python, and so are rare paths: rejections, contained errors, retries. `bind`
+ * takes these functions from purgatory._core.rare. */
 #include "purgatory/_core/core.h"
 
 #include "purgatory/_core/hooks.c"

@@ -51,7 +51,7 @@ OUTCOMES: Final[tuple[Outcome | None, ...]] = (None, None, None, *Outcome)
 
 @attrs.frozen
 class Totals:
-    """The number of operations since the purgatory was created, by outcome.
+    """The number of operations since the purgatory was created, by outcome. C fills the fields by their order.
 
     Attributes:
         parked: those that were not completed at once.

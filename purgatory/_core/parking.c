@@ -1,6 +1,7 @@
 /* The flows try_complete_else_watch and check_and_complete (parking.py). On purpose, these differ:
  *
- *  - Steps 1 to 4 of try_complete_else_watch, which examine the arguments, are in parking_park(), near the end. */
+ *  - Steps 1 to 4 of try_complete_else_watch, which examine the arguments, are in parking_try_complete_else_watch(), near
+ *    the end. */
 
 /* ---------------------------------------------------------------- checks of many keys */
 
@@ -167,7 +168,8 @@ static void cancel_after_error(Operation *op)
 }
 
 /* Park the operation, and repeat a check that came meanwhile: 1 if a check while parking completed it, 0 if it waits or
- * has ended otherwise, or -1 with an error. The first half of the Python method is parking_park(). */
+ * has ended otherwise, or -1 with an error. The first half of the Python method is in
+ * parking_try_complete_else_watch(). */
 static int try_complete_else_watch(Parking *self, Operation *op, Shard *home_shard, PyObject *key, PyObject *keys)
 {
     /* 5. park, with the user's lock held */
@@ -456,7 +458,7 @@ static int parking_clear(Parking *self)
 DEALLOC(Parking, parking, Py_CLEAR(self->name))
 
 /* try_complete_else_watch(operation, watch_keys) */
-static PyObject *parking_park(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
+static PyObject *parking_try_complete_else_watch(Parking *self, PyObject *const *args, Py_ssize_t number, PyObject *names)
 {
     static const char *const wanted[] = {"operation", "watch_keys", NULL};
     PyObject *found[2];
@@ -505,7 +507,7 @@ static PyMemberDef parking_members[] = {
     {NULL}};
 
 static PyMethodDef parking_methods[] = {
-    {"try_complete_else_watch", (PyCFunction)(void (*)(void))parking_park, METH_FASTCALL | METH_KEYWORDS,
+    {"try_complete_else_watch", (PyCFunction)(void (*)(void))parking_try_complete_else_watch, METH_FASTCALL | METH_KEYWORDS,
      "try_complete_else_watch($self, /, operation, watch_keys)\n--\n\n"},
     {"watching", (PyCFunction)(void (*)(void))watching, METH_FASTCALL | METH_KEYWORDS,
      "watching($self, /, key)\n--\n\n"},

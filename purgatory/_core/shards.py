@@ -47,7 +47,7 @@ MOST_SHARDS: Final = 1_048_576
 
 
 class Watchers(dict[Any, None]):
-    """The operations that wait under one key, in order of arrival.
+    """The operations that wait under one key, in order of arrival. So the first one has waited longest.
 
     Each step is a single dict operation, which is atomic with and without the global lock.
 

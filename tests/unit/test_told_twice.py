@@ -181,7 +181,7 @@ NUMBERED = {
 }
 
 #: The other halves of functions that are two in C.
-OTHER_HALVES = {"try_complete_else_watch": "parking_park", "check_and_complete_all": "check_many"}
+OTHER_HALVES = {"try_complete_else_watch": "parking_try_complete_else_watch", "check_and_complete_all": "check_many"}
 
 
 def numbered_in_python(path, name):
