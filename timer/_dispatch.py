@@ -164,9 +164,11 @@ class DueTasks:
         try:
             self._claimed = task if task._task_is_owned else None  # only an owned task may run twice
             task.run()
-        except BaseException as error:  # noqa: BLE001  # contain() raises an interrupt again
+        except BaseException as error:  # contain() raises an interrupt again
             tally.failed += 1
             self._contain(task, error)
+            if self._claimed is task and not task._task_is_done:
+                raise  # nothing else will run it, so it is put back
         finally:
             tally.count(late_ns)
         self._claimed = None

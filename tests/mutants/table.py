@@ -238,6 +238,13 @@ MUTANTS = (
         T_FAULTS + "test_a_batch_that_fails_is_due_again",
     ),
     Mutant(
+        "an expiry that fails for want of memory, and that nothing else repeats, is put back",
+        DISPATCH,
+        "                raise  # nothing else will run it",
+        "                pass  # nothing else will run it",
+        "tests/unit/faults/test_memory.py::test_allocation_that_fails_anywhere_loses_nothing",
+    ),
+    Mutant(
         "an interrupt of submit() takes back what was counted as handed over",
         DISPATCH,
         "            self.end(Tally(), batch, None)\n            raise\n",

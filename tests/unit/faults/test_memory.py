@@ -12,7 +12,7 @@ import pytest
 
 from purgatory import COMPILED, DelayedFuture, DelayedOperation, DelayedOperationPurgatory, Observer, Outcome
 from purgatory.journal._ledger import Ledger, Recorder
-from tests.support import satisfy
+from tests.support import eventually, satisfy
 from timer import MockTimer, TimerTask, _running
 
 if sys.implementation.name != "cpython":  # PyPy would compile its _testcapi, whose source may not be there
@@ -166,7 +166,7 @@ def try_place(place, number, name, operation, limit):
     has_raised = fails_at(place, number, CALLS[name], purgatory, timer, operation)
     if name == "expire":
         timer.advance_clock(100)  # the retrier may use the timer, if it got no thread
-        assert Outcome.EXPIRED is operation.outcome
+        assert eventually(lambda: operation.outcome is Outcome.EXPIRED and not purgatory._retrier.waiting())
     assert (purgatory.parked, 0) == (len(purgatory.operations()), purgatory._shards.completing())
     if operation.outcome is not None:
         assert (0, False) == (purgatory.watched, operation.is_pending)
