@@ -352,7 +352,7 @@ async def test_missed_bell_costs_a_short_wait_and_no_event(logs, make_feed, monk
         await reader.resume(await reader.end())
         await reader._link.execute("UNLISTEN *")
         for number in range(3):
-            reading = asyncio.create_task(reader.read(10, 0.2))
+            reading = asyncio.create_task(reader.read(10, 1.0))
             await asyncio.sleep(0.05)
             await feed.publish("key", b"%d" % number)
             assert [b"%d" % number] == [event.value for event in await reading]
