@@ -119,7 +119,9 @@ class Observers(ObserverFlags):
         self.parked: tuple[Callable[..., object], ...] = _methods(observers, "parked")
         self.leaving: tuple[Callable[..., object], ...] = _methods(observers, "leaving")
         self.finished: tuple[Callable[..., object], ...] = _methods(observers, "finished")
-        self.any_parked, self.any_leaving, self.any_finished = map(bool, (self.parked, self.leaving, self.finished))
+        self.any_parked: bool = bool(self.parked)
+        self.any_leaving: bool = bool(self.leaving)
+        self.any_finished: bool = bool(self.finished)
 
     def _contain_observer(self, operation: Any, method: Callable[..., object], error: BaseException) -> None:
         with self._lock:
