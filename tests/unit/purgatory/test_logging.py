@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import sys
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ import structlog
 
 from purgatory import ActionQueue, DelayedOperationPurgatory, PurgatoryFull, on_start
 from purgatory import __file__ as LIBRARY
+from purgatory._core import live
 from purgatory._core.log import Log, Throttle
 from tests.support import output_of, park, raising
 from timer import ManualClock
@@ -128,6 +130,13 @@ def test_refusals_are_logged_once_a_second(logs, small):
     assert ("small", 1, 0) == only(logs, "purgatory_full", "purgatory", "limit", "suppressed")
 
 
+@pytest.fixture
+def alone(monkeypatch):
+    """No purgatory of another test is live."""
+    monkeypatch.setattr(live, "_purgatories", weakref.WeakSet())
+
+
+@pytest.mark.usefixtures("alone")
 def test_on_start_callback_that_raises(logs, make):
     """A callback of ``on_start`` that raises does not keep them from being made."""
     stop = on_start(fail)
@@ -139,6 +148,7 @@ def test_on_start_callback_that_raises(logs, make):
     assert ("greeted",) == only(logs, "on_start_failed", "purgatory")
 
 
+@pytest.mark.usefixtures("alone")
 def test_on_start_callback_that_raises_at_once_is_forgotten(logs, make):
     """A function that raises for a purgatory that is there gets no later one: its caller has no way to end that."""
     met = []
@@ -154,6 +164,7 @@ def test_on_start_callback_that_raises_at_once_is_forgotten(logs, make):
     assert ["first"] == met
 
 
+@pytest.mark.usefixtures("alone")
 def test_stop_of_on_start_ends_one_registration(make):
     """Two registrations of one function end separately, however often each is ended."""
     met = []
