@@ -11,13 +11,12 @@
 
 This package contains only timers. It does not log. Its counts are in ``TimerStatistics``.
 
-The modules, in the order in which to read them. A name with an asterisk has a C file beside it with the same steps. The
-C code begins with ``_core.c``.
+The modules, in the order in which to read them. Each imports only from those above it. A name with an asterisk has a C
+file beside it with the same steps. The C code begins with ``_core.c``.
 
     _implementation  which implementation runs
     _errors          one exception class per mistake
     _fork            locks that are free in a forked child
-    _clock           monotonic clocks, real and manual
     _task*           a task, and its place in a bucket
     _bucket*         one bucket of a wheel
     _wheel*          the wheel: the bucket of a deadline, and the cascade

@@ -80,9 +80,9 @@ class DelayedFuture(DelayedOperation, Generic[FutureT]):
         futures, done = self._futures, self._done
         while done < len(futures):
             future = futures[done]
-            if (
-                future._state in _OPEN if type(future) is Future else not future.done()
-            ):  # as _is_done(), which is a call
+            # as _is_done(), without a call
+            is_open = future._state in _OPEN if type(future) is Future else not future.done()
+            if is_open:
                 return False
             self._done = done = done + 1
         return self.force_complete()

@@ -7,7 +7,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Hashable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -33,6 +33,17 @@ from purgatory.testing.feeds._tools import (
     on_loop,
     until,
 )
+
+if TYPE_CHECKING:
+    from purgatory.feeds._following.threads import ThreadFollowing
+
+
+def publish_until(following: ThreadFollowing, give_up_s: float) -> None:
+    """Publish again and again. A gap may end the block while an event is on its way."""
+    while time.monotonic() < give_up_s:
+        time.sleep(0.01)
+        with contextlib.suppress(PublishUncertain):
+            following.publish("key", b"2")
 
 
 class Blocks:
@@ -254,10 +265,7 @@ class Blocks:
                 while following.is_following and time.monotonic() < give_up_s:
                     time.sleep(0.01)
                 with pytest.raises(FeedGap):
-                    while time.monotonic() < give_up_s:
-                        time.sleep(0.01)
-                        with contextlib.suppress(PublishUncertain):  # the gap may end the block while it is on its way
-                            following.publish("key", b"2")
+                    publish_until(following, give_up_s)
 
     # -- what is reported
 

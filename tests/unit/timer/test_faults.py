@@ -170,6 +170,18 @@ def test_a_batch_that_fails_is_due_again():
     assert [True, True] == [task.ran.is_set() for task in tasks]
 
 
+def interrupted_once_due(executor):
+    """A timer whose executor is interrupted as it gets the one due task. Nothing counts as handed over then."""
+    clock = ManualClock()
+    timer = SystemTimer(clock=clock, executor=executor)
+    task = added(timer, Ping(5))
+    clock.advance(5)
+    with pytest.raises(KeyboardInterrupt):
+        timer.advance_clock(0)
+    assert (1, 0) == (timer.size, timer.statistics().handed_over)
+    return timer, task
+
+
 def test_a_batch_that_cannot_be_submitted_is_due_again():
     """An interrupt of the executor's ``submit`` loses nothing: the batch runs with the next round."""
     interrupts = [KeyboardInterrupt()]
@@ -180,13 +192,7 @@ def test_a_batch_that_cannot_be_submitted_is_due_again():
                 raise interrupts.pop()
             super().submit(fn, *args)
 
-    clock = ManualClock()
-    timer = SystemTimer(clock=clock, executor=Interrupted())
-    task = added(timer, Ping(5))
-    clock.advance(5)
-    with pytest.raises(KeyboardInterrupt):
-        timer.advance_clock(0)
-    assert (1, 0) == (timer.size, timer.statistics().handed_over)
+    timer, task = interrupted_once_due(Interrupted())
     timer.advance_clock(0)
     assert ([task], 0) == (task.log, timer.statistics().handed_over)
 
@@ -200,13 +206,7 @@ def test_an_interrupt_after_the_executor_took_a_batch_counts_its_tasks_once():
             batches.append(fn)
             raise KeyboardInterrupt
 
-    clock = ManualClock()
-    timer = SystemTimer(clock=clock, executor=Interrupted())
-    task = added(timer, Ping(5))
-    clock.advance(5)
-    with pytest.raises(KeyboardInterrupt):
-        timer.advance_clock(0)
-    assert (1, 0) == (timer.size, timer.statistics().handed_over)
+    timer, task = interrupted_once_due(Interrupted())
     batches[0]()
     assert ([task], 0, 0) == (task.log, timer.size, timer.statistics().handed_over)
 

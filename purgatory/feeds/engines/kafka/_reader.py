@@ -256,7 +256,7 @@ class KafkaReader(Reader):
         return self._fetches.keys()
 
     async def _fetch(self, node: int, logs: Sequence[_Log]) -> list[Any]:
-        """The new records of the partitions of one server. None if nothing comes in time.
+        """The new records of the partitions of one server. Empty if nothing comes in time.
 
         Raises:
             Gap: the servers do not have the last event of a partition any more.
