@@ -1,11 +1,13 @@
-"""Opening and closing the connections of an engine within a bounded time, and the delay between two attempts."""
+"""Asking the connections of an engine within a bounded time, and the delay between two attempts."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
+import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from purgatory._core.log import log
 from purgatory.feeds._errors import Disconnected, FeedUnavailable
@@ -18,6 +20,8 @@ ConnectionT = TypeVar("ConnectionT", bound="Connection")
 #: How long a connection may take to be made, and to be closed.
 OPEN_S: Final = 5.0
 CLOSE_S: Final = 1.0
+#: How often :class:`ReadLimit` looks whether the time is up.
+_LOOK_S: Final = 1.0
 #: The first and the longest delay after a connection was lost.
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.05, 2.0
 
@@ -60,6 +64,55 @@ def is_cancelled(before: int = 0) -> bool:
     """
     task = asyncio.current_task()
     return task is not None and task.cancelling() > before
+
+
+class ReadLimit:
+    """A time limit for the reads of one task, of which each is one ``with`` block.
+
+    ``asyncio.timeout`` sets a timer for each read and cancels it, which is a tenth of what a worker does for an event.
+    Here one timer looks every second. So a read is given up at most a second after its time.
+
+    Args:
+        within_s: how long a read may take.
+    """
+
+    def __init__(self, within_s: float) -> None:
+        self._within_s = within_s
+        self._until_s = math.inf  # when the read is given up
+        self._task: asyncio.Task[Any] | None = None  # which reads
+        self._timer: asyncio.TimerHandle | None = None
+        self._cancelling: int | None = None  # how often the task had been asked to cancel before this has asked it
+
+    def __enter__(self) -> None:
+        self._until_s = time.monotonic() + self._within_s
+        if self._timer is None:
+            self._task = asyncio.current_task()
+            self._look()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        self._until_s = math.inf
+        if self._cancelling is not None:
+            assert self._task is not None
+            is_ours = self._task.uncancel() <= self._cancelling
+            self._cancelling = None
+            if is_ours and kind is asyncio.CancelledError:
+                raise Disconnected(f"no answer within {self._within_s:.2g} seconds") from error
+
+    def stop(self) -> None:
+        """There is no further read."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _look(self) -> None:
+        """Have the task give up a read that takes too long. Otherwise look again."""
+        assert self._task is not None
+        if time.monotonic() <= self._until_s:
+            self._timer = self._task.get_loop().call_later(_LOOK_S, self._look)
+        else:
+            self._timer = None
+            self._cancelling = self._task.cancelling()
+            self._task.cancel()
 
 
 class Backoff:

@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from purgatory._core.log import log, throttle
-from purgatory.feeds._connections import OPEN_S, Backoff, close_in_time, is_cancelled
+from purgatory.feeds._connections import OPEN_S, Backoff, ReadLimit, close_in_time, is_cancelled
 from purgatory.feeds._errors import Disconnected, FeedGap, FeedUnavailable, Gap, InvalidPosition
 from purgatory.feeds._following.applying import Applying
 from purgatory.feeds._marks import Marks
@@ -93,6 +93,7 @@ class Reading:
         self._marks = Marks(feed.name)  # of the events whose keys were checked
         self._reader: Reader | None = None
         self._backoff = Backoff()
+        self._limit = ReadLimit(_WAIT_S + _ANSWER_S)
         self._batch = _FIRST_BATCH
         self._left_on_server = 0  # how many events the server has after the batch that is being applied
         self._asked_end_s = self._read_s = time.monotonic()  # when the end was asked for, and when a read returned
@@ -142,6 +143,7 @@ class Reading:
             while not self._left:
                 await self._go_on()
         finally:
+            self._limit.stop()
             if self._left:
                 await self.close()  # a connection that was made meanwhile
 
@@ -236,7 +238,8 @@ class Reading:
     async def _read_some(self, reader: Reader) -> None:
         """Read one batch and apply it."""
         try:
-            events = await _in_time(reader.read(self._batch, _WAIT_S), _WAIT_S + _ANSWER_S)
+            with self._limit:
+                events = await reader.read(self._batch, _WAIT_S)
         except Disconnected:
             self._batch = max(1, self._batch // 2)  # it may have been too much for the time
             raise
