@@ -43,6 +43,12 @@ class Counters:
         with self._lock:
             setattr(self, name, getattr(self, name) + count)
 
+    def add_events(self, applied: int, skipped: int) -> None:
+        """Add the events of a slice."""
+        with self._lock:
+            self.applied += applied
+            self.skipped += skipped
+
     def add_published(self, took_ns: Sequence[int]) -> None:
         """Add accepted publishes, by the time that each took."""
         with self._lock:

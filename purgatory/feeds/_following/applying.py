@@ -118,8 +118,7 @@ class Applying:
                     break
         finally:
             if done > start:
-                self._counters.add("applied", done - start - skipped)
-                self._counters.add("skipped", skipped)
+                self._counters.add_events(done - start - skipped, skipped)
                 self._applied(events[start:done], len(events) - done)
             await self._check(_chunks(keys), events[start:done])
         return done

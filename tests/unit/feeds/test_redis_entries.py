@@ -75,7 +75,8 @@ def contents(events):
 def test_entries_of_both_versions_are_read(is_new, size):
     """In any mixture, and in pieces of any size."""
     data = answer_of(*map(written, EVENTS, is_new))
-    answer = Answer(b"inbox", LogPosition(7, 3))
+    answer = Answer(b"inbox")
+    answer.begin(LogPosition(7, 3))
     pieces = [data[start : start + size] for start in range(0, len(data), size)]
     assert [False] * (len(pieces) - 1) + [True] == [answer.add(piece) for piece in pieces]
     assert list(EVENTS.values()) == contents(answer.events)
@@ -85,7 +86,8 @@ def test_entries_of_both_versions_are_read(is_new, size):
 @pytest.mark.parametrize("is_new", [False, True])
 def test_event_before_is_known_from_a_new_entry_only(is_new):
     """An old one does not say it."""
-    answer = Answer(b"inbox", LogPosition(7, 4, 0x1A014001))
+    answer = Answer(b"inbox")
+    answer.begin(LogPosition(7, 4, 0x1A014001))
     assert answer.add(answer_of(written(SECOND, is_new), written(THIRD, not is_new)))
     assert (0x1A014001 if is_new else 0) == answer.after
 
@@ -109,7 +111,8 @@ def test_events_are_written_in_the_format_of_the_first_version(entry):
 )
 def test_entries_of_another_format_are_none_of_a_feed(entry):
     """A later version may use them. They are an error, and not an event with other contents."""
-    answer = Answer(b"inbox", LogPosition(7, 5))
+    answer = Answer(b"inbox")
+    answer.begin(LogPosition(7, 5))
     with pytest.raises(ForeignStream, match="another program"):
         answer.add(answer_of(entry))
 

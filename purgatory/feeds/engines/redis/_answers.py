@@ -18,25 +18,39 @@ from purgatory.feeds.engines.redis._entries import is_event, unpack
 _NONE: Final = b"*-1\r\n"
 _LINE: Final = b"\r\n"
 _AFTER: Final = b"\r\n$5\r\nafter\r\n$4\r\n"
-_FIELDS: Final = {b"*4\r\n$5\r\nevent\r\n$": len(_AFTER) + 4, b"*2\r\n$5\r\nevent\r\n$": 0}
-_FIELDS_SIZE: Final = 16
+#: How the fields of an entry begin, up to the size of the event, and how many bytes come after the event.
+_SHAPES: Final = ((b"*4\r\n$5\r\nevent\r\n$", len(_AFTER) + 4), (b"*2\r\n$5\r\nevent\r\n$", 0))
+_SHAPE_SIZE: Final = len(_SHAPES[0][0])
 
 
 class Answer:
     """An answer that arrives in pieces: the events after a position.
+
+    Args:
+        stream: the name of the stream.
 
     Attributes:
         events: those that have arrived.
         after: the mark of the event before the first one, as the server knows it, or 0.
     """
 
-    def __init__(self, stream: bytes, position: LogPosition) -> None:
+    events: list[Event]
+    after: int
+    _epoch: int
+    _offset: int  # of the last event that has arrived
+    _left: int | None  # how many entries are still to come
+    _buffer: bytes
+
+    def __init__(self, stream: bytes) -> None:
         self._stream = stream.decode(errors="replace")
         self._head = b"*1\r\n*2\r\n$%d\r\n%b\r\n*" % (len(stream), stream)
+
+    def begin(self, position: LogPosition) -> None:
+        """Expect the next answer, to the question for what comes after a position."""
         self._epoch, self._offset = position.epoch, position.offset
+        self._left = None
         self._buffer = b""
-        self._left: int | None = None  # how many entries are still to come
-        self.events: list[Event] = []
+        self.events = []
         self.after = 0
 
     def add(self, data: bytes) -> bool:
@@ -47,7 +61,7 @@ class Answer:
             ForeignStream: there are entries of another program.
             Gap: there are other entries than those that come next.
         """
-        buffer = self._buffer = self._buffer + data if self._buffer else data
+        buffer = self._buffer + data if self._buffer else data
         at = 0
         if self._left is None:
             at = self._begin(buffer)
@@ -61,15 +75,15 @@ class Answer:
 
     def _begin(self, buffer: bytes) -> int:
         """Read the beginning of an answer. Returns where its first entry begins, 0 if it is not there."""
-        if buffer == _NONE:
-            self._left = 0
-            return len(_NONE)
         head = self._head
         if buffer.startswith(head):
             end = buffer.find(_LINE, len(head))
             if end >= 0:
                 self._left = int(buffer[len(head) : end])
                 return end + 2
+        elif buffer == _NONE:
+            self._left = 0
+            return len(_NONE)
         elif buffer[:1] == b"-":
             if buffer.endswith(_LINE):
                 if buffer.startswith(b"-WRONGTYPE"):
@@ -83,18 +97,14 @@ class Answer:
         """Read the entry at a place. Returns where the next one begins, or None if it has not arrived."""
         place = b"%d-%d" % (self._epoch, self._offset + 1)
         head = b"*2\r\n$%d\r\n%b\r\n" % (len(place), place)
-        fields = at + len(head)
-        size = fields + _FIELDS_SIZE
-        if not buffer.startswith(head, at):
-            if head.startswith(buffer[at:fields]):
-                return None
-            raise Gap(f"other entries come after {self._epoch}-{self._offset}")
-        more = _FIELDS.get(buffer[fields:size])
+        for shape, more in _SHAPES:  # noqa: B007  # it is used below
+            if buffer.startswith(head + shape, at):
+                break
+        else:
+            self._check_next(buffer, at, head)
+            return None
+        size = at + len(head) + _SHAPE_SIZE
         end = buffer.find(_LINE, size)
-        if more is None:
-            if len(buffer) < size:
-                return None
-            raise ForeignStream(self._stream, "a stream with entries of another program")
         if end < 0:
             return None
         start = end + 2
@@ -102,15 +112,24 @@ class Answer:
         end = stop + more + 2
         if len(buffer) < end:
             return None
-        self._keep(buffer, start, stop, more)
-        return end
-
-    def _keep(self, buffer: bytes, start: int, stop: int, more: int) -> None:
-        """Keep the event of an entry."""
         data = buffer[start:stop]
-        if not is_event(b"event", data) or (more and not buffer.startswith(_AFTER, stop)):
+        if not is_event(data) or (more and not buffer.startswith(_AFTER, stop)):
             raise ForeignStream(self._stream, "a stream with entries of another program")
         if more and not self.events:
             self.after = int.from_bytes(buffer[stop + more - 4 : stop + more], "big")
         self._offset += 1
         self.events.append(unpack(data, self._epoch, self._offset))
+        return end
+
+    def _check_next(self, buffer: bytes, at: int, head: bytes) -> None:
+        """See that the entry at a place, of which only a part has arrived, can be the next one.
+
+        Raises:
+            ForeignStream: it is of another program.
+            Gap: it is another one.
+        """
+        fields = at + len(head)
+        if not head.startswith(buffer[at:fields]):
+            raise Gap(f"other entries come after {self._epoch}-{self._offset}")
+        if len(buffer) >= fields + _SHAPE_SIZE:
+            raise ForeignStream(self._stream, "a stream with entries of another program")

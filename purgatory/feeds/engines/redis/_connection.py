@@ -10,7 +10,7 @@ import attrs
 from redis.exceptions import BusyLoadingError, NoScriptError, RedisError, ResponseError
 
 from purgatory.feeds.engine import Disconnected, ForeignStream, UnsupportedServer
-from purgatory.feeds.engines.redis._entries import is_event
+from purgatory.feeds.engines.redis._entries import FIELD, is_event
 
 if TYPE_CHECKING:
     from purgatory.feeds.engines.redis._entries import Script
@@ -142,6 +142,6 @@ class RedisConnection:
     def _data(self, entry: Any) -> bytes:
         """What an entry holds, if it is one of a feed."""
         field, data = entry[1][:2]
-        if not is_event(field, data):
+        if field != FIELD or not is_event(data):
             raise ForeignStream(self._feed.stream, "a stream with entries of another program")
         return bytes(data)

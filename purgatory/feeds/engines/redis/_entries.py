@@ -27,9 +27,9 @@ def pack(event: NewEvent) -> bytes:
     return b"".join((head, key, name, context, event.value))
 
 
-def is_event(field: bytes, data: bytes) -> bool:
-    """Whether an entry's field and value are those of a feed."""
-    return field == FIELD and len(data) >= _HEAD.size and data[0] == _FORMAT
+def is_event(data: bytes) -> bool:
+    """Whether the value of the field ``event`` is one of a feed."""
+    return len(data) >= _HEAD.size and data[0] == _FORMAT
 
 
 def mark_in(data: bytes) -> int:

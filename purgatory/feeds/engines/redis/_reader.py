@@ -6,8 +6,9 @@ of which this worker has applied the last event.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from redis.exceptions import ResponseError
 
@@ -15,6 +16,9 @@ from purgatory.feeds.engine import Disconnected, Event, Gap, LogPosition, Positi
 from purgatory.feeds.engines.redis._answers import Answer
 from purgatory.feeds.engines.redis._connection import RedisConnection
 from purgatory.feeds.engines.redis._entries import BEFORE_LAST, mark_before, mark_in
+
+if TYPE_CHECKING:
+    from purgatory.feeds.engines.redis._connection import Stream
 
 #: How many bytes are taken at once from what has arrived.
 _CHUNK: Final = 1 << 18
@@ -28,7 +32,11 @@ class RedisReader(RedisConnection, Reader):
     )
 
     _position: LogPosition
-    _answer: Answer | None = None  # to the question that was sent
+
+    def __init__(self, feed: Stream) -> None:
+        super().__init__(feed)
+        self._answer = Answer(self._stream)
+        self._has_asked = False  # whether an answer is to come
 
     async def end(self) -> Position:
         """The position of the last event. The stream is made if there is none."""
@@ -54,9 +62,8 @@ class RedisReader(RedisConnection, Reader):
     async def read(self, most: int, wait_s: float) -> Sequence[Event]:
         """The next events. Unless there were ``most``, those after them are asked for before it returns."""
         here = self._position
-        if self._answer is None:
+        if not self._has_asked:
             self._send(most, wait_s)
-        assert self._answer is not None
         answer, stream = self._answer, self._redis._reader
         try:
             while not answer.add(data := await stream.read(_CHUNK)):
@@ -64,7 +71,7 @@ class RedisReader(RedisConnection, Reader):
                     raise Disconnected("the server has closed the connection")
         except OSError as error:
             raise Disconnected(str(error) or repr(error)) from error
-        self._answer = None
+        self._has_asked = False
         events = answer.events
         if not events:  # the time is up, or the stream was begun again, or what woke this is removed
             await self._verify(here)
@@ -84,15 +91,13 @@ class RedisReader(RedisConnection, Reader):
 
     def _send(self, most: int, wait_s: float) -> None:
         """Ask for the events after the position, without waiting for the answer."""
-        here, stream = self._position, self._stream
-        place = b"%d-%d" % (here.epoch, here.offset)
-        command = (b"XREAD", b"COUNT", b"%d" % most, b"BLOCK", b"%d" % (wait_s * 1000), b"STREAMS", stream, place)
-        parts = [b"$%d\r\n%b\r\n" % (len(part), part) for part in command]
         writer = self._redis._writer
         if writer is None:
             raise Disconnected("the connection is closed")
-        writer.write(b"*8\r\n" + b"".join(parts))
-        self._answer = Answer(stream, here)
+        place = b"%d-%d" % (self._position.epoch, self._position.offset)
+        writer.write(_command(most, wait_s, self._stream) + b"$%d\r\n%b\r\n" % (len(place), place))
+        self._answer.begin(self._position)
+        self._has_asked = True
 
     async def _verify(self, position: LogPosition) -> None:
         """See that the event at a position is there, or that nothing is missing without it. Likewise the last event.
@@ -126,6 +131,13 @@ class RedisReader(RedisConnection, Reader):
         """See that the entry at a position, if there is one, is the event of that position."""
         if entries and position.mark not in {0, mark_in(self._data(entries[0]))}:
             raise Gap(f"another event is at offset {position.offset}")
+
+
+@functools.lru_cache(maxsize=64)
+def _command(most: int, wait_s: float, stream: bytes) -> bytes:
+    """``XREAD``, without the place after which to read."""
+    parts = (b"XREAD", b"COUNT", b"%d" % most, b"BLOCK", b"%d" % (wait_s * 1000), b"STREAMS", stream)
+    return b"*8\r\n" + b"".join(b"$%d\r\n%b\r\n" % (len(part), part) for part in parts)
 
 
 def _numbers(place: bytes) -> tuple[int, int]:
