@@ -267,9 +267,9 @@ class KafkaReader(Reader):
         wanted = {log.number: (log.offset - 1 if log.has_last else log.after, log.size + _MOST_BYTES) for log in logs}
         least = 1 + sum(log.size for log in logs if log.has_last)
         answers = await fetch(self._client, node, self._feed.topic, wanted, wait_ms=_FETCH_MS, least=least)
-        await self._check(
-            [log for log in logs if log.begins_after or (has_last[log.number] and not answers[log.number])]
-        )
+        unproven = [log for log in logs if log.begins_after or (has_last[log.number] and not answers[log.number])]
+        if unproven:
+            await self._check(unproven)
         records = []
         for log in logs:
             answer = answers[log.number]
