@@ -6,6 +6,9 @@
 #   INSTALLER=pip in the environment: install with pip alone, not with uv
 #   PURGATORY_PURE=1 in the environment: do not build or use the native implementation (docs/native.md)
 
+# Modules are compiled once for all processes, also where the environment would have each process compile them again.
+export PYTHONDONTWRITEBYTECODE :=
+
 VENV  ?= .venv
 ARGS  ?=
 # All of them, so that every test can run.
