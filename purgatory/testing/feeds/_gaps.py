@@ -18,7 +18,7 @@ class Gaps:
 
     @on_loop
     async def test_trimmed_history_is_a_gap(self, make_feed: MakeFeed, faults: Faults) -> None:
-        """A worker that lags behind the history reloads, and goes on from the end."""
+        """A worker that lags behind the history reloads, and goes on from the end. Or the server has sent it all."""
         async with Worker(make_feed()) as worker:
             await worker.applied(await worker.feed.publish("key", b"first"))
             poll = worker.poll(b"reloaded")
@@ -33,14 +33,14 @@ class Gaps:
             worker.seen[:] = []
             worker.reload = lambda: None  # type: ignore[method-assign]
             elsewhere(publish_and_trim)
-            await until(lambda: worker.feed.statistics().gaps)
+            await until(lambda: worker.feed.statistics().gaps or len(worker.seen) == 50)
             await until(lambda: worker.following.is_following)
             await worker.applied(await worker.feed.publish("key", b"reloaded"))
             assert Outcome.SATISFIED is await poll
-            *before, last = worker.values  # a server may have sent the first events on its own
+            *before, last = worker.values  # a server may have sent the first events, or all, on its own
             assert b"reloaded" == last
             assert numbers(0, len(before)) == before
-            assert len(before) < 45
+            assert len(before) < 45 if worker.feed.statistics().gaps else len(before) == 50
 
     @pytest.mark.parametrize("events", [0, 1, 20])
     @on_loop

@@ -89,7 +89,7 @@ class Postgres:
 
     def empty(self):
         with contextlib.suppress(psycopg.errors.UndefinedTable):
-            self._server.execute(f"TRUNCATE {STREAM}, {STREAM}_head")
+            self._server.execute(f"TRUNCATE {STREAM}_head, {STREAM}")
 
     def lose(self, count):
         with psycopg.connect(self._server.dsn) as connection:

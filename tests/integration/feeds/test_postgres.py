@@ -58,7 +58,7 @@ class PostgresFaults(ServerFaults):
         )
 
     def empty(self):
-        self.server.execute(f"TRUNCATE {self._events}, {self._head}")
+        self.server.execute(f"TRUNCATE {self._head}, {self._events}")
 
 
 class TestPostgresFeed(FeedContract):

@@ -80,7 +80,7 @@ def _columns_of(events: Sequence[NewEvent]) -> list[list[Any]]:
 
 def position_of(row: TupleRow) -> LogPosition:
     """The position in a row of :func:`append`."""
-    epoch, offset, published_ns, _ = row
+    epoch, offset, published_ns, *_ = row
     return LogPosition(epoch, offset, mark_of(published_ns))
 
 

@@ -1,25 +1,30 @@
-"""Reading from PostgreSQL: a statement that reads on from a position, and ``LISTEN``, which says when to run it.
+"""Reading from PostgreSQL: notifications that have events, and a statement that reads the table on from a position.
 
-    read:  statement -> events?  return them
-           none, or all were read:  wait for a notification, at most wait_s -> statement -> return what it finds
+    a payload that comes directly after the position   its event is next
+    any other payload, or a bell                       statement, unless it is of an event up to the position
+    wait_s have passed                                 statement. Without events meanwhile, return what it finds
+
+A payload begins with its number and the mark of the event before it (``_payload``). If these are the next number and
+the mark of the last event, it continues the same history, so no statement is needed. Everything else is left to the
+statement: events that are too large for a payload, those of an earlier version, and whatever anyone else has sent.
 
 The statement is prepared once and sent again and again (``_direct``). While more is to be read, the next one is on its
-way during ``apply``. A notification says only that there is something to read. So one that is lost costs ``wait_s``,
-and no event. A pooler in transaction mode loses them all: PgBouncer does, and then the log says so.
+way during ``apply``. A notification that is lost costs ``wait_s``, and no event. A pooler in transaction mode loses
+them all: PgBouncer does, and then the log says so.
 
-Each statement reads the head and the events in one snapshot, and the event at the position itself as well. So every
-read sees another epoch, an end that went back, a missing event, and another event in the place of the last one.
+Each statement reads the head and the events in one snapshot, and the event at the position itself as well. So it sees
+another epoch, an end that went back, a missing event, and another event in the place of the last one.
 
 Everything here belongs to one loop, and one call is in progress at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import psycopg
-from psycopg import errors
+from psycopg import errors, sql
 from psycopg.pq import ExecStatus
 
 from purgatory._core.log import log
@@ -37,8 +42,10 @@ from purgatory.feeds.engine import (
 )
 from purgatory.feeds.engines.postgres._direct import DirectStatement
 from purgatory.feeds.engines.postgres._link import Link, is_uncertain, text_of
+from purgatory.feeds.engines.postgres._payload import head_after, is_old, unpack
 
 if TYPE_CHECKING:
+    from psycopg.pq import PGnotify
     from psycopg.pq.abc import PGresult
     from psycopg.rows import TupleRow
 
@@ -70,11 +77,16 @@ class PostgresReader(Reader):
         self._link = link
         self._name = name
         self._tables = tables
-        self._position = LogPosition(0, 0)
+        self._channel = b""  # of payloads
+        self._position = LogPosition(0, 0)  # of the last event that was read or taken
+        self._next = b""  # how the payload of the next event begins
+        self._taken: list[Event] = []  # from payloads
         self._direct: DirectStatement | None = None  # while it reads on
         self._is_prepared = False
         self._most = 0
+        self._is_expected = False  # whether the next answer has events without a notification
         self._missed = 0
+        link.pgconn.notify_handler = None  # psycopg would keep what comes during other statements
 
     async def end(self) -> Position:
         """The position of the last event."""
@@ -85,7 +97,7 @@ class PostgresReader(Reader):
             row = await self._answer(self._link.row(self._tables.end))
         if row is None:
             raise Disconnected("the head of the feed disappeared")
-        epoch, last, published_ns, _ = row
+        epoch, last, published_ns, *_ = row
         return LogPosition(epoch, last, 0 if published_ns is None else mark_of(published_ns))
 
     async def before_last(self, count: int) -> Position:
@@ -104,32 +116,69 @@ class PostgresReader(Reader):
         row = await self._answer(self._link.row(self._tables.end))
         if row is None:
             raise Gap("the feed was emptied")
-        await self._answer(self._link.execute(_listen(row[3])))
+        bell, channel = row[3:]
+        await self._answer(self._link.execute(_listen(bell) if channel is None else _listen(bell, channel)))
         _, last, rows = await self._read_after(after, 0)
         # Without an event at the position nothing may be missing: it is the end, or the first event comes next.
         first = rows[0][0] if rows else last + 1
         if first != after.offset and (after.mark or first != after.offset + 1):
             raise Gap(f"the event at offset {after.offset} is gone")
-        self._position = after
+        self._channel = (channel or "").encode()
+        self._taken = []
+        self._advance(after)
 
     async def read(self, most: int, wait_s: float) -> Sequence[Event]:
         """The next events."""
         self._most = most
         direct = self._direct or await self._start_direct()
-        is_expected = direct.is_due  # or its answer has come already
-        answer = await self._answer(direct.answer(wait_s))
-        if answer.status != ExecStatus.TUPLES_OK:
-            await self._stop_direct()
-            await self._read_after(self._position, most)  # which raises the error
+        if not self._taken and direct.answer is None:
+            direct.go_on()
+            if not self._taken and direct.answer is None and direct.error is None:
+                await direct.wait(wait_s)
+        if not self._taken:
+            return await self._read_answer(direct, most)
+        events, self._taken = self._taken[:most], self._taken[most:]
+        self._missed, direct.was_notified = 0, False
+        return events
+
+    async def _read_answer(self, direct: DirectStatement, most: int) -> Sequence[Event]:
+        """The next events by the answer of the statement."""
+        answer, direct.answer = direct.answer, None
+        if answer is None or answer.status != ExecStatus.TUPLES_OK:
+            await self._stop_direct()  # which raises the error, if the connection is lost
+            await self._read_after(self._position, most)  # or this one does
             raise Disconnected("a statement failed, and then did not")
         rows = [_row(answer, number) for number in range(answer.ntuples)]
         events, has_all = self._events(rows, most)
-        self._notice_missed(was_notified=direct.was_notified or is_expected, has_found=bool(events))
-        direct.was_notified = False
+        self._notice_missed(was_notified=direct.was_notified or self._is_expected, has_found=bool(events))
+        direct.was_notified, self._is_expected = False, not has_all
         if not has_all:
             direct.is_due = True
-            direct.send_if_due()
+        direct.go_on()
         return events
+
+    def _take(self, notices: Iterable[PGnotify]) -> bool:
+        """Take the events of payloads that come next. Have the statement sent if others may be there."""
+        for notice in notices:
+            text = notice.extra
+            if notice.relname == self._channel and text.startswith(self._next) and len(self._taken) < self.most_events:
+                try:
+                    event = unpack(text, self._position)
+                except ValueError:  # a notification of another program
+                    pass
+                else:
+                    self._taken.append(event)
+                    self._advance(event.position)
+                    continue
+            if not is_old(text, self._position):
+                assert self._direct is not None
+                self._direct.is_due = True
+        return bool(self._taken)
+
+    def _advance(self, position: Position) -> None:
+        """Read on after a position."""
+        assert isinstance(position, LogPosition)
+        self._position, self._next = position, head_after(position)
 
     async def close(self) -> None:
         """Close the connection."""
@@ -142,7 +191,8 @@ class PostgresReader(Reader):
         if not self._is_prepared:
             await self._answer(self._link.execute(self._tables.prepare_read))
             self._is_prepared = True
-        self._direct = DirectStatement(self._link, b"purgatory_read", self._parameters, self._has_news)
+        self._direct = DirectStatement(self._link, b"purgatory_read", self._parameters, self._has_news, self._take)
+        self._is_expected = True
         return self._direct
 
     async def _stop_direct(self) -> None:
@@ -176,7 +226,7 @@ class PostgresReader(Reader):
         if not new and last > here.offset:
             raise Gap(f"the feed ends at offset {last}, and nothing comes after offset {here.offset}")
         if new:
-            self._position = positions[-1]
+            self._advance(positions[-1])
         return [
             Event(key, value, position, name, published_ns, context)
             for position, (_, key, value, name, context, published_ns) in zip(positions, new, strict=True)
@@ -260,5 +310,5 @@ def _text(data: bytes | None) -> str | None:
     return None if data is None else data.decode()
 
 
-def _listen(channel: str) -> psycopg.sql.Composed:
-    return psycopg.sql.SQL("LISTEN {}").format(psycopg.sql.Identifier(channel))
+def _listen(*channels: str) -> psycopg.sql.Composed:
+    return sql.SQL("; ").join(sql.SQL("LISTEN {}").format(sql.Identifier(channel)) for channel in channels)

@@ -1,7 +1,7 @@
 """The two tables of a feed, and each statement on them.
 
     inbox        position  key  value  id  context  published_ns  accepted_at     one row per event
-    inbox_head   one  epoch  has_events                                           one row: the lock of the publishers
+    inbox_head   one  epoch  has_events  secret                                   one row: the lock of the publishers
 
 **Why a lock and not a sequence.** Numbers of a sequence become visible out of order, and a rolled back transaction
 leaves a hole. A reader that has seen 7 would miss a 6 that is committed later:
@@ -21,6 +21,15 @@ database is open for long, a backup for example, no version can be removed, and 
 **Why one message.** The greatest number is read in a snapshot that is taken when the lock is there. So a publish is two
 statements. They are sent in one message, which the server has received as a whole before it locks the head. A publisher
 that stops in the middle, by SIGSTOP for example, does not keep the lock from others.
+
+**What a publish notifies.** Two channels, when it commits, in the order of the commits. ``_payload`` has their formats.
+
+    purgatory_ and the head's secret    a payload for each event that fits into one: the event itself
+    purgatory_ and the head's oid       the last event's number, which says only that there are events up to it
+
+Any role that can connect may send and receive notifications. So the first channel has a name that only a role with
+``SELECT`` on the head can know, and nothing but a statement is believed that comes through the second. Tables of an
+earlier version have no secret, and no payloads. What a payload says is what is stored, also after a trigger of yours.
 
 **Why ``accepted_at``.** It is the server's time. The clocks of publishers must not decide which events are old.
 
@@ -66,7 +75,9 @@ _CREATE_HEAD: Final = """
 CREATE TABLE {head} (
     one boolean PRIMARY KEY DEFAULT true CHECK (one),
     epoch bigint NOT NULL,
-    has_events boolean NOT NULL DEFAULT false
+    has_events boolean NOT NULL DEFAULT false,
+    secret text DEFAULT
+        left(encode(sha256(convert_to(concat(random(), random(), clock_timestamp()), 'UTF8')), 'hex'), 32)
 )"""
 
 # A table that was emptied begins another epoch, because its numbers begin again. The last event is never removed.
@@ -79,7 +90,17 @@ SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint WHERE NOT EXIST
 
 _LOCK: Final = "SELECT FROM {head} WHERE one FOR NO KEY UPDATE"
 
-# If the queue of notifications is nearly full, the workers find the events by themselves a little later.
+# A head of an earlier version has no such column, and one statement serves both.
+_CHANNELS: Final = "'purgatory_' || h.tableoid AS bell, 'purgatory_' || (to_jsonb(h) ->> 'secret') AS channel"
+
+# As ``mark_of`` says it.
+_MARK: Final = "greatest(published_ns & 4294967295, 1)"
+
+# Independent of ``standard_conforming_strings``.
+_NUL: Final = "decode('00', 'hex')"
+
+# A listener that stands still keeps all later notifications in the server's queue. So payloads take little of it. If it
+# is nearly full, the workers find the events by themselves a little later.
 _PUBLISH: Final = """
 WITH given AS MATERIALIZED (
     SELECT g.*, e.position AS first, e.published_ns AS first_ns,
@@ -88,17 +109,28 @@ WITH given AS MATERIALIZED (
         WITH ORDINALITY AS g(key, value, id, context, published_ns, n)
     LEFT JOIN {events} AS e ON e.id = g.id
 ), head AS (
-    SELECT h.tableoid, epoch, coalesce(top, 0) AS base
-    FROM {head} AS h CROSS JOIN (SELECT max(position) AS top FROM {events}) AS e
-    WHERE one AND (top IS NOT NULL OR NOT has_events)
+    SELECT {channels}, epoch, coalesce(position, 0) AS base,
+        CASE WHEN position IS NULL THEN 0 ELSE {mark} END AS base_mark, pg_notification_queue_usage() AS usage
+    FROM {head} AS h
+    LEFT JOIN (SELECT position, published_ns FROM {events} ORDER BY position DESC LIMIT 1) AS e ON true
+    WHERE one AND (position IS NOT NULL OR NOT has_events)
 ), begun AS (
     UPDATE {head} SET has_events = true WHERE one AND NOT has_events
 ), added AS (
     INSERT INTO {events} (position, key, value, id, context, published_ns)
     SELECT base + place, key, value, id, context, published_ns FROM head, given WHERE first IS NULL
+    RETURNING position, key, value, id, context, published_ns
+), payloads AS (
+    SELECT channel, concat(epoch, '-', position, '-', lag({mark}, 1, base_mark) OVER (ORDER BY position), ' ')
+        || CASE WHEN octet_length(value) < 6000 THEN encode(
+            convert_to(published_ns::text, 'UTF8') || {nul} || convert_to(key, 'UTF8') || {nul}
+            || convert_to(coalesce(id, ''), 'UTF8') || {nul} || convert_to(coalesce(context, ''), 'UTF8') || {nul}
+            || value, 'base64') END AS payload
+    FROM head, added WHERE usage < 0.01 AND channel IS NOT NULL
 )
 SELECT epoch, coalesce(first, base + place), coalesce(first_ns, published_ns),
-    (SELECT pg_notify('purgatory_' || tableoid, '') FROM head WHERE pg_notification_queue_usage() < 0.5)
+    (SELECT count(pg_notify(channel, payload)) FROM payloads WHERE octet_length(payload) < 8000),
+    (SELECT pg_notify(bell, epoch || '-' || (SELECT max(position) FROM added)) FROM head WHERE usage < 0.5)
 FROM head, given ORDER BY n"""
 
 # The first row is the event at the position itself, without its value: the reader compares its mark.
@@ -116,7 +148,7 @@ FROM {head} AS h LEFT JOIN LATERAL (
 ) AS e ON true WHERE h.one"""
 
 _END: Final = """
-SELECT h.epoch, coalesce(e.position, 0), e.published_ns, 'purgatory_' || h.tableoid
+SELECT h.epoch, coalesce(e.position, 0), e.published_ns, {channels}
 FROM {head} AS h LEFT JOIN (SELECT position, published_ns FROM {events} ORDER BY position DESC LIMIT 1) AS e ON true
 WHERE h.one AND (e.position IS NOT NULL OR NOT h.has_events)"""
 
@@ -170,11 +202,13 @@ class Tables:
             raise InvalidSetting("table", table, wanted, 'for example inbox, app.inbox, or app."In Box"')
         parts = [_plain(part) for part in match.groups() if part]
         events, head = parts, [*parts[:-1], parts[-1] + "_head"]
-        self._names = {"events": sql.Identifier(*events), "head": sql.Identifier(*head)}
+        expressions = {"channels": sql.SQL(_CHANNELS), "mark": sql.SQL(_MARK), "nul": sql.SQL(_NUL)}
+        self._names = {"events": sql.Identifier(*events), "head": sql.Identifier(*head), **expressions}
         # psycopg reads a % in a statement with parameters as a placeholder, in a quoted name too.
         self._escaped = {
             "events": sql.Identifier(*(part.replace("%", "%%") for part in events)),
             "head": sql.Identifier(*(part.replace("%", "%%") for part in head)),
+            **expressions,
         }
         self.name = str(table)
         self.lock_head = self._plain(_LOCK)
