@@ -22,10 +22,12 @@ extensions = [
     "myst_parser",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
-    "sphinx.ext.viewcode",
     "sphinx_copybutton",
 ]
 extensions += ["public_names", "guarantees", "markdown_pages"]  # of docs/_extensions
+# Pages of sources are half of all pages. The tests build without them (`-t no_sources`).
+if not tags.has("no_sources"):  # noqa: F821  # Sphinx defines it
+    extensions.append("sphinx.ext.viewcode")
 # Links to the standard library need its inventory from the network. A build that has none goes without.
 if os.environ.get("DOCS_INTERSPHINX") == "1":
     extensions.append("sphinx.ext.intersphinx")
