@@ -27,10 +27,16 @@ SPARK = Path(pyspark.__file__).parent
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
-@pytest.fixture
-def outside(tmp_path):
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the cluster's workers keep what they run."""
+    return tmp_path_factory.mktemp("cluster")
+
+
+@pytest.fixture(scope="module")
+def outside(folder):
     """An environment in which Python finds everything that is installed, but nothing of this project."""
-    python = tmp_path / "python"  # without `site`, which would follow an editable install's path file to the project
+    python = folder / "python"  # without `site`, which would follow an editable install's path file to the project
     python.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PYSPARK", "SPARK"))}
@@ -44,22 +50,22 @@ def outside(tmp_path):
         "SPARK_DAEMON_JAVA_OPTS": QUICK,
     }
     imported = subprocess.run(
-        [python, "-c", "import purgatory"], env=found, cwd=tmp_path, capture_output=True, check=False
+        [python, "-c", "import purgatory"], env=found, cwd=folder, capture_output=True, check=False
     )
     assert b"No module named 'purgatory'" in imported.stderr
     return found
 
 
-@pytest.fixture
-def cluster(tmp_path, outside):
-    """A master and two workers of a core each. Gives the master's address and its log."""
+@pytest.fixture(scope="module")
+def cluster(folder, outside):
+    """A master and two workers of a core each, for all tests. Gives the master's address and its log."""
     running = []
-    log = tmp_path / "master.log"
+    log = folder / "master.log"
 
     def start(log, *command):
         place = str(SPARK / "bin" / "spark-class")
         with log.open("wb") as out:
-            running.append(subprocess.Popen([place, *command], env=outside, cwd=tmp_path, stdout=out, stderr=out))
+            running.append(subprocess.Popen([place, *command], env=outside, cwd=folder, stdout=out, stderr=out))
 
     def until(pattern, count=1):
         end = time.monotonic() + 120
@@ -73,9 +79,9 @@ def cluster(tmp_path, outside):
     try:
         address = until(r"Starting Spark master at (spark://\S+)")
         for number in range(2):
-            place = str(tmp_path / f"worker-{number}")
+            place = str(folder / f"worker-{number}")
             own = ("--host", "127.0.0.1", "--webui-port", "0", "-c", "1", "-m", "600m", "-d", place, address)
-            start(tmp_path / f"worker-{number}.log", f"{deploy}.worker.Worker", *own)
+            start(folder / f"worker-{number}.log", f"{deploy}.worker.Worker", *own)
         until("Registering worker", 2)
         yield address, log
     finally:
@@ -109,6 +115,9 @@ def submission(tmp_path, cluster, package):
         "spark.driver.host": "127.0.0.1",
         "spark.driver.extraJavaOptions": QUICK,
         "spark.executor.extraJavaOptions": QUICK,
+        "spark.sql.codegen.wholeStage": "false",  # few rows are over before their code is compiled
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.ui.enabled": "false",
         "spark.app.name": "submitted",
     }
     told = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
@@ -139,7 +148,7 @@ def answered(out):
 
 
 def test_a_stream_is_submitted_to_a_cluster_that_has_the_package_from_a_zip(
-    tmp_path, outside, cluster, submission, brute, trace_rows
+    tmp_path, folder, outside, cluster, submission, brute, trace_rows
 ):
     """`spark-submit --py-files` runs the stream on two workers, by the submitter's settings: every answer is right."""
     shape = {"operations": 200, "events": 400}
@@ -148,14 +157,14 @@ def test_a_stream_is_submitted_to_a_cluster_that_has_the_package_from_a_zip(
     assert 0 == run.returncode, run.stderr[-3000:]
     assert "Registered app submitted" in cluster[1].read_text()
     # An executor on each. On a slow machine one may have been lost, and started again.
-    assert {"worker-0", "worker-1"} == {path.parts[-3] for path in tmp_path.glob("worker-?/app-*/*")}
+    assert {"worker-0", "worker-1"} == {path.parts[-3] for path in folder.glob("worker-?/app-*/*")}
     answers, count = answered(tmp_path / "out")
     assert brute(trace_rows("kafka", **shape)) == answers
     assert count == len(answers)
 
 
 @pytest.mark.timeout(1_200)
-def test_an_executor_and_the_driver_are_killed_in_the_middle(tmp_path, outside, submission, brute, trace_rows):
+def test_an_executor_and_the_driver_are_killed_in_the_middle(tmp_path, folder, outside, submission, brute, trace_rows):
     """A stream goes on without an executor that was killed, and from where it was, its driver killed: all is exact."""
     shape = {"operations": 200, "events": 400}
     workloads.place_trace(tmp_path / "trace", attrs.evolve(workloads.WORKLOADS["kafka"], **shape), 1, 4)
@@ -173,7 +182,7 @@ def test_an_executor_and_the_driver_are_killed_in_the_middle(tmp_path, outside, 
 
     try:
         until(1)
-        os.kill(executors(tmp_path)[0], signal.SIGKILL)
+        os.kill(executors(folder)[0], signal.SIGKILL)
         until(2)
     finally:
         os.killpg(driver.pid, signal.SIGKILL)
