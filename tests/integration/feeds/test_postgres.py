@@ -182,6 +182,32 @@ async def test_accepted_event_survives_a_crash_whatever_the_role_says(server, ta
     await publisher.close()
 
 
+async def test_any_text_is_published_as_it_is(server, table):
+    """Also under a role whose literals are read in another way."""
+    role = f"role_{uuid.uuid4().hex[:8]}"
+    server.execute(f"CREATE ROLE {role} LOGIN SUPERUSER")
+    server.execute(f"ALTER ROLE {role} SET standard_conforming_strings = off")
+    text = "it's \"100%\" %b $1 \\ \\x00 \\' é 漢 \x01 {NULL} ,"
+    async with PostgresFeed(server.dsn.replace("purgatory@", f"{role}@"), table=table) as feed:
+        for key, value, name in [(text, bytes(range(256)), text), ("", b"", None), ("NULL", b"'", "NULL")]:
+            await feed.publish(key, value, id=name)
+            assert [(key, value, name)] == [(e.key, e.value, e.id) for e in await read_all(feed)][-1:]
+
+
+async def test_publish_is_not_planned_each_time(server, table, make_feed):
+    """Planning takes longer than running it. The plan does not visit the whole table, whatever that had at first."""
+    async with make_feed() as feed:
+        for _ in range(8):
+            await feed.publish("key", b"1")
+        (outbox,) = feed._outboxes.values()
+        link = outbox._publisher._link
+        plans = await link.row("SELECT custom_plans FROM pg_prepared_statements WHERE name = 'purgatory_publish'")
+        assert (0,) == plans
+        message = feed._tables.publish_message([feed._new_event("key", b"1", "id")], lambda text: b"'%b'" % text)
+        explained = await link.execute(b"EXPLAIN " + message.partition(b"; ")[2])
+        assert "Seq Scan" not in str(await explained.fetchall())
+
+
 async def test_full_queue_of_notifications_rejects_no_event(server, table):
     """A session that listens and does nothing can fill it. Workers then find the events without a notification."""
     role = f"role_{uuid.uuid4().hex[:8]}"

@@ -31,12 +31,15 @@ _OLDEST_SERVER: Final = 12
 _LOOK_S: Final = 0.1
 
 # A role or a database may have another default of the isolation level, in which concurrent publishes would fail. The
-# statements are short, so compiling them takes longer than running them. With synchronous_commit=off, a crash would
-# lose events that were accepted.
+# statements are short, so compiling them takes longer than running them, and so does planning them each time. The plan
+# is made while the table may be empty, so it must use the indexes. With synchronous_commit=off, a crash would lose
+# events that were accepted.
 _SET_UP: Final = """
 SELECT set_config('default_transaction_isolation', 'read committed', false),
     set_config('jit', 'off', false), set_config('statement_timeout', %s, false), pg_is_in_recovery(),
-    set_config('synchronous_commit', coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), false)"""
+    set_config('synchronous_commit', coalesce(nullif(current_setting('synchronous_commit'), 'off'), 'on'), false),
+    set_config('plan_cache_mode', 'force_generic_plan', false), set_config('enable_seqscan', 'off', false),
+    set_config('enable_hashjoin', 'off', false), set_config('enable_mergejoin', 'off', false)"""
 
 
 class Link(psycopg.AsyncConnection[TupleRow]):

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import psycopg
 from psycopg import AsyncCursor, errors
+from psycopg.pq import Escaping
 from psycopg.rows import TupleRow, tuple_row
 
 from purgatory._core.log import log, throttle
@@ -63,7 +64,7 @@ async def append(
 
 async def _append_at_once(link: Link, tables: Tables, events: Sequence[NewEvent]) -> list[TupleRow]:
     """The same, committed, in one message. The statement must be prepared on the connection."""
-    cursor = await link.execute(tables.publish_message(_columns_of(events)))
+    cursor = await link.execute(tables.publish_message(events, Escaping(link.pgconn).escape_literal))
     cursor.nextset()
     return await cursor.fetchall()
 

@@ -39,12 +39,16 @@ Everything here is immutable, and any thread may use it.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any, Final, LiteralString
+from binascii import hexlify
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, LiteralString
 
 from psycopg import sql
 
 from purgatory import InvalidSetting
+
+if TYPE_CHECKING:
+    from purgatory.feeds.engine import NewEvent
 
 #: The columns that a table must have, with their types. It may have others with a default.
 EVENTS: Final = frozenset(
@@ -172,6 +176,8 @@ DELETE FROM {events} WHERE position > %(above)s AND position <= (
     SELECT coalesce(min(position) FILTER (WHERE NOT is_old) - 1, max(position)) FROM oldest
 ) RETURNING position"""
 
+_EXECUTE_PUBLISH: Final = b"""; EXECUTE purgatory_publish (
+    ARRAY[%b]::text[], ARRAY[%b]::bytea[], ARRAY[%b]::text[], ARRAY[%b]::text[], ARRAY[%b]::bigint[])"""
 _READ_FROM: Final = ("after", "most", "most_bytes")
 _COLUMNS_GIVEN: Final = ("key", "value", "id", "context", "published_ns")
 
@@ -219,6 +225,8 @@ class Tables:
                 **self._names, **{name: sql.SQL(f"${n}") for n, name in enumerate(_COLUMNS_GIVEN, 1)}
             )
         )
+        lock = self._plain(_LOCK).as_bytes(None).replace(b"%", b"%%")
+        self._execute_publish = lock + _EXECUTE_PUBLISH
         self.read = sql.SQL(_READ).format(**self._escaped, **{name: sql.SQL(f"%({name})s") for name in _READ_FROM})
         #: The same for ``_direct``. It is prepared once per connection.
         self.prepare_read = sql.SQL("PREPARE purgatory_read (bigint, bigint, bigint) AS ") + (
@@ -235,10 +243,19 @@ class Tables:
             sql.Literal("purgatory " + events[-1])
         )
 
-    def publish_message(self, columns: Sequence[Sequence[Any]]) -> sql.Composed:
-        """Both statements of a publish, with the events, to be sent in one message."""
-        given = sql.SQL(", ").join(sql.Literal(list(column)) for column in columns)
-        return sql.SQL("{}; EXECUTE purgatory_publish ({})").format(self.lock_head, given)
+    def publish_message(self, events: Sequence[NewEvent], quote: Callable[[bytes], bytes]) -> bytes:
+        """Both statements of a publish, with the events, to be sent in one message. ``quote`` makes a literal.
+
+        psycopg's own literals of arrays would take most of the time of a publish.
+        """
+        columns = (
+            [quote(event.key.encode()) for event in events],
+            [b"E'\\\\x%b'" % hexlify(event.value) for event in events],
+            [b"NULL" if event.id is None else quote(event.id.encode()) for event in events],
+            [b"NULL" if event.context is None else quote(event.context.encode()) for event in events],
+            [b"%d" % event.published_ns for event in events],
+        )
+        return self._execute_publish % tuple(map(b",".join, columns))
 
     @property
     def create_sql(self) -> str:
