@@ -47,8 +47,7 @@ from purgatory.pipeline._spark.names import for_spark, is_table
 from purgatory.pipeline._spark.outputs import check_writable
 from purgatory.pipeline._spark.session import ROCKSDB, STREAMING, STRICT, importable
 from purgatory.pipeline._spark.sinks import ANSWERS, ASIDE, aside_of, sink_of, writer_of
-from purgatory.pipeline._state.checkpoint_state import check_settings, read_status
-from purgatory.pipeline._state.fixed import Fixed
+from purgatory.pipeline._state.checkpoint_state import Fixed, check_settings, read_status
 from purgatory.pipeline._state.processors import ANSWER, BETWEEN, PARKED, KeyStage, OperationStage
 from purgatory.pipeline._state.wire import PACKED, row_packer
 

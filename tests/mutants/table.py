@@ -1342,14 +1342,14 @@ MUTANTS = (
     ),
     Mutant(
         "a folder has the batch of two drivers once",
-        "purgatory/pipeline/_spark/folder.py",
+        SINKS,
         "            os.rename(source, target)",
         "            shutil.copytree(source, target, dirs_exist_ok=True)",
         T_SINKS + "test_folder_has_each_batch_once",
     ),
     Mutant(
         "a batch in a folder is never lost without an error",
-        "purgatory/pipeline/_spark/folder.py",
+        SINKS,
         "            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:\n                raise\n",
         "",
         T_SINKS + "test_folder_that_cannot_be_renamed_is_an_error",

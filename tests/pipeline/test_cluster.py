@@ -203,14 +203,13 @@ def test_defaults_and_settings_are_honoured(tmp_path):
     )
     program = (
         "import json; from purgatory.pipeline._spark.session import configure, session;"
-        "from purgatory.pipeline._spark.sizes import defaults_for;"
         "configure('local[1]', None, ['spark.sql.session.timeZone=Asia/Seoul', 'spark.ui.enabled=false']);"
-        "c = session('honest', defaults=defaults_for(100)).sparkContext.getConf();"
+        "c = session('honest', records=100).sparkContext.getConf();"
         "names = ('master', 'app.name', 'sql.shuffle.partitions', 'sql.session.timeZone', 'sql.codegen.wholeStage');"
-        "names += ('driver.memory', 'log.level', 'ui.showConsoleProgress');"
+        "names += ('driver.memory', 'log.level', 'ui.showConsoleProgress', 'sql.codegen.cache.maxEntries');"
         "print(json.dumps([c.get('spark.' + name) for name in names]))"
     )
     environment = {**os.environ, "SPARK_CONF_DIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
     run = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    expected = ["local[1]", "purgatory honest", "5", "Asia/Seoul", "false", "600m", "ERROR", "false"]
+    expected = ["local[1]", "purgatory honest", "5", "Asia/Seoul", "false", "600m", "ERROR", "false", "5000"]
     assert str(expected).replace("'", '"') == run.stdout.strip().splitlines()[-1]

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql.streaming.tws_tester import TwsTester
 
 from purgatory.pipeline._state import wire
-from purgatory.pipeline._state.fixed import CheckpointDiffers, Fixed
+from purgatory.pipeline._state.checkpoint_state import CheckpointDiffers, Fixed
 from purgatory.pipeline._state.processors import KeyStage, OperationStage
 from purgatory.pipeline._state.state_machines import OperationCore
 from purgatory.pipeline._state.wire import bucket_of, dump_parts, load_parts, row_packer, split_name, unpack

@@ -15,9 +15,8 @@ from pyiceberg.catalog import load_catalog
 from pyiceberg.utils.config import Config
 
 from purgatory.pipeline._spark.delta import DeltaSink
-from purgatory.pipeline._spark.folder import FolderSink
 from purgatory.pipeline._spark.iceberg import IcebergSink
-from purgatory.pipeline._spark.sinks import sink_of
+from purgatory.pipeline._spark.sinks import FolderSink, sink_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

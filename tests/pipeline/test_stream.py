@@ -24,7 +24,7 @@ from purgatory.pipeline._cli import main
 from purgatory.pipeline._rows.load import spark_schema
 from purgatory.pipeline._spark.errors import OutputTaken, PlaceMissing, PlaceUnusable
 from purgatory.pipeline._spark.sinks import aside_of
-from purgatory.pipeline._state.fixed import CheckpointDiffers
+from purgatory.pipeline._state.checkpoint_state import CheckpointDiffers
 from purgatory.pipeline.source import PurgatoryDataSource
 from tests.pipeline.test_replay import plainly, worlds, written
 from tests.support import workloads

@@ -10,7 +10,7 @@ A number that was seen twice is as wrong as one that is missing.
 
 Runs are few because each reader reads in order. The cost is one subtraction and one comparison per batch of rows.
 
-Spark's own reader knows files and not sequence numbers. So ``numbers`` reads that column once, before anything is
+Spark's own reader knows files and not sequence numbers. So ``load.runs_of`` reads that column once, before anything is
 computed from the rows.
 """
 

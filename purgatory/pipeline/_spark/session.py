@@ -7,6 +7,10 @@ with its reason. They apply where nothing else was set. Without a master, the ma
 The other settings are known only once the JVM runs, because the JVM reads ``spark-defaults.conf`` and the arguments of
 ``spark-submit``. So the JVM is started first, and asked. Through Spark Connect (``--remote``, ``SPARK_REMOTE``) the
 server's settings are asked for, and only those of a session can be set. No Java is needed here then.
+
+Some settings follow the number of records that a command reads. Few records are over before the JVM has compiled its
+code, so little is compiled: one compiler instead of two, and for very few, Spark interprets its expressions. Adaptive
+execution runs each exchange as a job of its own, which costs more than it gains for small relations.
 """
 
 from __future__ import annotations
@@ -14,15 +18,13 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import SparkSession
 
 from purgatory import pipeline
-from purgatory.pipeline._spark.sizes import DEFAULTS, SizeDefaults
 
 ROCKSDB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
@@ -49,6 +51,7 @@ _RUNTIME: Final[Mapping[str, str]] = {
 _SETTINGS: Final[Mapping[str, str]] = {
     **_RUNTIME,
     "spark.log.level": "ERROR",
+    "spark.sql.codegen.cache.maxEntries": "5000",  # a second report finds all its code compiled: the default is 100
     "spark.python.authenticate.socketTimeout": "120s",  # a worker on a busy machine needs more than 15 s to answer
 }
 #: Where driver and executors are one process: on a cluster, the driver must be found, and the cluster's size counts.
@@ -56,6 +59,16 @@ _LOCAL: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.partitions": "8",  # tables here are small once grouped
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
+}
+#: Records up to which Spark interprets its expressions and starts no web page of its own: the work is soon over.
+_FEW: Final = 200_000
+#: Records up to which one compiler does: beyond, the slower code costs more than was saved.
+_MANY: Final = 3_000_000
+_SHORT: Final[Mapping[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.shuffle.partitions": "2",
 }
 #: Settings of the command line for a session of Spark Connect, which is opened later.
 _REMOTE: Final[dict[str, str]] = {}
@@ -105,20 +118,20 @@ def configure(master: str | None, remote: str | None, settings: Iterable[str]) -
     os.environ["PYSPARK_SUBMIT_ARGS"] = f"{shlex.join(words)} {others}"
 
 
-def session(name: str, settings: Mapping[str, str] | None = None, defaults: SizeDefaults = DEFAULTS) -> SparkSession:
+def session(name: str, settings: Mapping[str, str] | None = None, records: int | None = None) -> SparkSession:
     """The running session, or a new one.
 
     Args:
         name: the name of the application, after "purgatory".
         settings: settings that take precedence.
-        defaults: settings of a new session that apply where nothing else was set.
+        records: how many it will read, if that is known. The settings of a new session follow it.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
         return running
     remote = os.environ.get("SPARK_REMOTE")
     if remote is None:
-        return _start(name, settings or {}, defaults)
+        return _start(name, settings or {}, records)
     return _connect(remote, {**_REMOTE, **(settings or {})})
 
 
@@ -135,20 +148,25 @@ def _connect(remote: str, settings: Mapping[str, str]) -> SparkSession:
     return spark
 
 
-def _start(name: str, settings: Mapping[str, str], defaults: SizeDefaults) -> SparkSession:
+def _start(name: str, settings: Mapping[str, str], records: int | None) -> SparkSession:
     from pyspark import SparkConf, SparkContext  # not in the plain client
 
     insisted = list(settings.items())
     conf = SparkConf(loadDefaults=False).setAll(insisted)
-    with java_options(f"{defaults.java_options} {_shared_classes()}"):
+    by_size, java_options = settings_for(records)
+    others = os.environ.get(_JAVA_OPTIONS, "")  # those of the user come after ours, and win
+    os.environ[_JAVA_OPTIONS] = f"{java_options} {_shared_classes()} {others}"
+    try:
         SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001  # nothing public starts the JVM without a context
+    finally:
+        os.environ[_JAVA_OPTIONS] = others
     given = SparkConf().setAll(insisted)
     if given.get("spark.master", None) is None:
         given.setMaster("local[*]")
     local = given.get("spark.master", "").startswith("local")
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    for key, value in {**_SETTINGS, **(_LOCAL if local else {}), **defaults.settings}.items():
+    for key, value in {**_SETTINGS, **(_LOCAL if local else {}), **by_size}.items():
         given.setIfMissing(key, value)
     if not submitted() and _BAR not in os.environ.get("PYSPARK_SUBMIT_ARGS", ""):
         given.set(_BAR, "false")  # we report progress in words, and what starts the JVM has set it as for a shell
@@ -160,24 +178,18 @@ def _start(name: str, settings: Mapping[str, str], defaults: SizeDefaults) -> Sp
     return spark
 
 
+def settings_for(records: int | None) -> tuple[Mapping[str, str], str]:
+    """The settings of a session, and the options of its JVM, for a number of records (None: unknown)."""
+    if records is None or records > _MANY:
+        return {}, ""
+    settings = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "4"}
+    return settings | (_SHORT if records <= _FEW else {}), "-XX:TieredStopAtLevel=1"
+
+
 def _shared_classes() -> str:
     """The option for an archive of loaded classes beside the environment, if there is one. It halves a JVM's start."""
     archive = Path(sys.prefix, CLASS_ARCHIVE)
     return f"-XX:SharedArchiveFile={archive} -Xlog:cds*=off" if archive.exists() else ""
-
-
-@contextmanager
-def java_options(options: str) -> Iterator[None]:
-    """Let a JVM that is started here have some options. Those of the user come after them, and win."""
-    given = os.environ.get(_JAVA_OPTIONS)
-    os.environ[_JAVA_OPTIONS] = f"{options} {given or ''}"
-    try:
-        yield
-    finally:
-        if given is None:
-            del os.environ[_JAVA_OPTIONS]
-        else:
-            os.environ[_JAVA_OPTIONS] = given
 
 
 def importable(spark: SparkSession) -> None:

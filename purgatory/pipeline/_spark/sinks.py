@@ -19,13 +19,21 @@ first table, then to the second. A driver that is killed in between repeats the 
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
+from uuid import uuid4
 
 import attrs
 from pyspark.sql import functions as F
+
+from purgatory.pipeline._spark.names import is_folder
+from purgatory.pipeline._spark.outputs import file_system, hadoop_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,6 +85,52 @@ class TableSink(Sink):
     @abstractmethod
     def commit(self, rows: pa.Table, stream: str, number: int) -> None:
         """Append rows and note the batch's number, both or neither, unless the table has changed meanwhile."""
+
+
+@attrs.define
+class FolderSink(Sink):
+    """Parquet files in a folder or a store: one folder per batch, which any tool can read by its path.
+
+    The files of a batch are partitioned by ``date`` if there is such a column::
+
+        var/answers/commit=5f0c...-7/date=2026-11-23/part-00000-...parquet
+
+    Spark writes a batch aside, beside the output. Then the batch's folder is renamed to its name, at once and only if
+    there is none. So a reader sees a batch whole or not at all, and the second of two drivers has no effect.
+    """
+
+    def write(self, rows: DataFrame, stream: str, number: int) -> None:
+        out = self.table.rstrip("/")
+        base = f"file://{Path(out).absolute()}" if is_folder(out) else out
+        aside = (
+            f"{base}_uncommitted/_{uuid4().hex}"  # the underscore hides it from readers, should it be moved into one
+        )
+        rows.write.partitionBy(*[name for name in rows.columns if name == "date"]).parquet(aside)
+        _rename(rows.sparkSession, aside, f"{base}/commit={stream}-{number}")
+
+    def read(self, spark: SparkSession) -> DataFrame:
+        return spark.read.option("mergeSchema", "true").parquet(self.table)
+
+
+def _rename(spark: SparkSession, source: str, target: str) -> None:
+    """Rename a folder, or delete it if the target exists."""
+    if source.startswith("file:/"):
+        source, target = source.removeprefix("file://"), target.removeprefix("file://")
+        Path(target).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.rename(source, target)  # noqa: PTH104  # fails if the target exists and is not empty
+        except OSError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                raise
+            shutil.rmtree(source)
+        return
+    system = file_system(spark, target)
+    here, there = hadoop_path(spark, source), hadoop_path(spark, target)
+    system.mkdirs(there.getParent())
+    if system.exists(there):
+        system.delete(here, True)
+    elif not system.rename(here, there):
+        raise OSError(f"{source} could not be renamed to {target}")
 
 
 @attrs.frozen
@@ -133,6 +187,4 @@ def sink_of(form: str, table: str) -> Sink:
         from purgatory.pipeline._spark.iceberg import IcebergSink
 
         return IcebergSink(table)
-    from purgatory.pipeline._spark.folder import FolderSink
-
     return FolderSink(table)

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         TimerValues,
     )
 
-    from purgatory.pipeline._state.fixed import Fixed
+    from purgatory.pipeline._state.checkpoint_state import Fixed
 
 
 _BYTES: Final = "bytes binary"

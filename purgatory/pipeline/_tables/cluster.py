@@ -25,8 +25,7 @@ from purgatory.journal.records.errors import JournalFormat
 from purgatory.journal.records.folder import SEALED
 from purgatory.pipeline._rows.between import ALL, Between
 from purgatory.pipeline._rows.completeness import Run
-from purgatory.pipeline._rows.load import load
-from purgatory.pipeline._rows.numbers import runs_of
+from purgatory.pipeline._rows.load import load, runs_of
 from purgatory.pipeline._spark import places
 from purgatory.pipeline._spark.errors import reporting
 from purgatory.pipeline._spark.names import is_folder, is_table

@@ -53,7 +53,6 @@ def engine_for(
 
         return Local(journals, between, schema)
     from purgatory.pipeline._spark.session import session
-    from purgatory.pipeline._spark.sizes import defaults_for
     from purgatory.pipeline._tables.cluster import Cluster  # pyspark is imported only where it is used
 
-    return Cluster(session(command, defaults=defaults_for(records)), journals, between, schema)
+    return Cluster(session(command, records=records), journals, between, schema)
