@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import suppress
 from typing import Final
 
 from purgatory.journal.records import KEEP_KEYS_MS
 from purgatory.journal.records.instants import add_range, milliseconds, seconds
 from purgatory.journal.records.normal import add_normal
-from purgatory.pipeline._rows.validity import parse_limit
 
 
 def place(text: str) -> str:
@@ -27,11 +27,13 @@ def whole_seconds(text: str) -> int:
 
 
 def limit(text: str) -> float:
-    """A number of rows, or a share of them."""
-    try:
-        return parse_limit(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be a number or a share such as 0.1%, got {text!r}") from None
+    """A number of rows as an ``int``, or with ``%`` a share of them as a ``float`` (0.5% is 0.005)."""
+    share = text.endswith("%")
+    with suppress(ValueError):
+        value = float(text.removesuffix("%")) / 100 if share else int(text)
+        if 0 <= value <= (1 if share else value):
+            return value
+    raise argparse.ArgumentTypeError(f"must be a number or a share such as 0.1%, got {text!r}")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -73,14 +75,12 @@ def _stream(sub: argparse.ArgumentParser) -> None:
     how = "folder of a trace, or a table with its columns"
     sub.add_argument("--in", "--trace", dest="source", required=True, metavar="DIR|TABLE", help=how)
     sub.add_argument("--out", required=True, metavar="DIR|TABLE", help="folder or table for the answers")
-    sub.add_argument(
-        "--checkpoint", required=True, metavar="DIR", help="folder that fixes --buckets, --partitions, --keep-keys"
-    )
+    how = "folder that fixes --buckets, --partitions, --keep-keys"
+    sub.add_argument("--checkpoint", required=True, metavar="DIR", help=how)
     how = "how late a row may come (default 5s)"
     sub.add_argument("--delay", dest="delay_ms", type=milliseconds, default=5_000, metavar="TIME", help=how)
-    sub.add_argument(
-        "--buckets", type=int, default=16, help="number of buckets, a power of two up to 65536 (default 16)"
-    )
+    how = "number of buckets, a power of two up to 65536 (default 16)"
+    sub.add_argument("--buckets", type=int, default=16, help=how)
     sub.add_argument("--partitions", type=int, default=4, help="tasks per stage (default 4)")
     _keep_keys(sub)
     sub.add_argument("--files-per-batch", type=int, default=1000, help="most files to read per batch (default 1000)")

@@ -15,7 +15,7 @@ from purgatory.journal.records.normal import Normal
 from purgatory.pipeline._arguments import parser
 from purgatory.pipeline._rows.validity import DataError, check_malformed
 from purgatory.pipeline._spark.errors import PlaceMissing, describe, is_sparks
-from purgatory.pipeline._spark.names import inside, is_folder, is_table
+from purgatory.pipeline._spark.places import inside, is_folder, is_table
 
 if TYPE_CHECKING:
     import argparse

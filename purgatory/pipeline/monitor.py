@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Final
 from purgatory.journal.records import OUTCOMES
 from purgatory.journal.records.normal import CANCELLED, EXPIRED
 from purgatory.pipeline._rows.validity import ANSWERED, JOURNAL_PROBLEM
-from purgatory.pipeline._spark.names import is_table
 from purgatory.pipeline._spark.outputs import check_writable
-from purgatory.pipeline._spark.places import check_output
+from purgatory.pipeline._spark.places import check_output, is_table
 from purgatory.pipeline._spark.session import is_connect
 from purgatory.pipeline._spark.sinks import BatchWriter, FolderSink, Part
 from purgatory.pipeline.source import PurgatoryDataSource

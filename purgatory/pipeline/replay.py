@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from purgatory.pipeline._spark.names import inside
+from purgatory.pipeline._spark.places import inside
 from purgatory.pipeline._tables import answers
 from purgatory.pipeline._tables.table import Table
 

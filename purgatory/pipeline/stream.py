@@ -41,10 +41,9 @@ from pyspark.sql.types import StructType
 from purgatory.journal.records import KEEP_KEYS_MS, TRACE
 from purgatory.pipeline._rows.load import spark_schema
 from purgatory.pipeline._rows.validity import TRACE_PROBLEM
-from purgatory.pipeline._spark import places
 from purgatory.pipeline._spark.errors import PlaceMissing, reporting
-from purgatory.pipeline._spark.names import for_spark, is_table
 from purgatory.pipeline._spark.outputs import check_writable
+from purgatory.pipeline._spark.places import check_output, exists, for_spark, is_table
 from purgatory.pipeline._spark.session import ROCKSDB, STREAMING, STRICT, importable
 from purgatory.pipeline._spark.sinks import ANSWERS, ASIDE, aside_of, sink_of, writer_of
 from purgatory.pipeline._state.checkpoint_state import Fixed, check_settings, read_status
@@ -198,14 +197,14 @@ def start(spark: SparkSession, source: str, out: str, checkpoint: str, settings:
         PlaceUnusable: the output cannot be written, or the checkpoint cannot be read.
     """
     source = for_spark(source)
-    if not places.exists(spark, source):
+    if not exists(spark, source):
         raise PlaceMissing(source)
     if settings.format == "iceberg" and not is_table(out):
         raise ValueError(f"--out must be catalog.schema.table with --format iceberg, got {out!r}")
     if settings.format == "parquet":
         check_writable(spark, out)
     if not is_table(out):
-        places.check_output(spark, out, settings.format)
+        check_output(spark, out, settings.format)
     check_checkpoint(spark, checkpoint, settings)
     most = ("maxFilesPerTrigger", settings.files_per_batch)
     if settings.bytes_per_batch is not None:
@@ -256,7 +255,7 @@ def answers(spark: SparkSession, out: str, form: str = "parquet") -> DataFrame:
     with reporting(out):
         if form != "iceberg" and is_table(out):
             rows = spark.table(out)
-        elif form == "parquet" and places.exists(spark, f"{out}/_delta_log"):
+        elif form == "parquet" and exists(spark, f"{out}/_delta_log"):
             rows = sink_of("delta", out).read(spark)
         else:
             rows = sink_of(form, for_spark(out)).read(spark)
@@ -331,7 +330,7 @@ def run(
         on_progress: called with each batch's progress.
     """
     started = time.monotonic()
-    before = read_status(spark, checkpoint).parked if places.exists(spark, f"{checkpoint}/metadata") else 0
+    before = read_status(spark, checkpoint).parked if exists(spark, f"{checkpoint}/metadata") else 0
     query: StreamingQuery | None = None
     rows, batches, parked, last = 0, 0, before, -1
     going, restarts = True, _MOST_RESTARTS

@@ -14,7 +14,7 @@ from purgatory.journal.records.instants import seconds
 from purgatory.pipeline._arguments import parser
 from purgatory.pipeline._cli import main
 from purgatory.pipeline._spark.errors import describe
-from purgatory.pipeline._spark.names import for_spark, inside, is_folder, is_table
+from purgatory.pipeline._spark.places import for_spark, inside, is_folder, is_table
 from purgatory.pipeline._spark.session import WrongSetting, configure
 from purgatory.pipeline._summaries.choices import Grid, WrongGrid, choose
 from purgatory.pipeline._summaries.idle import NEVER, simulate_purges

@@ -9,6 +9,7 @@ extrapolates: where the survival curve ends, so does the sentence.
 from __future__ import annotations
 
 from collections import defaultdict
+from statistics import median_high
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import attrs
@@ -220,8 +221,7 @@ def _tail(tables: Tables, name: str, rows: list[Row]) -> Finding | None:
     rows = [row for row in tables.whole_windows(rows) if row["answered"] >= 100]
     if len(rows) < 3:
         return None
-    ordered = sorted(row["p99_ms"] for row in rows)
-    middle = ordered[len(ordered) // 2]
+    middle = median_high(row["p99_ms"] for row in rows)
     worst = max(rows, key=lambda row: row["p99_ms"])
     if middle <= 0 or worst["p99_ms"] < 2 * middle:
         return None

@@ -91,11 +91,8 @@ def _typical(tables: Tables) -> tuple[str, str, str]:
     if not tables.waiting:
         return "-", "typical wait", "nothing was answered"
     row = max(tables.waiting, key=lambda row: int(row["answered"]))
-    return (
-        duration_text(row["p50_ms"]),
-        "typical wait",
-        f"median of {tables.display_name((row['purgatory'], row['type']))}",
-    )
+    name = tables.display_name((row["purgatory"], row["type"]))
+    return duration_text(row["p50_ms"]), "typical wait", f"median of {name}"
 
 
 def _findings(cards: Sequence[Card]) -> str:

@@ -28,7 +28,7 @@ from purgatory.journal.records.errors import JournalFormat, JournalMissing, redu
 from purgatory.journal.records.folder import check_kind, doubled, end, list_segments
 from purgatory.journal.records.parquet import opened
 from purgatory.pipeline._rows.validity import DataError
-from purgatory.pipeline._spark.names import is_folder
+from purgatory.pipeline._spark.places import is_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

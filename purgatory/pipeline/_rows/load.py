@@ -27,8 +27,7 @@ from purgatory.journal.records.folder import check_kind
 from purgatory.journal.records.parquet import arrow_schema
 from purgatory.pipeline._rows.between import ALL, Between
 from purgatory.pipeline._rows.completeness import Run, runs_in
-from purgatory.pipeline._spark.names import for_spark, is_folder, is_table
-from purgatory.pipeline._spark.places import frame_of
+from purgatory.pipeline._spark.places import for_spark, frame_of, is_folder, is_table
 from purgatory.pipeline._spark.session import STRICT
 
 if TYPE_CHECKING:

@@ -39,19 +39,6 @@ class TooManyMalformed(DataError):
     """More rows than are accepted cannot be true."""
 
 
-def parse_limit(text: str) -> float:
-    """Parse a limit of rows: a number of them, or with ``%`` a share (0.5% is given as 0.005).
-
-    Raises:
-        ValueError: it is neither.
-    """
-    share = text.endswith("%")
-    value = float(text.removesuffix("%")) / 100 if share else int(text)
-    if not 0 <= value <= (1 if share else value):
-        raise ValueError(text)
-    return value
-
-
 def check_malformed(malformed: int, rows: int, limit: float | None) -> None:
     """Compare the rows that cannot be true with a limit: a number, or a share if it is a float.
 

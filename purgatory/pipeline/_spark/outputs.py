@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from purgatory.pipeline._spark.errors import PlaceUnusable, reporting
-from purgatory.pipeline._spark.names import inside, is_folder, is_table
+from purgatory.pipeline._spark.places import frame_of, inside, is_folder, is_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -111,8 +111,6 @@ def _copy(spark: SparkSession, folder: Path, out: str) -> None:
 
 def _save(spark: SparkSession, folder: Path, out: str) -> None:
     """The tables below a folder, and its texts, as tables of a catalog."""
-    from purgatory.pipeline._spark.places import frame_of
-
     texts = [path for path in sorted(folder.iterdir()) if path.is_file()]
     columns = {"name": [path.name for path in texts], "content": [path.read_text(encoding="utf-8") for path in texts]}
     tables = {path.parent.name: pq.read_table(path) for path in sorted(folder.rglob("*.parquet"))}

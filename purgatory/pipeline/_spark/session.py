@@ -183,7 +183,7 @@ def settings_for(records: int | None) -> tuple[Mapping[str, str], str]:
     if records is None or records > _MANY:
         return {}, ""
     settings = {"spark.sql.adaptive.enabled": "false", "spark.sql.shuffle.partitions": "4"}
-    return settings | (_SHORT if records <= _FEW else {}), "-XX:TieredStopAtLevel=1"
+    return {**settings, **(_SHORT if records <= _FEW else {})}, "-XX:TieredStopAtLevel=1"
 
 
 def _shared_classes() -> str:

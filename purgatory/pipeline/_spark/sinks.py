@@ -32,8 +32,8 @@ from uuid import uuid4
 import attrs
 from pyspark.sql import functions as F
 
-from purgatory.pipeline._spark.names import is_folder
 from purgatory.pipeline._spark.outputs import file_system, hadoop_path
+from purgatory.pipeline._spark.places import is_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,9 +26,8 @@ from purgatory.journal.records.folder import SEALED
 from purgatory.pipeline._rows.between import ALL, Between
 from purgatory.pipeline._rows.completeness import Run
 from purgatory.pipeline._rows.load import load, runs_of
-from purgatory.pipeline._spark import places
 from purgatory.pipeline._spark.errors import reporting
-from purgatory.pipeline._spark.names import is_folder, is_table
+from purgatory.pipeline._spark.places import files, frame_of, is_folder, is_table
 from purgatory.pipeline._tables.local import Local
 from purgatory.pipeline._tables.table import with_schema
 
@@ -56,7 +55,6 @@ class Cluster(Local):
     """
 
     name = "spark"
-    each_key = "explode_outer(keys)"
     each_pair = "inline(arrays_zip(keys, levels)) as (key, level)"
 
     def __init__(
@@ -70,8 +68,8 @@ class Cluster(Local):
         super().__init__(journals, between, schema)
 
     def _qualified(self, place: str) -> str:
-        files = [] if is_table(place) else places.files(self._spark, place)
-        return files[0].rpartition("/")[0] if files else place
+        listed = [] if is_table(place) else files(self._spark, place)
+        return listed[0].rpartition("/")[0] if listed else place
 
     def _expected_runs(self) -> Sequence[Run]:
         remote = [not is_folder(name) for name in self.journals]
@@ -91,8 +89,8 @@ class Cluster(Local):
             with reporting(place):
                 ends = self._spark.table(place).selectExpr("min(seq)", "max(seq)").first()
             return Run(place, *ends) if ends and ends[0] is not None else Run(place, 0, -1)
-        files = [file.rpartition("/")[2] for file in places.files(self._spark, place)]
-        spans = [(int(match[2]), int(match[3])) for file in files if (match := SEALED.fullmatch(file))]
+        names = [file.rpartition("/")[2] for file in files(self._spark, place)]
+        spans = [(int(match[2]), int(match[3])) for name in names if (match := SEALED.fullmatch(name))]
         if not spans:
             raise JournalFormat(f"{place} holds no sealed segment of a {self.schema.name}")
         return Run(place, min(first for first, _ in spans), max(last for _, last in spans))
@@ -209,7 +207,7 @@ class Cluster(Local):
             # A sum of integers has a wider type on DuckDB.
             wide = [pa.int64() if pa.types.is_decimal(field.type) else field.type for field in rows.schema]
             rows = rows.cast(pa.schema(list(zip(rows.column_names, wide, strict=True))))
-            places.frame_of(self._spark, rows).createOrReplaceTempView(name)
+            frame_of(self._spark, rows).createOrReplaceTempView(name)
         return True
 
 

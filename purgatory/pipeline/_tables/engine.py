@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from purgatory.journal.records import JOURNAL
 from purgatory.pipeline._rows.between import ALL, Between
-from purgatory.pipeline._spark.names import is_folder
+from purgatory.pipeline._spark.places import is_folder
 from purgatory.pipeline._tables.journals import folders, sealed_runs
 
 if TYPE_CHECKING:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from posixpath import normpath
 
 from purgatory.journal.records import JOURNAL, Schema
 from purgatory.journal.records.folder import check_kind, folders_in, is_trace, journals_in, list_segments, tip
 from purgatory.pipeline._rows.completeness import Run
-from purgatory.pipeline._spark.names import is_folder
+from purgatory.pipeline._spark.places import is_folder
 
 
 def folders(given: Iterable[str], schema: Schema = JOURNAL, qualified: Callable[[str], str] = str) -> list[str]:
@@ -56,13 +57,11 @@ def _identity(name: str, qualified: Callable[[str], str]) -> Hashable:
     if not is_folder(name):
         scheme, _, path = qualified(name).partition(":")
         path = f"/{path.lstrip('/')}" if scheme == "file" else path
-    if scheme not in {"", "file"}:
-        return scheme, normpath(path)
-    try:
-        status = Path(path).stat()
-    except OSError:
-        return scheme, normpath(path)
-    return status.st_dev, status.st_ino
+    if scheme in {"", "file"}:
+        with suppress(OSError):
+            status = Path(path).stat()
+            return status.st_dev, status.st_ino
+    return scheme, normpath(path)
 
 
 def sealed_runs(journals: Sequence[str]) -> list[Run]:

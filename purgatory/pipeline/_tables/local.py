@@ -39,7 +39,7 @@ try:
         runs_in,
         spans_by_journal,
     )
-    from purgatory.pipeline._spark.names import is_folder
+    from purgatory.pipeline._spark.places import is_folder
     from purgatory.pipeline._tables.journals import folders, left_out, sealed_runs
     from purgatory.pipeline._tables.table import with_schema
 except ModuleNotFoundError as error:
@@ -56,6 +56,7 @@ _MACROS: Final = (
     "size(l) as len(l)",
     "get(l, i) as l[i + 1]",
     "explode(l) as unnest(l)",
+    "explode_outer(l) as unnest(case when len(l) > 0 then l else [null] end)",
     "array_intersect(a, b) as list_filter(a, lambda x: len(list_filter(b, lambda y: x is not distinct from y)) > 0)",
     "array_repeat(e, n) as repeat([e], n)",
     "xxhash64" + ", ".join(f"({these}) as (hash({these}) >> 1)::bigint" for these in ("a, b", "a, b, c, d")),
@@ -77,7 +78,6 @@ class Local:
 
     Attributes:
         name: its name on the command line.
-        each_key: the SQL that makes one row of each key, and one with null of a record without keys.
         each_pair: the SQL that makes one row of each key and its level.
         left_out: what lies beside the journals of a fleet and holds none.
         dropped: how many operations the journals' writers dropped. These have no record. Not known of a store.
@@ -86,7 +86,6 @@ class Local:
     """
 
     name = "local"
-    each_key = "unnest(case when len(keys) > 0 then keys else [null] end)"
     each_pair = "unnest(keys) as key, unnest(levels) as level"
     summary = ""
 

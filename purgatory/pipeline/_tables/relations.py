@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 #: Checks beyond the two of parking and the one that finds the operation satisfied.
 _WASTED: Final = "greatest(checks - case when outcome = 'satisfied' then 3 else 2 end, 0)"
 #: How an operation that a shutdown completed would have ended is unknown: it is in no figure of outcomes.
-_OUTCOME: Final = f"case when ended_by = '{SHUTDOWN}' then '{SHUTDOWN}' else outcome end as outcome"
+_OUTCOME: Final = f"case when ended_by = '{SHUTDOWN}' then '{SHUTDOWN}' else outcome end"
 LIMIT_US: Final = f"least(greatest(delay_ms, 0), {LONGEST_MS}) * 1000"
 _WAIT_US: Final = "(finished_us - created_us)"
 #: What percentiles are of: the wait, or how long after its deadline an expired operation left.
@@ -46,7 +46,7 @@ _CENSUS: Final = f"""select instance, purgatory, type, outcome, normal_ends, is_
         sum(wait_us) as waited_us
     from (
         select {", ".join(f"case when reason is null then {name} end as {name}" for name in _COUNTED)},
-            case when reason is null then {_OUTCOME.removesuffix(" as outcome")} end as outcome,
+            case when reason is null then {_OUTCOME} end as outcome,
             reason is null as is_good, reason is null and error is not null as has_error
         from judged) as told
     group by instance, purgatory, type, outcome, normal_ends, is_good"""
@@ -75,7 +75,7 @@ def prepare(engine: Local, normal: Normal = UNSAID) -> Normal:
     engine.keep(
         "facts",
         f"""select *, {_BIN} as bin from (
-            select purgatory, type, {_OUTCOME}, created_us, finished_us, delay_ms, checks,
+            select purgatory, type, {_OUTCOME} as outcome, created_us, finished_us, delay_ms, checks,
                 error is not null as has_error
             from judged where reason is null) as facts""",
         words=("purgatory", "type", "outcome"),
@@ -85,8 +85,8 @@ def prepare(engine: Local, normal: Normal = UNSAID) -> Normal:
     )
     engine.view(
         "watches",
-        f"""select purgatory, type, {_OUTCOME}, created_us, finished_us, {_WASTED} as wasted_checks,
-            {engine.each_key} as key
+        f"""select purgatory, type, {_OUTCOME} as outcome, created_us, finished_us, {_WASTED} as wasted_checks,
+            explode_outer(keys) as key
         from judged where reason is null""",
     )
     return normal
