@@ -99,7 +99,7 @@ class ReadLimit:
                 raise Disconnected(f"no answer within {self._within_s:.2g} seconds") from error
 
     def stop(self) -> None:
-        """There is no further read."""
+        """End the timer. The task has read for the last time."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

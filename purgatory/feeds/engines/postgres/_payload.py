@@ -31,7 +31,7 @@ def unpack(payload: bytes, after: LogPosition) -> Event:
     """The event in a payload that begins with :func:`head_after` of a position.
 
     Raises:
-        ValueError: it is no event.
+        ValueError: it is not an event.
     """
     time, key, name, context, value = a2b_base64(payload[payload.index(b" ") :]).split(b"\0", 4)
     published_ns = int(time)

@@ -84,14 +84,24 @@ class Answer:
         elif buffer == _NONE:
             self._left = 0
             return len(_NONE)
-        elif buffer[:1] == b"-":
-            if buffer.endswith(_LINE):
-                if buffer.startswith(b"-WRONGTYPE"):
-                    raise ForeignStream(self._stream, "of another type")
-                raise Disconnected(buffer[1:-2].decode(errors="replace"))
-        elif not head.startswith(buffer[: len(head)]) and not _NONE.startswith(buffer):
-            raise Disconnected("the server sent something else than an answer to XREAD")
+        else:
+            self._check_beginning(buffer)
         return 0
+
+    def _check_beginning(self, buffer: bytes) -> None:
+        """See that what has arrived can be the beginning of an answer, or of an error.
+
+        Raises:
+            Disconnected: it is an error, or neither.
+            ForeignStream: the stream is of another type.
+        """
+        if buffer[:1] == b"-":
+            if buffer.startswith(b"-WRONGTYPE") and buffer.endswith(_LINE):
+                raise ForeignStream(self._stream, "of another type")
+            if buffer.endswith(_LINE):
+                raise Disconnected(buffer[1:-2].decode(errors="replace"))
+        elif not self._head.startswith(buffer[: len(self._head)]) and not _NONE.startswith(buffer):
+            raise Disconnected("the server sent something else than an answer to XREAD")
 
     def _entry(self, buffer: bytes, at: int) -> int | None:
         """Read the entry at a place. Returns where the next one begins, or None if it has not arrived."""
