@@ -147,25 +147,14 @@ def answered(out):
     return dict(zip(names, zip(outcomes, finished, strict=True), strict=True)), len(names)
 
 
-def test_a_stream_is_submitted_to_a_cluster_that_has_the_package_from_a_zip(
+@pytest.mark.timeout(1_200)
+def test_a_submitted_stream_is_exact_although_an_executor_and_the_driver_are_killed(
     tmp_path, folder, outside, cluster, submission, brute, trace_rows
 ):
-    """`spark-submit --py-files` runs the stream on two workers, by the submitter's settings: every answer is right."""
-    shape = {"operations": 200, "events": 400}
-    workloads.place_trace(tmp_path / "trace", attrs.evolve(workloads.WORKLOADS["kafka"], **shape), 1, 2)
-    run = subprocess.run(submission, env=outside, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert 0 == run.returncode, run.stderr[-3000:]
-    assert "Registered app submitted" in cluster[1].read_text()
-    # An executor on each. On a slow machine one may have been lost, and started again.
-    assert {"worker-0", "worker-1"} == {path.parts[-3] for path in folder.glob("worker-?/app-*/*")}
-    answers, count = answered(tmp_path / "out")
-    assert brute(trace_rows("kafka", **shape)) == answers
-    assert count == len(answers)
+    """`spark-submit --py-files` runs the stream on two workers, by the submitter's settings: every answer is right.
 
-
-@pytest.mark.timeout(1_200)
-def test_an_executor_and_the_driver_are_killed_in_the_middle(tmp_path, folder, outside, submission, brute, trace_rows):
-    """A stream goes on without an executor that was killed, and from where it was, its driver killed: all is exact."""
+    It goes on without an executor that was killed, and from where it was, its driver killed.
+    """
     shape = {"operations": 200, "events": 400}
     workloads.place_trace(tmp_path / "trace", attrs.evolve(workloads.WORKLOADS["kafka"], **shape), 1, 4)
     command = [*submission, "--files-per-batch", "1"]
@@ -190,6 +179,9 @@ def test_an_executor_and_the_driver_are_killed_in_the_middle(tmp_path, folder, o
     assert not (tmp_path / "checkpoint" / "commits" / "3").exists()
     run = subprocess.run(command, env=outside, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert 0 == run.returncode, run.stderr[-3000:]
+    assert 2 == cluster[1].read_text().count("Registered app submitted")
+    # An executor on each, and another in place of the one that was killed.
+    assert {"worker-0", "worker-1"} == {path.parts[-3] for path in folder.glob("worker-?/app-*/*")}
     answers, count = answered(tmp_path / "out")
     assert brute(trace_rows("kafka", **shape)) == answers
     assert count == len(answers)

@@ -25,6 +25,7 @@ configuration:
   spark.sql.shuffle.partitions: "1"
   spark.sql.adaptive.enabled: "false"
   spark.sql.codegen.wholeStage: "false"
+  spark.sql.codegen.factoryMode: NO_CODEGEN
   spark.sql.streaming.stateStore.providerClass: {rocksdb}
 """
 PIPELINE = '''

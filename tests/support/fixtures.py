@@ -20,6 +20,12 @@ from timer import MockTimer
 hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("patient")
 
+#: The tests that share a session of Spark, and those among them that start JVMs of their own.
+SESSION = "tests/pipeline/"
+OWN_JVM = {f"{SESSION}test_{name}.py" for name in ("cluster", "connect", "declarative", "recorded")}
+#: Many tests of some seconds that share nothing.
+APART = "tests/explore/test_scenarios.py"
+
 
 def is_quick(item: pytest.Item) -> bool:
     """Whether a test is for every small change: it neither takes long nor needs Spark."""
@@ -33,16 +39,44 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what only the other implementation lets one do. Files with slow tests are first.
+    """Leave out what only the other implementation lets one do, and order the rest for processes beside each other.
 
-    Whichever process is free takes the next file. With quick files last, no process ends long before another.
+    Whichever process is free takes the next file. Spark's are first, then the other files with slow tests, so that no
+    process ends long before another. What can be given out test by test fills the end.
     """
     other = "interpreted" if purgatory.COMPILED or timer.COMPILED else "native"
     left_out = [item for item in items if item.get_closest_marker(other)]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if item not in left_out]
     long = {item.path for item in items if not is_quick(item)}
-    items.sort(key=lambda item: item.path not in long)
+
+    def place(item: pytest.Item) -> tuple[bool, bool, bool]:
+        return item.nodeid.startswith(APART), item.path not in long, not item.nodeid.startswith(SESSION)
+
+    items.sort(key=place)
+
+
+@pytest.hookimpl(optionalhook=True)  # pytest-xdist need not be there
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each file of tests to one process, and those that share a session of Spark to the same.
+
+    A session is slow until its JVM has loaded and compiled what it runs. Several would do so again and again.
+    """
+    from xdist.scheduler import LoadFileScheduling  # noqa: PLC0415
+
+    if config.getvalue("dist") != "loadfile":
+        return None
+    scheduler = LoadFileScheduling(config, log)
+    file_of = scheduler._split_scope  # noqa: SLF001  # documented as what to replace
+
+    def split(nodeid: str) -> str:
+        file = str(file_of(nodeid))
+        if file == APART:
+            return nodeid
+        return SESSION if file.startswith(SESSION) and file not in OWN_JVM else file
+
+    scheduler._split_scope = split  # noqa: SLF001
+    return scheduler
 
 
 def pytest_collection_finish() -> None:
