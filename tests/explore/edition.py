@@ -107,18 +107,19 @@ class Edition:
                 if callable(getattr(module, name, None)):
                     setattr(module, name, lambda purgatory: None)
         self.files = frozenset(module.__file__ for module in self.modules)
+        seeing = [module for module in self.modules if not module.__name__.endswith(".watchdog")]
+        self._with_threads = [module for module in seeing if hasattr(module, "threading")]
+        self._with_time = [module for module in seeing if hasattr(module, "time")]
 
     def attach(self, scheduler: Any) -> SimpleNamespace:
         """Let the modules see the scheduler's threads and time."""
         threads, time = scheduler.threading_module(), scheduler.time_module()
-        for module in self.modules:
-            if hasattr(module, "threading") and not module.__name__.endswith(".watchdog"):
-                module.threading = threads
-            if hasattr(module, "time") and not module.__name__.endswith(".watchdog"):
-                module.time = time
-            nowhere = getattr(module, "NOWHERE", None)
-            if nowhere is not None:
-                nowhere.lock, nowhere.key_lock = threads.Lock(), threads.Lock()
-                nowhere.ending.clear()
-                nowhere.retrier.after_fork()
+        for module in self._with_threads:
+            module.threading = threads
+        for module in self._with_time:
+            module.time = time
+        nowhere = self.purgatory._core.operation.NOWHERE
+        nowhere.lock, nowhere.key_lock = threads.Lock(), threads.Lock()
+        nowhere.ending.clear()
+        nowhere.retrier.after_fork()
         return SimpleNamespace(purgatory=self.purgatory, timer=self.timer, gates=self.gates)

@@ -11,8 +11,12 @@ from __future__ import annotations
 import builtins
 import dis
 from collections import deque
-from functools import cache
+from collections.abc import Callable
+from functools import wraps
 from types import CodeType
+from typing import TypeVar
+
+Found = TypeVar("Found")
 
 
 def _words(text: str) -> frozenset[str]:
@@ -59,7 +63,21 @@ _SWITCHES = FIELDS | OWN
 _SUBSCRIPTS = frozenset({"STORE_SUBSCR", "DELETE_SUBSCR", "CONTAINS_OP"})
 
 
-@cache
+def _once(look: Callable[[CodeType], Found]) -> Callable[[CodeType], Found]:
+    """Remember what was found in a piece of code. By identity: to hash a piece of code reads all of it."""
+    known: dict[int, tuple[CodeType, Found]] = {}
+
+    @wraps(look)
+    def found(code: CodeType) -> Found:
+        entry = known.get(id(code))
+        if entry is None:
+            entry = known[id(code)] = code, look(code)
+        return entry[1]
+
+    return found
+
+
+@_once
 def points_of(code: CodeType) -> dict[int, str]:
     """The offsets in ``code`` before which a switch may happen, and what each does."""
     points: dict[int, str] = {}
@@ -87,7 +105,7 @@ def points_of(code: CodeType) -> dict[int, str]:
     return points
 
 
-@cache
+@_once
 def strikes_of(code: CodeType) -> frozenset[int]:
     """The offsets in ``code`` where a loop jumps back: there the interpreter looks for signals."""
     return frozenset(step.offset for step in dis.get_instructions(code) if step.opname == "JUMP_BACKWARD")
@@ -116,7 +134,7 @@ def _of_method(name: str, arguments: int | None = None) -> frozenset[tuple[str, 
     return frozenset((kind, mode) for kind in kinds)
 
 
-@cache
+@_once
 def touches_of(code: CodeType) -> dict[int, frozenset[tuple[str, int]]]:
     """The offsets in ``code`` that touch something which threads may share: its label, and whether it is changed.
 

@@ -85,7 +85,7 @@ class Scheduler:
         self.over = False
         self._finished = _thread.allocate_lock()
         self._finished.acquire()
-        self._local = {}
+        self._local = {}  # trace functions, by the identity of the code
         self._tester = _thread.get_ident()
 
     # -- set up
@@ -158,30 +158,37 @@ class Scheduler:
     def _follow(self, frame):
         """Trace a frame."""
         code = frame.f_code
-        points, touches = points_of(code), touches_of(code)
-        strikes = strikes_of(code) if self.strike is not None and self._may_be_struck(code) else ()
-        if not points and not touches and not strikes:
-            return
-        local = self._local.get(code)
+        try:
+            local = self._local[id(code)]  # not by the code itself: its hash reads all of it
+        except KeyError:
+            local = self._local[id(code)] = self._tracer(code)
         if local is None:
-
-            def local(frame, event, arg):
-                if event == "opcode":
-                    place = frame.f_lasti
-                    if place in strikes and self._comes_by(frame):
-                        sys.setprofile(self._go_on_tracing)
-                        raise Struck
-                    if place in points:
-                        self.point(frame, points)
-                    if place in touches and self.current is not None:
-                        self.current.touched |= touches[place]
-                return local
-
-            self._local[code] = local
+            return
         # In this order: on CPython 3.13 a frame without a trace function turns the events of opcodes down.
         frame.f_trace = local
         frame.f_trace_lines = False
         frame.f_trace_opcodes = True
+
+    def _tracer(self, code):
+        """The trace function for frames of a piece of code. None if nothing in it is of interest."""
+        points, touches = points_of(code), touches_of(code)
+        strikes = strikes_of(code) if self.strike is not None and self._may_be_struck(code) else ()
+        if not points and not touches and not strikes:
+            return None
+
+        def local(frame, event, arg):
+            if event == "opcode":
+                place = frame.f_lasti
+                if place in strikes and self._comes_by(frame):
+                    sys.setprofile(self._go_on_tracing)
+                    raise Struck
+                if place in points:
+                    self.point(frame, points)
+                if place in touches and self.current is not None:
+                    self.current.touched |= touches[place]
+            return local
+
+        return local
 
     def _may_be_struck(self, code):
         # Of the scenarios' own code the check alone: work that a hook or a thread of theirs leaves undone is their own.

