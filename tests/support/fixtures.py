@@ -22,7 +22,7 @@ hypothesis.settings.load_profile("patient")
 
 #: The tests that share a session of Spark, and those among them that start JVMs of their own.
 SESSION = "tests/pipeline/"
-OWN_JVM = {f"{SESSION}test_{name}.py" for name in ("cluster", "connect", "declarative", "recorded")}
+OWN_JVM = {f"{SESSION}test_{name}.py" for name in ("cluster", "connect", "declarative")}
 #: Many tests of some seconds that share nothing.
 APART = "tests/explore/test_scenarios.py"
 
