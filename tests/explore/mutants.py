@@ -34,7 +34,7 @@ class Mutant:
     old: str
     new: str
     scenario: str
-    bound: int = 2
+    bound: int = 1
 
     def edition(self):
         """The core with this mistake."""
@@ -81,7 +81,6 @@ KAFKAS = (
             return False
         """,
         "check_vs_check",
-        1,
     ),
     Mutant(
         "flag-before-unlock",
@@ -98,7 +97,6 @@ KAFKAS = (
             return False
         """,
         "check_vs_check",
-        1,
     ),
     Mutant(
         "no-look-after-timer",
@@ -113,7 +111,6 @@ KAFKAS = (
                 watchers.pop(operation, None)
         """,
         "park_unready_vs_force",
-        1,
     ),
     Mutant(
         "add-to-removed-key",
@@ -128,7 +125,6 @@ KAFKAS = (
             # 1. find the key's list, or make it
         """,
         "purge_vs_watch",
-        1,
     ),
     Mutant(
         "expiry-overlaps",
@@ -140,7 +136,6 @@ KAFKAS = (
         """,
         "self._op_end(EXPIRED)",
         "check_vs_expire",
-        1,
     ),
     Mutant(
         "cancel-lost-in-cascade",
@@ -149,7 +144,6 @@ KAFKAS = (
         "# Another thread has moved or removed the task: read its bucket again.",
         "return False",
         "cascade_vs_cancel",
-        1,
     ),
 )
 
@@ -164,7 +158,6 @@ OURS = (
         """,
         "pass",
         "check_vs_user_lock",
-        1,
     ),
     Mutant(
         "no-second-check",
@@ -182,7 +175,6 @@ OURS = (
         # 6. add it to the timer, and park it
         """,
         "park_vs_check",
-        1,
     ),
     Mutant(
         "parker-ignores-flag",
@@ -210,7 +202,6 @@ OURS = (
         self._op_mutex.acquire()
         """,
         "complete_vs_cancel",
-        1,
     ),
     Mutant(
         "add-unlocked",
@@ -225,7 +216,6 @@ OURS = (
         self._lock.acquire()
         """,
         "add_vs_flush",
-        1,
     ),
     Mutant(
         "claim-unlocked",
@@ -283,7 +273,6 @@ OURS = (
         """,
         "pass",
         "park_vs_shutdown",
-        1,
     ),
     Mutant(
         "no-wake",
