@@ -59,8 +59,10 @@ def coordinator_of(cluster, group, *, asked=None):
     address = {} if asked is None else {"bootstrap.servers": cluster.addresses[asked - 1]}
 
     def ask():
-        admin = AdminClient(client(cluster, **address))  # a new one each time: it remembers coordinators for long
-        return admin.describe_consumer_groups([group])[group].result(40).coordinator.id
+        # A new one each time: it remembers coordinators for long. If there is none, it looks three times in half a
+        # second, and then lets its time pass.
+        admin = AdminClient(client(cluster, **address))
+        return admin.describe_consumer_groups([group], request_timeout=5)[group].result(40).coordinator.id
 
     return patiently(ask)
 
