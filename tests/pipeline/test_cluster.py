@@ -19,12 +19,12 @@ import pyspark
 import pytest
 
 from tests.support import workloads
+from tests.support.programs import QUICK_JVM
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(580)]
 
 ROOT = Path(__file__).parents[2]
 SPARK = Path(pyspark.__file__).parent
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def outside(folder):
         "SPARK_HOME": str(SPARK),
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_DAEMON_MEMORY": "128m",
-        "SPARK_DAEMON_JAVA_OPTS": QUICK,
+        "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
     }
     imported = subprocess.run(
         [python, "-c", "import purgatory"], env=found, cwd=folder, capture_output=True, check=False
@@ -113,8 +113,8 @@ def submission(tmp_path, cluster, package):
     main = shutil.copy(ROOT / "purgatory" / "pipeline" / "__main__.py", tmp_path / "main.py")
     settings = {
         "spark.driver.host": "127.0.0.1",
-        "spark.driver.extraJavaOptions": QUICK,
-        "spark.executor.extraJavaOptions": QUICK,
+        "spark.driver.extraJavaOptions": QUICK_JVM,
+        "spark.executor.extraJavaOptions": QUICK_JVM,
         "spark.sql.codegen.wholeStage": "false",  # few rows are over before their code is compiled
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
         "spark.ui.enabled": "false",
@@ -191,7 +191,7 @@ def test_defaults_and_settings_are_honoured(tmp_path):
     """What spark-defaults.conf says counts, what --conf says before it, and ours only where neither says anything."""
     (tmp_path / "spark-defaults.conf").write_text(
         "spark.sql.shuffle.partitions 5\nspark.sql.session.timeZone Asia/Tokyo\nspark.driver.memory 600m\n"
-        f"spark.driver.extraJavaOptions {QUICK}\n"
+        f"spark.driver.extraJavaOptions {QUICK_JVM}\n"
     )
     program = (
         "import json; from purgatory.pipeline._spark.session import configure, session;"

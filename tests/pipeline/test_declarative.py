@@ -11,7 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support import workloads
-from tests.support.connect import QUICK, SPARK
+from tests.support.connect import SPARK
+from tests.support.programs import QUICK_JVM
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(580)]
 
@@ -79,7 +80,7 @@ def test_answers_are_those_of_the_plainest_reading(tmp_path, brute, trace_rows):
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
     environment = {**kept, "SPARK_HOME": str(SPARK), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
     environment |= {"SPARK_LOCAL_IP": "127.0.0.1"}
-    settings = ("--conf", f"spark.driver.extraJavaOptions={QUICK}", "--conf", "spark.ui.enabled=false")
+    settings = ("--conf", f"spark.driver.extraJavaOptions={QUICK_JVM}", "--conf", "spark.ui.enabled=false")
     command = [str(SPARK / "bin" / "spark-pipelines"), *settings, "run", "--spec", "spark-pipeline.yml"]
     run = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert 0 == run.returncode, f"{run.stdout[-2000:]}{run.stderr[-3000:]}"

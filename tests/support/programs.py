@@ -8,6 +8,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
+#: Options of a JVM that runs for some minutes at most: one compiler, and the simplest collector. Code that was compiled
+#: has room for what all tests of a session run. By default it has 48 MB, and is thrown out and compiled again.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=256m -XX:+UseSerialGC"
+
 
 def ended(
     *command: str | Path, cwd: Path = ROOT, seconds: float = 500, **environment: str

@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 import pytest
 
-from tests.support.programs import ROOT
+from tests.support.programs import QUICK_JVM, ROOT
 
 
 @pytest.fixture(scope="session")
@@ -19,7 +19,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xss4m"
     spark = session(
         "tests",
         {
@@ -29,7 +28,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
             "spark.sql.shuffle.partitions": "2",
             "spark.default.parallelism": "2",
             "spark.sql.adaptive.enabled": "false",
-            "spark.driver.extraJavaOptions": quick,
+            "spark.driver.extraJavaOptions": f"{QUICK_JVM} -Xmn512m -Xss4m",
+            "spark.driver.memory": "2g",
             "spark.sql.codegen.wholeStage": "false",  # few rows are over before their code is compiled
             "spark.sql.codegen.factoryMode": "NO_CODEGEN",
             "spark.python.authenticate.socketTimeout": "120s",
