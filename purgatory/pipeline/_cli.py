@@ -133,7 +133,7 @@ def _monitor(options: argparse.Namespace) -> int:
         _print(str(read_status(session("monitor"), options.stream)))
         return 0
     names = ("journal", "out", "checkpoint", "window_s", "delay_s", "once", "allow_gaps")
-    monitor.start(session("monitor"), **{name: getattr(options, name) for name in names}).awaitTermination()
+    monitor.run(session("monitor"), **{name: getattr(options, name) for name in names})
     return 0
 
 

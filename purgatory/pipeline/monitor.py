@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from purgatory.journal.records import OUTCOMES
 from purgatory.journal.records.normal import CANCELLED, EXPIRED
 from purgatory.pipeline._rows.validity import ANSWERED, JOURNAL_PROBLEM
 from purgatory.pipeline._spark.outputs import check_writable
 from purgatory.pipeline._spark.places import check_output, is_table
+from purgatory.pipeline._spark.queries import until_ended
 from purgatory.pipeline._spark.session import is_connect
 from purgatory.pipeline._spark.sinks import BatchWriter, FolderSink, Part
 from purgatory.pipeline.source import PurgatoryDataSource
@@ -82,3 +84,10 @@ def start(
     if is_table(out):
         return writer.toTable(out)
     return writer.foreachBatch(BatchWriter([Part(FolderSink(out))], str(checkpoint))).start()
+
+
+def run(spark: SparkSession, journal: str, out: str | None, checkpoint: str | None, **settings: Any) -> None:
+    """Run until stopped, or, with ``once``, until the journal is used up. See ``start``."""
+    with closing(until_ended(lambda: start(spark, journal, out, checkpoint, **settings))) as looks:
+        for _ in looks:
+            pass

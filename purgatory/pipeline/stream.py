@@ -26,14 +26,12 @@ finds others in it fails. ``check_checkpoint`` finds out before the start.
 
 from __future__ import annotations
 
-import re
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
-from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
@@ -44,6 +42,7 @@ from purgatory.pipeline._rows.validity import TRACE_PROBLEM
 from purgatory.pipeline._spark.errors import PlaceMissing, reporting
 from purgatory.pipeline._spark.outputs import check_writable
 from purgatory.pipeline._spark.places import check_output, exists, for_spark, is_table
+from purgatory.pipeline._spark.queries import until_ended
 from purgatory.pipeline._spark.session import ROCKSDB, STREAMING, STRICT, importable
 from purgatory.pipeline._spark.sinks import ANSWERS, ASIDE, aside_of, sink_of, writer_of
 from purgatory.pipeline._state.checkpoint_state import Fixed, check_settings, read_status
@@ -61,10 +60,6 @@ if TYPE_CHECKING:
 METRICS: Final = "purgatory"
 
 FORMATS: Final = ("parquet", "delta", "iceberg")
-#: Spark gives a Python process beside the driver ten seconds to connect, which no setting changes. On a busy machine it
-#: may need longer. The query is then started again, where it was.
-_LATE_WORKER: Final = re.compile("Python worker.* connect back")
-_MOST_RESTARTS: Final = 5
 _at_least_one: Final = attrs.validators.ge(1)
 
 
@@ -331,20 +326,10 @@ def run(
     """
     started = time.monotonic()
     before = read_status(spark, checkpoint).parked if exists(spark, f"{checkpoint}/metadata") else 0
-    query: StreamingQuery | None = None
     rows, batches, parked, last = 0, 0, before, -1
-    going, restarts = True, _MOST_RESTARTS
-    try:
-        while going:
-            is_late = False
-            try:
-                query = query or start(spark, source, out, checkpoint, settings)
-                going = not query.awaitTermination(1)
-            except PySparkException as error:
-                if not _LATE_WORKER.search(str(error)) or not restarts:
-                    raise
-                restarts, is_late = restarts - 1, True
-            for progress in () if query is None else query.recentProgress:
+    with closing(until_ended(lambda: start(spark, source, out, checkpoint, settings))) as looks:
+        for query in looks:
+            for progress in query.recentProgress:
                 if progress["batchId"] <= last or "addBatch" not in progress["durationMs"]:
                     continue  # reported already, or a report that there is nothing to do
                 last = progress["batchId"]
@@ -352,9 +337,4 @@ def run(
                 rows, batches, parked = rows + each.rows, batches + 1, each.parked
                 if on_progress is not None:
                     on_progress(each)
-            if is_late:
-                query = None
-    finally:
-        if query is not None:
-            query.stop()  # a server would go on with it
     return {"rows": rows, "batches": batches, "seconds": time.monotonic() - started}

@@ -14,6 +14,7 @@ from purgatory.journal import Journal
 from purgatory.journal.records import JOURNAL
 from purgatory.pipeline import stream
 from purgatory.pipeline._cli import main
+from purgatory.pipeline._spark.queries import until_ended
 from purgatory.pipeline._spark.session import _REMOTE, session
 from purgatory.pipeline.source import PurgatoryDataSource
 from tests.support import workloads
@@ -161,7 +162,7 @@ def test_the_source_is_read_in_a_batch_and_as_a_stream(remote, journal, tmp_path
     rows = spark.readStream.format("purgatory").option("maxRowsPerBatch", 200).load(journal)
     out = str(tmp_path / "out")
     writer = rows.writeStream.format("parquet").option("checkpointLocation", str(tmp_path / "checkpoint"))
-    writer.trigger(availableNow=True).start(out).awaitTermination()
+    list(until_ended(lambda: writer.trigger(availableNow=True).start(out)))
     assert list(range(500)) == sorted(row["seq"] for row in spark.read.parquet(out).select("seq").collect())
 
 

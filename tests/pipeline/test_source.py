@@ -8,6 +8,7 @@ from purgatory.journal.records import JOURNAL
 from purgatory.pipeline import monitor
 from purgatory.pipeline._rows.completeness import IncompleteJournal
 from purgatory.pipeline._spark.errors import OutputTaken
+from purgatory.pipeline._spark.queries import until_ended
 from purgatory.pipeline._summaries.wheels import COUNTED, WAITS, levels_and_reinsertions, sum_counts, wheel_counter
 from purgatory.pipeline._tables.cluster import Cluster
 from purgatory.pipeline.source import PurgatoryDataSource, _Range
@@ -97,7 +98,7 @@ def test_a_stream_takes_each_record_once_over_restarts(source, tmp_path, add):
     def run():
         rows = source.readStream.format("purgatory").option("maxRowsPerBatch", 15).load(journal)
         writer = rows.writeStream.format("parquet").option("path", out).option("checkpointLocation", checkpoint)
-        writer.trigger(availableNow=True).start().awaitTermination()
+        list(until_ended(lambda: writer.trigger(availableNow=True).start()))
         return sorted(row["seq"] for row in source.read.parquet(out).select("seq").collect())
 
     add(tmp_path / "journal", 20)
@@ -120,10 +121,8 @@ def test_the_monitor_counts_complete_windows(source, tmp_path):
     table = workloads.journal(1_000, seconds=120)
     workloads.write(tmp_path / "journal", table, JOURNAL, files=1)
     out = str(tmp_path / "out")
-    query = monitor.start(
-        source, str(tmp_path / "journal"), out, str(tmp_path / "checkpoint"), window_s=10, delay_s=1, once=True
-    )
-    query.awaitTermination()
+    journal, checkpoint = str(tmp_path / "journal"), str(tmp_path / "checkpoint")
+    monitor.run(source, journal, out, checkpoint, window_s=10, delay_s=1, once=True)
     rows = source.read.parquet(out).collect()
     last = max(row["window"] for row in rows)
     expected = sum(at.timestamp() < last.timestamp() + 10 for at in table.column("finished").to_pylist())

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from purgatory.journal import Trace
 from purgatory.journal.records import TRACE
-from purgatory.pipeline import stream
+from purgatory.pipeline import monitor, stream
 from purgatory.pipeline._cli import main
 from purgatory.pipeline._rows.load import spark_schema
 from purgatory.pipeline._spark.errors import OutputTaken, PlaceMissing, PlaceUnusable
@@ -29,6 +29,7 @@ from purgatory.pipeline.source import PurgatoryDataSource
 from tests.pipeline.test_replay import plainly, worlds, written
 from tests.support import workloads
 from tests.support.comparison import rehearsed, verify
+from tests.support.programs import QUICK_JVM
 from tests.support.replays import over, replayed
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600), pytest.mark.filterwarnings("ignore")]
@@ -118,7 +119,8 @@ def test_a_killed_stream_goes_on_exactly_where_it_was(spark, tmp_path, brute, tr
     program = (
         "import sys; from purgatory.pipeline import stream; from purgatory.pipeline._spark.session import session;"
         "s = session('killed', {'spark.master': 'local[2]', 'spark.sql.shuffle.partitions': '2',"
-        "'spark.ui.enabled': 'false', 'spark.driver.extraJavaOptions': '-XX:TieredStopAtLevel=1 -XX:+UseSerialGC'});"
+        f"'spark.ui.enabled': 'false', 'spark.driver.extraJavaOptions': '{QUICK_JVM}',"
+        "'spark.sql.codegen.wholeStage': 'false', 'spark.sql.codegen.factoryMode': 'NO_CODEGEN'});"
         "stream.run(s, *sys.argv[1:], stream.StreamSettings(buckets=2, files_per_batch=1, once=True))"
     )
     child = subprocess.Popen(
@@ -147,9 +149,18 @@ def test_a_killed_stream_goes_on_exactly_where_it_was(spark, tmp_path, brute, tr
     assert expected == {row["operation"]: (row["outcome"], row["f"]) for row in rows}
 
 
+def run_stream(spark, tmp_path):
+    stream.run(spark, "trace", "out", str(tmp_path / "checkpoint"), stream.StreamSettings())
+
+
+def run_monitor(spark, tmp_path):
+    monitor.run(spark, "journal", "out", str(tmp_path / "checkpoint"), once=True)
+
+
+@pytest.mark.parametrize(("module", "run"), [(stream, run_stream), (monitor, run_monitor)])
 @pytest.mark.parametrize("times", [5, 6])
-def test_stream_starts_again_if_a_python_worker_is_late(spark, tmp_path, monkeypatch, times):
-    """Spark's own limit of ten seconds does not end a stream on a busy machine, unless that goes on."""
+def test_query_starts_again_if_a_python_worker_is_late(spark, tmp_path, monkeypatch, module, run, times):
+    """Spark's own limit of ten seconds does not end a query on a busy machine, unless that goes on."""
     failures = iter([StreamingQueryException("Python worker failed to connect back")] * (times - 1))
 
     class Query:
@@ -165,15 +176,15 @@ def test_stream_starts_again_if_a_python_worker_is_late(spark, tmp_path, monkeyp
 
     started = []
 
-    def start(*places):
+    def start(*places, **settings):
         started.append(places)
         if len(started) == 1:  # as through Spark Connect
             raise PySparkException("Timed out while waiting for the Python worker to connect back")
         return Query()
 
-    monkeypatch.setattr(stream, "start", start)
+    monkeypatch.setattr(module, "start", start)
     with contextlib.nullcontext() if times < 6 else pytest.raises(StreamingQueryException, match="connect back"):
-        stream.run(spark, "trace", "out", str(tmp_path / "checkpoint"), stream.StreamSettings())
+        run(spark, tmp_path)
     assert 6 == len(started)
 
 
@@ -266,9 +277,8 @@ def test_a_damaged_page_stops_a_stream_whatever_the_session_says(spark, request,
     data[len(data) // 3] ^= 0x55
     segment.write_bytes(data)
     places = [str(tmp_path / name) for name in ("trace", "out", "checkpoint")]
-    query = stream.start(spark, *places, stream.StreamSettings(buckets=1, partitions=1, once=True))
     with pytest.raises(StreamingQueryException, match=segment.name):
-        query.awaitTermination()
+        stream.run(spark, *places, stream.StreamSettings(buckets=1, partitions=1, once=True))
 
 
 def test_a_source_that_isnt_there_is_refused(spark, tmp_path):
