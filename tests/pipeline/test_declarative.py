@@ -79,7 +79,8 @@ def test_answers_are_those_of_the_plainest_reading(tmp_path, brute, trace_rows):
     (tmp_path / "spark-pipeline.yml").write_text(SPEC.format(folder=tmp_path, rocksdb=rocksdb))
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYSPARK", "SPARK"))}
     environment = {**kept, "SPARK_HOME": str(SPARK), "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)}
-    environment |= {"SPARK_LOCAL_IP": "127.0.0.1"}
+    # For any free port. The server has 15002 otherwise, as that of another run of the tests does.
+    environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_TESTING": "1"}
     settings = ("--conf", f"spark.driver.extraJavaOptions={QUICK_JVM}", "--conf", "spark.ui.enabled=false")
     command = [str(SPARK / "bin" / "spark-pipelines"), *settings, "run", "--spec", "spark-pipeline.yml"]
     run = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)

@@ -172,9 +172,9 @@ def test_query_starts_again_if_a_python_worker_is_late(spark, tmp_path, monkeypa
             return True
 
         def stop(self):
-            pass
+            stopped.append(self)
 
-    started = []
+    started, stopped = [], []
 
     def start(*places, **settings):
         started.append(places)
@@ -185,7 +185,7 @@ def test_query_starts_again_if_a_python_worker_is_late(spark, tmp_path, monkeypa
     monkeypatch.setattr(module, "start", start)
     with contextlib.nullcontext() if times < 6 else pytest.raises(StreamingQueryException, match="connect back"):
         run(spark, tmp_path)
-    assert 6 == len(started)
+    assert (6, 1) == (len(started), len(stopped))
 
 
 def test_operations_without_events_and_events_without_operations(spark, tmp_path):

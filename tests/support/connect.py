@@ -54,7 +54,7 @@ def connect_server(folder: Path, environment: Mapping[str, str] | None = None) -
     with log.open("wb") as out:
         server = subprocess.Popen(command, env=own, cwd=folder, stdout=out, stderr=out, start_new_session=True)
     try:
-        end = time.monotonic() + 120
+        end = time.monotonic() + 400
         while not re.search("Spark Connect server started at", log.read_text(errors="replace")):
             assert server.poll() is None, log.read_text()[-3000:]
             assert time.monotonic() < end, log.read_text()[-3000:]
