@@ -277,6 +277,8 @@ async def _serve(options, commands, answers, publishing, applied=None, feed=None
             try:
                 await applied(feed.position(given[0]), timeout_ms=60_000)
                 answer("applied")
+            except Gone as error:  # older: it began again after that event. Its state is compared with what was sent
+                answer("applied" if "older than what this worker remembers" in str(error) else error)
             except NotApplied as error:
                 answer(error)
         else:
