@@ -1,6 +1,7 @@
 """Every scenario, exhaustively up to a bound, and by seed beyond it.
 
-One preemption is enough for each of the planted mistakes (``test_mutants``). ``make explore`` has two.
+One preemption is enough for each of the planted mistakes (``test_mutants``). ``make explore`` has two,
+and ``python -m tests.explore --struck`` has them for interrupts.
 """
 
 import os
@@ -10,12 +11,6 @@ import pytest
 
 from tests.explore.explorer import Explorer, Failure
 from tests.explore.scenarios import SCENARIOS
-
-#: Preemptions, at most.
-BOUND = int(os.environ.get("EXPLORE_BOUND", "1"))
-
-#: The same for each place where a thread is struck.
-STRUCK_BOUND = int(os.environ.get("EXPLORE_STRUCK_BOUND", "0"))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +34,7 @@ def one_processor():
 def test_every_schedule_with_few_preemptions_keeps_the_promises(explorer, name):
     """Every schedule with at most one preemption ends as it should."""
     try:
-        found = explorer.explore(SCENARIOS[name], BOUND)
+        found = explorer.explore(SCENARIOS[name], 1)
     except Failure as failure:
         pytest.fail(explorer.story(SCENARIOS[name], failure.plan), pytrace=False)
     assert found.schedules > 10
@@ -60,6 +55,6 @@ def test_schedules_drawn_by_a_seed_keep_the_promises(explorer, name):
 def test_a_thread_that_is_struck_anywhere_takes_nothing_with_it(explorer, name):
     """Each thread that parks or checks is struck by an exception, once a run, at each place where one may come."""
     try:
-        explorer.explore_struck(SCENARIOS[name], STRUCK_BOUND)
+        explorer.explore_struck(SCENARIOS[name], 0)
     except Failure as failure:
         pytest.fail(explorer.story(SCENARIOS[name], failure.plan, failure.strike), pytrace=False)

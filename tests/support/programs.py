@@ -8,8 +8,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-#: Options of a JVM that runs for some minutes at most: one compiler, and the simplest collector. Code that was compiled
-#: has room for what all tests of a session run. By default it has 48 MB, and is thrown out and compiled again.
+#: Options of a JVM that runs for some minutes at most: one compiler, and the simplest collector. With one compiler it
+#: keeps 48 MB of compiled code. The tests of a session need more, and had code compiled again and again.
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:MetaspaceSize=256m -XX:+UseSerialGC"
 
 

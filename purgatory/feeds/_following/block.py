@@ -121,7 +121,7 @@ class Following(Progress):
         Raises:
             NotApplied: the time was up first. It is a ``TimeoutError``.
             Gone: the feed has lost the event, or this worker cannot know whether its state includes it, because the
-                position is older than its start or its last reload, or than the last 65,536 events that it has applied.
+                position is from before the worker's start or last reload, or older than its last 65,536 events.
             FollowingEnded: the block is not open, or was left meanwhile.
             FeedGap: the following has ended by a gap. Any other error that ended it is raised here, too.
             InvalidPosition: it is not a position of this kind of feed.
