@@ -20,9 +20,10 @@ from timer import MockTimer
 hypothesis.settings.register_profile("patient", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("patient")
 
-#: The tests that share a session of Spark, and those among them that start JVMs of their own.
+#: The tests that share a session of Spark, those among them that start JVMs of their own, and one that lies elsewhere.
 SESSION = "tests/pipeline/"
 OWN_JVM = {f"{SESSION}test_{name}.py" for name in ("cluster", "connect", "declarative")}
+ELSEWHERE = "examples/tests/test_fromkafka.py"
 #: Many tests of some seconds that share nothing.
 APART = "tests/explore/test_scenarios.py"
 
@@ -73,7 +74,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         file = str(file_of(nodeid))
         if file == APART:
             return nodeid
-        return SESSION if file.startswith(SESSION) and file not in OWN_JVM else file
+        return SESSION if file == ELSEWHERE or (file.startswith(SESSION) and file not in OWN_JVM) else file
 
     scheduler._split_scope = split  # noqa: SLF001
     return scheduler
