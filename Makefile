@@ -40,8 +40,9 @@ CORE_TESTS := tests/unit/timer tests/unit/purgatory tests/unit/aio tests/unit/fa
 # Whether $(PY) is a free-threaded one, for which packages that the other tests need have no wheels: there it is these alone.
 FREE = $(shell $(PY) -c 'import sysconfig; print("1" if sysconfig.get_config_var("Py_GIL_DISABLED") else "")' 2>/dev/null)
 
-# Files of tests run two at a time, those of Spark first (tests/support/fixtures.py). JOBS=0 runs all in one process, for a debugger.
-JOBS ?= $(if $(findstring .py,$(NAMED)),0,2)
+# Files of tests run three at a time, because many wait for servers. Those of Spark are first (tests/support/fixtures.py).
+# JOBS=0 runs all in one process, for a debugger.
+JOBS ?= $(if $(findstring .py,$(NAMED)),0,3)
 TESTED := -m pytest -ra --durations=20 --durations-min=1
 SHARED = -n $(JOBS) --dist loadfile --no-loadscope-reorder
 

@@ -18,6 +18,8 @@ from purgatory.testing import Purgatories
 from tests.support.loops import until
 from tests.support.served import ROOT, python_files
 
+pytestmark = pytest.mark.usefixtures("shut_down_after")
+
 NAMES = ("approvals", "barrier", "correlation", "leases", "observers", "periodic", "quorum")
 PAGES = {name: ROOT / "docs/recipes" / f"{name}.md" for name in NAMES}
 FILES = {name: dict(python_files(page)) for name, page in PAGES.items()}

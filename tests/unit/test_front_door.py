@@ -66,6 +66,7 @@ def output(*command, status=0, **options):
     return done.stdout, done.stderr
 
 
+@pytest.mark.usefixtures("shut_down_after")
 @pytest.mark.parametrize(("page", "number"), [(page, number) for page in PAGES for number in range(len(blocks(page)))])
 def test_code_on_a_page_runs(page, number):
     """A block of Python in the docs runs as it stands, and what it asserts holds."""
