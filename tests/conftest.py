@@ -1,11 +1,34 @@
+import gc
 import time
 import warnings
 from types import SimpleNamespace
 
 import pytest
 
+import purgatory
+
 #: The library's own fixtures for tests, ``purgatories``, those of every test, and those of tests that are coroutines.
 pytest_plugins = ["purgatory.testing", "tests.support.fixtures", "tests.support.loops", "tests.support.traces"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_purgatory_left(request):
+    """Fail at the end of a file of tests that leaves a purgatory open: the console would show it to later tests."""
+    yield
+    if request.session.testsfailed:  # what a failed test has made, its traceback keeps
+        return
+    if purgatory.live():
+        gc.collect()
+    assert not [left.name for left in purgatory.live()]
+
+
+@pytest.fixture
+def shut_down_after():
+    """Shut down what the test leaves open: a program on a page has its purgatory for as long as it runs."""
+    before = set(purgatory.live())
+    yield
+    for left in set(purgatory.live()) - before:
+        left.shutdown()
 
 
 @pytest.fixture

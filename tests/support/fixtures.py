@@ -87,26 +87,6 @@ def pytest_collection_finish() -> None:
         gc.freeze()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def no_purgatory_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail at the end of a file of tests that leaves a purgatory open: the console would show it to later tests."""
-    yield
-    if request.session.testsfailed:  # what a failed test has made, its traceback keeps
-        return
-    if purgatory.live():
-        gc.collect()
-    assert not [left.name for left in purgatory.live()]
-
-
-@pytest.fixture
-def shut_down_after() -> Iterator[None]:
-    """Shut down what the test leaves open: a program on a page has its purgatory for as long as it runs."""
-    before = set(purgatory.live())
-    yield
-    for left in set(purgatory.live()) - before:
-        left.shutdown()
-
-
 @pytest.fixture
 def mock_timer() -> Iterator[MockTimer]:
     """The real wheel, on a clock that is moved by hand."""
