@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
+from kafka import KafkaConsumer
 
 from examples.broker.coordination.embedded import EmbeddedStore
 from tests.support import kafka
@@ -22,6 +23,10 @@ from tests.support.programs import ROOT
 __all__ = ["ROOT", "Cluster", "Node", "patiently", "ports_of", "reserve_ports"]
 
 _numbers = itertools.count(1)
+
+# kafka-python takes metadata that it asked for before a topic was added for the topic's, and then asks no more until
+# the metadata is as old as this: five minutes otherwise (a TODO in its `ClusterMetadata.set_topics`).
+KafkaConsumer.DEFAULT_CONFIG["metadata_max_age_ms"] = 2_000
 
 
 def pytest_collection_modifyitems(items):
