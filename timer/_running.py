@@ -101,9 +101,15 @@ def call(task: TimerTaskEntry, hook: str, function: Callable[..., T], /, *args: 
             remove(calls, record)
 
 
+def _threads_now() -> list[tuple[int, _Calls]]:
+    """Each thread with its calls. Taken in one step: another thread may begin its first call at any time."""
+    found = [(ref.key, ref()) for ref in _threads.valuerefs()]
+    return [(thread, calls) for thread, calls in found if calls is not None]
+
+
 def calls() -> list[Call]:
     """All calls that run now. Those of one thread are in the order in which they began, the innermost last."""
-    return [(thread, *each) for thread, calls in list(_threads.items()) for each in list(calls)]
+    return [(thread, *each) for thread, calls in _threads_now() for each in list(calls)]
 
 
 def wake_at_next_call(wake: Callable[[], object]) -> None:
@@ -116,7 +122,7 @@ class _Child:
 
     def after_fork(self) -> None:
         me = threading.get_ident()
-        for thread, calls in list(_threads.items()):
+        for thread, calls in _threads_now():
             if thread != me:
                 calls.clear()
 

@@ -1,6 +1,8 @@
 """The records of calls that run now (``timer._running``), in both implementations."""
 
+import sys
 import threading
+import time
 
 import pytest
 
@@ -74,3 +76,20 @@ def test_calls_of_greenlets_may_end_in_any_order(order):
         assert sorted(running) == [name for name, _ in here()]
     assert [] == here()
     assert [(2, "run"), (1, "run")] == nested(2)
+
+
+def test_calls_are_read_while_threads_begin_their_first():
+    """Another thread's first call is no error of the one that reads them: `shutdown()` does so."""
+    interval, ended = sys.getswitchinterval(), time.monotonic() + 0.5
+    sys.setswitchinterval(1e-6)
+    try:
+        while time.monotonic() < ended:
+            threads = [threading.Thread(target=_running.call, args=(None, "run", int)) for _ in range(8)]
+            for thread in threads:
+                thread.start()
+                _running.calls()
+            for thread in threads:
+                _running.calls()
+                thread.join()
+    finally:
+        sys.setswitchinterval(interval)
