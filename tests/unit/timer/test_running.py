@@ -80,16 +80,22 @@ def test_calls_of_greenlets_may_end_in_any_order(order):
 
 def test_calls_are_read_while_threads_begin_their_first():
     """Another thread's first call is no error of the one that reads them: `shutdown()` does so."""
-    interval, ended = sys.getswitchinterval(), time.monotonic() + 0.5
-    sys.setswitchinterval(1e-6)
-    try:
-        while time.monotonic() < ended:
-            threads = [threading.Thread(target=_running.call, args=(None, "run", int)) for _ in range(8)]
+    interval, end = sys.getswitchinterval(), time.monotonic() + 0.5
+
+    def begin():
+        while time.monotonic() < end:
+            threads = [threading.Thread(target=_running.call, args=(Task("t"), "run", int)) for _ in range(8)]
             for thread in threads:
                 thread.start()
-                _running.calls()
             for thread in threads:
-                _running.calls()
                 thread.join()
+
+    sys.setswitchinterval(1e-6)
+    try:
+        beginner = threading.Thread(target=begin)
+        beginner.start()
+        while time.monotonic() < end:
+            _running.calls()
+        beginner.join()
     finally:
         sys.setswitchinterval(interval)
