@@ -103,8 +103,7 @@ def call(task: TimerTaskEntry, hook: str, function: Callable[..., T], /, *args: 
 
 def _threads_now() -> list[tuple[int, _Calls]]:
     """Each thread with its calls. Taken in one step: another thread may begin its first call at any time."""
-    found = [(ref.key, ref()) for ref in _threads.valuerefs()]
-    return [(thread, calls) for thread, calls in found if calls is not None]
+    return [(ref.key, calls) for ref in _threads.valuerefs() if (calls := ref()) is not None]
 
 
 def calls() -> list[Call]:

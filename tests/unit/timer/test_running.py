@@ -79,7 +79,7 @@ def test_calls_of_greenlets_may_end_in_any_order(order):
 
 
 def test_calls_are_read_while_threads_begin_their_first():
-    """Another thread's first call is no error of the one that reads them: `shutdown()` does so."""
+    """A thread may make its first call while another reads all calls, as `shutdown()` does."""
     interval, end = sys.getswitchinterval(), time.monotonic() + 0.5
 
     def begin():

@@ -24,8 +24,8 @@ __all__ = ["ROOT", "Cluster", "Node", "patiently", "ports_of", "reserve_ports"]
 
 _numbers = itertools.count(1)
 
-# kafka-python takes metadata that it asked for before a topic was added for the topic's, and then asks no more until
-# the metadata is as old as this: five minutes otherwise (a TODO in its `ClusterMetadata.set_topics`).
+# kafka-python loses its request for a topic's metadata if an earlier request is on its way (a TODO in its
+# `ClusterMetadata.set_topics`). It asks again when the metadata is this old, by default five minutes.
 KafkaConsumer.DEFAULT_CONFIG["metadata_max_age_ms"] = 2_000
 
 
