@@ -72,6 +72,7 @@ ONLY_IN_PYTHON = {
     },
     "timer/_timer.py": {"*": "not called once per task"},
     "timer/_running.py": {
+        "_threads_now": "C has its list of slots under a mutex",
         "after_fork": "CPython frees the other threads' records",
         "calls_here": RARE,
         "remove": "C has places in an array, and frees its own",
