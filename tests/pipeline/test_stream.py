@@ -157,18 +157,26 @@ def run_monitor(spark, tmp_path):
     monitor.run(spark, "journal", "out", str(tmp_path / "checkpoint"), once=True)
 
 
+LATE = "Timed out while waiting for the Python worker to connect back"
+
+
 @pytest.mark.parametrize(("module", "run"), [(stream, run_stream), (monitor, run_monitor)])
-@pytest.mark.parametrize("times", [5, 6])
-def test_query_starts_again_if_a_python_worker_is_late(spark, tmp_path, monkeypatch, module, run, times):
-    """Spark's own limit of ten seconds does not end a query on a busy machine, unless that goes on."""
-    failures = iter([StreamingQueryException("Python worker failed to connect back")] * (times - 1))
+@pytest.mark.parametrize(
+    ("late", "after_batches", "fails"), [(30, 0, False), (31, 0, True), (60, 30, False), (61, 30, True)]
+)
+def test_query_starts_again_if_a_python_process_is_late(
+    spark, tmp_path, monkeypatch, caplog, module, run, late, after_batches, fails
+):
+    """Spark's own limit of ten seconds does not end a query on a busy machine, unless no batch ends for 30 starts."""
 
     class Query:
-        recentProgress = ()
+        def __init__(self, number):
+            self.number = number
+            self.recentProgress = [{"batchId": -1}] if number == after_batches else []
 
         def awaitTermination(self, timeout):
-            for failure in failures:
-                raise failure
+            if self.number < late:
+                raise StreamingQueryException(LATE)
             return True
 
         def stop(self):
@@ -179,13 +187,15 @@ def test_query_starts_again_if_a_python_worker_is_late(spark, tmp_path, monkeypa
     def start(*places, **settings):
         started.append(places)
         if len(started) == 1:  # as through Spark Connect
-            raise PySparkException("Timed out while waiting for the Python worker to connect back")
-        return Query()
+            raise PySparkException(LATE)
+        return Query(len(started) - 1)
 
     monkeypatch.setattr(module, "start", start)
-    with contextlib.nullcontext() if times < 6 else pytest.raises(StreamingQueryException, match="connect back"):
+    with pytest.raises(StreamingQueryException, match="connect back") if fails else contextlib.nullcontext():
         run(spark, tmp_path)
-    assert (6, 1) == (len(started), len(stopped))
+    assert (late + (not fails), 1) == (len(started), len(stopped))
+    restarts = [record.args[0] for record in caplog.records if "query_started_again" in record.getMessage()]
+    assert [*range(1, 31), *range(1, 31)][: late - fails] == restarts
 
 
 def test_operations_without_events_and_events_without_operations(spark, tmp_path):
