@@ -28,10 +28,15 @@ def write_out(page, folder, package=None):
 
 @pytest.fixture
 def litestar(tmp_path):
-    """Its service, and a client."""
+    """Its service, and a client.
+
+    Litestar's own handler leaves a line to a thread, which may not have written it when the process ends.
+    """
     write_out("litestar.md", tmp_path)
+    plain = "import logging\nfrom service import app\nlogging.basicConfig(level='INFO', force=True)\n"
+    (tmp_path / "logged.py").write_text(plain, encoding="utf-8")
     path = f"{tmp_path}:{ROOT}"
-    command = ("uvicorn", "service:app", "--port", "{port}", "--log-level", "warning")
+    command = ("uvicorn", "logged:app", "--port", "{port}", "--log-level", "warning")
     with served(*command, cwd=tmp_path, ready="/messages?timeout_ms=1", PYTHONPATH=path) as server:
         limits = httpx.Limits(max_keepalive_connections=0)
         yield server, httpx.AsyncClient(base_url=server.url, timeout=2 * PATIENCE_S, limits=limits)
