@@ -13,7 +13,7 @@ from tests.support.postgres import postgres
 from tests.support.postgres import require as require_postgres
 from tests.support.programs import ended
 from tests.support.redis_server import RedisServer, need_redis
-from tests.support.served import ROOT, answers_at_the_stop, python_files, served
+from tests.support.served import ROOT, answers_at_the_stop, python_files, served, until_parked
 from tests.support.threads import PATIENCE_S
 
 
@@ -26,6 +26,19 @@ def write_out(page, folder, package=None):
         (folder / name).write_text(text, encoding="utf-8")
 
 
+#: The service of the page. It logs at once, and says how many polls and streams wait.
+LITESTAR_SHOWN = """
+import logging
+from litestar import get
+from service import app, polls
+logging.basicConfig(level="INFO", force=True)
+@get("/parked")
+async def parked() -> int:
+    return polls.purgatory.parked
+app.register(parked)
+"""
+
+
 @pytest.fixture
 def litestar(tmp_path):
     """Its service, and a client.
@@ -33,10 +46,9 @@ def litestar(tmp_path):
     Litestar's own handler leaves a line to a thread, which may not have written it when the process ends.
     """
     write_out("litestar.md", tmp_path)
-    plain = "import logging\nfrom service import app\nlogging.basicConfig(level='INFO', force=True)\n"
-    (tmp_path / "logged.py").write_text(plain, encoding="utf-8")
+    (tmp_path / "shown.py").write_text(LITESTAR_SHOWN, encoding="utf-8")
     path = f"{tmp_path}:{ROOT}"
-    command = ("uvicorn", "logged:app", "--port", "{port}", "--log-level", "warning")
+    command = ("uvicorn", "shown:app", "--port", "{port}", "--log-level", "warning")
     with served(*command, cwd=tmp_path, ready="/messages?timeout_ms=1", PYTHONPATH=path) as server:
         limits = httpx.Limits(max_keepalive_connections=0)
         yield server, httpx.AsyncClient(base_url=server.url, timeout=2 * PATIENCE_S, limits=limits)
@@ -51,12 +63,12 @@ def test_litestar_answers_polls_and_streams(litestar):
             lines = (line async for line in stream.aiter_lines() if line)
             assert ": begin" == await anext(lines)
             poll = asyncio.ensure_future(client.get("/messages"))
-            await asyncio.sleep(0.2)
+            await until_parked(client, 2)
             (await client.post("/messages", params={"text": "hello"})).raise_for_status()
             assert ["hello"] == (await poll).json()
             assert "data: hello" == await anext(lines)
             polls = [asyncio.ensure_future(client.get("/messages", params={"after": 1})) for _ in range(10)]
-            await asyncio.sleep(0.2)
+            await until_parked(client, 11)
             await answers_at_the_stop(server, polls)
             assert [] == [line async for line in lines]
 
@@ -73,13 +85,13 @@ def test_litestar_notices_hang_ups(litestar):
         async with client:
             gone = [asyncio.ensure_future(client.get("/messages", params={"after": 1})) for _ in range(5)]
             gone.append(asyncio.ensure_future(client.get("/stream")))
-            await asyncio.sleep(0.3)
+            await until_parked(client, 6)
             for task in gone:
                 task.cancel()
             await asyncio.gather(*gone, return_exceptions=True)
-            await asyncio.sleep(0.3)
+            await until_parked(client, 0)
             stays = asyncio.ensure_future(client.get("/messages", params={"after": 1}))
-            await asyncio.sleep(0.2)
+            await until_parked(client, 1)
             await answers_at_the_stop(server, [stays])
 
     asyncio.run(main())

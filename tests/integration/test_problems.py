@@ -12,7 +12,7 @@ from tests.support.postgres import postgres
 from tests.support.postgres import require as require_postgres
 from tests.support.programs import ended
 from tests.support.redis_server import RedisServer, need_redis
-from tests.support.served import ROOT, answers_at_the_stop, python_files, served
+from tests.support.served import ROOT, answers_at_the_stop, python_files, served, until_parked
 from tests.support.threads import PATIENCE_S, eventually
 
 PAGE = ROOT / "docs/problems.md"
@@ -54,8 +54,16 @@ def test_postgres_listener_survives_cut_connections(tmp_path):
         run("notified.py", tmp_path, server.dsn)
 
 
+#: What a file of the page gets: how many polls and streams wait.
+PARKED = """
+@app.get("/parked")
+async def parked() -> int:
+    return polls.purgatory.parked
+"""
+
+
 def serve(name, folder):
-    (folder / name).write_text(FILES[name], encoding="utf-8")
+    (folder / name).write_text(FILES[name] + PARKED, encoding="utf-8")
     app = f"{name.removesuffix('.py')}:app"
     return served("uvicorn", app, "--port", "{port}", cwd=folder, ready="/docs", PYTHONPATH=f"{folder}:{ROOT}")
 
@@ -75,7 +83,7 @@ def test_open_polls_and_streams_do_not_delay_a_stop(tmp_path):
             async with client.stream("GET", "/stream") as stream:
                 lines = stream.aiter_lines()
                 assert ": begin" == await anext(lines)
-                await asyncio.sleep(0.2)  # the polls are on their way
+                await until_parked(client, 11)
                 await answers_at_the_stop(server, polls)
                 assert [""] == [line async for line in lines]
 
@@ -98,8 +106,8 @@ def test_hang_up_is_noticed_behind_a_middleware(tmp_path):
 
     async def main(server):
         async with clients(server) as client:
-            poll = asyncio.ensure_future(client.get("/poll"))
             generate = asyncio.ensure_future(client.get("/generate"))
+            poll = asyncio.ensure_future(client.get("/poll"))
             await until(client, {"waiting": 1, "ended": []})
             await asyncio.sleep(0.2)  # the other one has begun as well
             poll.cancel()

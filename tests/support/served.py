@@ -127,6 +127,13 @@ def saved_files(page: Path) -> dict[str, str]:
     return dict(saved.findall(page.read_text(encoding="utf-8")))
 
 
+async def until_parked(client: Any, count: int) -> None:
+    """Wait until a server says under ``/parked`` that so many operations are parked."""
+    async with asyncio.timeout(PATIENCE_S):
+        while count != (await client.get("/parked")).json():  # noqa: ASYNC110  # the server has no event for it
+            await asyncio.sleep(0.02)
+
+
 async def answers_at_the_stop(server: Served, polls: list[Any]) -> list[Any]:
     """Tell a server to stop. Each of its polls must be answered 503 with Retry-After."""
     server.tell()
