@@ -171,9 +171,11 @@ $(PY):
 	@.ci/install.sh "$(VENV)" "$(PYTHON)"
 
 # A free-threaded interpreter gets what the core's tests need. Many other packages have no wheels for it (docs/free-threaded.md).
+# Spark's Python processes import PySpark from its zip, which has no bytecode, and take twice as long. Without the zip they import what is installed.
 $(READY)-%: pyproject.toml $(BROKER)/pyproject.toml | $(PY)
 	@echo "installing for: $* ..."
 	@.ci/install.sh "$(VENV)" "$(PYTHON)" $(if $(FREE),$(NEEDS_core),$(NEEDS_$*))
+	@rm -f $(VENV)/lib/python*/site-packages/pyspark/python/lib/pyspark.zip
 	@touch $@
 
 ready-%: $(READY)-% ;
