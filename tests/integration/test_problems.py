@@ -54,16 +54,32 @@ def test_postgres_listener_survives_cut_connections(tmp_path):
         run("notified.py", tmp_path, server.dsn)
 
 
-#: What a file of the page gets: how many polls and streams wait.
+#: What ``stopping.py`` gets: how many polls and streams wait.
 PARKED = """
 @app.get("/parked")
 async def parked() -> int:
     return polls.purgatory.parked
 """
 
+#: What ``hanging_up.py`` gets: whether the work has begun.
+BEGUN = """
+begun = []
+work = generate
 
-def serve(name, folder):
-    (folder / name).write_text(FILES[name] + PARKED, encoding="utf-8")
+
+async def generate():
+    begun.append("generate")
+    await work()
+
+
+@app.get("/begun")
+async def shown() -> list[str]:
+    return begun
+"""
+
+
+def serve(name, folder, added):
+    (folder / name).write_text(FILES[name] + added, encoding="utf-8")
     app = f"{name.removesuffix('.py')}:app"
     return served("uvicorn", app, "--port", "{port}", cwd=folder, ready="/docs", PYTHONPATH=f"{folder}:{ROOT}")
 
@@ -87,7 +103,7 @@ def test_open_polls_and_streams_do_not_delay_a_stop(tmp_path):
                 await answers_at_the_stop(server, polls)
                 assert [""] == [line async for line in lines]
 
-    with serve("stopping.py", tmp_path) as server:
+    with serve("stopping.py", tmp_path, PARKED) as server:
         asyncio.run(main(server))
         assert server.end() in (0, -signal.SIGTERM)
         assert "Traceback" not in server.output
@@ -96,24 +112,21 @@ def test_open_polls_and_streams_do_not_delay_a_stop(tmp_path):
 def test_hang_up_is_noticed_behind_a_middleware(tmp_path):
     """A client that goes ends its work and its poll at once, behind ``@app.middleware``."""
 
-    async def state(client):
-        return (await client.get("/state")).json()
-
-    async def until(client, expected):
+    async def until(client, path, expected):
         async with asyncio.timeout(PATIENCE_S):
-            while expected != await state(client):  # noqa: ASYNC110  # the server has no event for it
+            while expected != (await client.get(path)).json():  # noqa: ASYNC110  # the server has no event for it
                 await asyncio.sleep(0.02)
 
     async def main(server):
         async with clients(server) as client:
             generate = asyncio.ensure_future(client.get("/generate"))
             poll = asyncio.ensure_future(client.get("/poll"))
-            await until(client, {"waiting": 1, "ended": []})
-            await asyncio.sleep(0.2)  # the other one has begun as well
+            await until(client, "/state", {"waiting": 1, "ended": []})
+            await until(client, "/begun", ["generate"])
             poll.cancel()
             generate.cancel()
-            await until(client, {"waiting": 0, "ended": ["generate"]})
+            await until(client, "/state", {"waiting": 0, "ended": ["generate"]})
 
-    with serve("hanging_up.py", tmp_path) as server:
+    with serve("hanging_up.py", tmp_path, BEGUN) as server:
         asyncio.run(main(server))
         assert eventually(lambda: "Traceback" not in server.output)
