@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -18,6 +17,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from tests.support.programs import QUICK_JVM
+from tests.support.served import free_port
 
 SPARK = Path(pyspark.__file__).parent
 _SETTINGS = {
@@ -31,13 +31,6 @@ _SETTINGS = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
 }
-
-
-def free_port() -> int:
-    """A port that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

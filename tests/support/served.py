@@ -27,15 +27,26 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Below the ports that Linux gives to sockets which ask for none, so that none of those takes it before its server.
 _PORTS = range(20_000, 32_000)
 _next = itertools.count(random.randrange(len(_PORTS)))  # noqa: S311  # other processes begin elsewhere
+#: A socket of UDP on each of the latest ports. Another process of tests can't have one there, and takes another port.
+_claims: collections.deque[socket.socket] = collections.deque()
 
 
 def free_port() -> int:
-    """A port without a listener."""
+    """A port without a listener, which no other process of tests gets until a server had time to start on it."""
     while True:
         port = _PORTS[next(_next) % len(_PORTS)]
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
+        claim = socket.socket(type=socket.SOCK_DGRAM)
+        try:
+            claim.bind(("127.0.0.1", port))
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", port))
+        except OSError:
+            claim.close()
+            continue
+        _claims.append(claim)
+        if len(_claims) > 100:  # noqa: PLR2004  # the servers on earlier ones listen, or have ended
+            _claims.popleft().close()
+        return port
 
 
 class Served:
