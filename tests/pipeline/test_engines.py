@@ -138,7 +138,7 @@ def test_an_instant_is_beside_its_microseconds(tmp_path):
 
 
 def test_python_of_spark_imports_the_installed_package(spark):
-    """Not the zip without bytecode beside it, from which a process starts half as fast. The Makefile removes it."""
+    """Not PySpark's zip, which has no bytecode and doubles the start of a process. The Makefile removes it."""
 
     def where(batches):
         for _ in batches:

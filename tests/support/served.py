@@ -33,20 +33,17 @@ _claims: collections.deque[socket.socket] = collections.deque()
 
 def free_port() -> int:
     """A port without a listener, which no other process of tests gets until a server had time to start on it."""
+    if len(_claims) == 100:  # noqa: PLR2004  # the servers on earlier ones listen, or have ended
+        _claims.popleft().close()
     while True:
         port = _PORTS[next(_next) % len(_PORTS)]
         claim = socket.socket(type=socket.SOCK_DGRAM)
-        try:
+        with contextlib.suppress(OSError), socket.socket() as probe:
             claim.bind(("127.0.0.1", port))
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", port))
-        except OSError:
-            claim.close()
-            continue
-        _claims.append(claim)
-        if len(_claims) > 100:  # noqa: PLR2004  # the servers on earlier ones listen, or have ended
-            _claims.popleft().close()
-        return port
+            probe.bind(("127.0.0.1", port))
+            _claims.append(claim)
+            return port
+        claim.close()
 
 
 class Served:
